@@ -1,7 +1,7 @@
-"""The tasks of a developer: `nox --list` shows them, `nox -s fast` runs one (see CONTRIBUTING.md).
+"""The tasks of a developer: `nox --list` shows them, `nox -s lint` runs one (see CONTRIBUTING.md).
 
-Every session except `protos` runs in the environment in which nox itself is installed, so that it starts at
-once and checks the packages that the developer uses (`pip install -e '.[docs,test]'`).
+Every session except `lowest`, `newest` and `protos` runs in the environment in which nox itself is installed,
+so that it starts at once and checks the packages that the developer uses (`pip install -e '.[dev,test]'`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import nox
 ROOT = Path(__file__).parent
 BIN = Path(sys.executable).parent
 
-nox.options.sessions = ["lint", "fast"]
+nox.options.sessions = ["lint", "quick"]
 nox.options.default_venv_backend = "none"
+
+PYTEST_OPTIONS = ("-q", "-n", "2", "--dist", "worksteal")
 
 # Code made by protoc 5.26 and later refuses a protobuf runtime that is older than itself or more than one
 # major version newer. protoc 4.25, which grpcio-tools 1.62 carries, generates no such check and uses nothing
@@ -29,21 +31,6 @@ PROTOC = ("grpcio-tools==1.62.3", "setuptools<81")
 # protoc writes a bare `Mapping` into its stubs, which `mypy --strict` rejects.
 STUB_HEADER = "# mypy: disable-error-code=type-arg"
 
-# What the fast tests need in addition to the package.
-TEST_TOOLS = (
-    "cloudpickle",
-    "hypothesis",
-    "kubernetes",
-    "kubernetes-asyncio",
-    "opentelemetry-sdk",
-    "psutil",
-    "pytest",
-    "pytest-asyncio",
-    "pytest-timeout",
-    "pytest-xdist",
-    "uvloop; sys_platform != 'win32'",
-)
-
 
 def _run(session: nox.Session, tool: str, *arguments: str) -> None:
     session.run(str(BIN / tool), *arguments)
@@ -51,7 +38,7 @@ def _run(session: nox.Session, tool: str, *arguments: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, format, types, import contracts and vocabulary, and build the documentation site."""
+    """Check style, format, types, import contracts, vocabulary and size, and build the documentation site."""
     _run(session, "ruff", "check", ".")
     _run(session, "ruff", "format", "--check", ".")
     _run(session, "lint-imports")
@@ -61,7 +48,14 @@ def lint(session: nox.Session) -> None:
     windows = ("--platform", "win32", "--no-warn-unreachable", "--cache-dir", ".mypy_cache/win32")
     _run(session, "mypy", *windows, "aioresolve")
     _run(session, "pyright", "--pythonpath", sys.executable)
+    size(session)
     docs(session)
+
+
+@nox.session
+def size(session: nox.Session) -> None:
+    """Print the size of the project; more than a budget of tests/lint/size.py permits is an error."""
+    _run(session, "python", "tests/lint/size.py")
 
 
 @nox.session
@@ -72,27 +66,44 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
-def fast(session: nox.Session) -> None:
-    """Run the tests that are not marked slow: every package, on asyncio, in about a minute."""
-    _run(session, "python", "-m", "pytest", "-q", "-n", "2", "-m", "not slow", *session.posargs)
+def quick(session: nox.Session) -> None:
+    """Run the quick tests: every package, on asyncio, without real programs."""
+    _pytest(session)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run all tests; arguments after `--` go to pytest."""
+    _pytest(session, "--asyncio-debug", "-m", "")
+
+
+@nox.session
+def rest(session: nox.Session) -> None:
+    """Run the other tests: those with real programs, slow ones, and the repetitions on uvloop."""
+    _pytest(session, "--asyncio-debug", "-m", "real or slow or uvloop")
 
 
 @nox.session(venv_backend="venv")
 def lowest(session: nox.Session) -> None:
-    """Run the fast tests with the lowest permitted version of every direct dependency."""
+    """Run the quick tests with the lowest permitted version of every direct dependency.
+
+    It runs them more strictly than README's test command: in the debug mode of asyncio, with more examples.
+    """
     minimums = [match for line in _requirements() if (match := re.fullmatch(r"([\w-]+)>=([\w.]+)", line))]
     constraints = Path(session.create_tmp()) / "lowest.txt"
     constraints.write_text("".join(f"{minimum[1]}=={minimum[2]}\n" for minimum in minimums))
-    session.install("--constraint", str(constraints), "--editable", ".[cli,otel]", *TEST_TOOLS)
+    session.install("--constraint", str(constraints), "--editable", ".[test]")
     # The lowest opentelemetry-api fits only a list of conventions that lacks attributes of today.
-    _fast(session, "-k", "not test_every_attribute_is_from_the_conventions_or_has_our_prefix")
+    known = ("-k", "not test_every_attribute_is_from_the_conventions_or_has_our_prefix")
+    pytest = ("python", "-m", "pytest", *PYTEST_OPTIONS, "--asyncio-debug")
+    session.run(*pytest, *known, *session.posargs, env={"HYPOTHESIS_PROFILE": "suite"})
 
 
 @nox.session(venv_backend="venv")
 def newest(session: nox.Session) -> None:
-    """Run the fast tests with the newest version of every direct dependency, without TensorFlow and JAX."""
-    session.install("--upgrade", "--upgrade-strategy", "eager", "--editable", ".[cli,otel]", *TEST_TOOLS)
-    _fast(session)
+    """Run the quick tests with the newest version of every direct dependency, without TensorFlow and JAX."""
+    session.install("--upgrade", "--upgrade-strategy", "eager", "--editable", ".[test]")
+    session.run("python", "-m", "pytest", *PYTEST_OPTIONS, *session.posargs)
 
 
 @nox.session
@@ -119,21 +130,15 @@ def _requirements() -> list[str]:
     return [*project["dependencies"], *extras["cli"], *extras["otel"], *extras["testing"]]
 
 
-def _fast(session: nox.Session, *arguments: str) -> None:
-    """Run the fast tests in the environment of the session."""
-    session.run("python", "-m", "pytest", "-q", "-n", "2", "-m", "not slow", *arguments, *session.posargs)
-
-
-@nox.session
-def tests(session: nox.Session) -> None:
-    """Run all tests; arguments after `--` go to pytest."""
-    _run(session, "python", "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", *session.posargs)
+def _pytest(session: nox.Session, *arguments: str) -> None:
+    """Run tests in the environment in which nox is installed."""
+    _run(session, "python", "-m", "pytest", *PYTEST_OPTIONS, *arguments, *session.posargs)
 
 
 @nox.session
 def conformance(session: nox.Session) -> None:
     """Compare the loopback API server with a real control plane, if one is configured (tests/conformance)."""
-    _run(session, "python", "-m", "pytest", "-q", "-rs", "tests/conformance", *session.posargs)
+    _run(session, "python", "-m", "pytest", "-q", "-rs", "-m", "", "tests/conformance", *session.posargs)
 
 
 @nox.session
@@ -144,11 +149,10 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session
 def benchmarks(session: nox.Session) -> None:
-    """Run the quick form of every benchmark (`pip install -e '.[benchmark,test]'`)."""
+    """Run the quick form of every benchmark (`pip install -e '.[benchmark,dev,test]'`)."""
     for name in ("kubernetes", "probe", "watch", "fleet"):
         _run(session, "python", f"benchmarks/{name}.py", "--quick")
     _run(session, "python", "benchmarks/cold_start.py")
-    _run(session, "python", "benchmarks/journeys.py")
 
 
 @nox.session(venv_backend="venv")

@@ -1,8 +1,8 @@
-"""How every test runs: on asyncio and uvloop, in debug mode, with warnings of the event loop as failures.
+"""How every test runs: with a warning of the event loop as a failure, and without other machines.
 
-`pytest -m "not slow"` runs the fast subset, which covers every package in about a minute. It leaves out
-`SLOW_PATHS`, the second run of each async test, on uvloop, and tests with `@pytest.mark.slow`, and generates
-fewer examples for each property test.
+`pytest` runs the quick tests, which cover every package, and generates few examples for each property test.
+It leaves out what has a marker: `REAL_PATHS` and `SLOW_PATHS`, single tests with `@pytest.mark.real` or
+`@pytest.mark.slow`, and the repetitions of `UVLOOP_PATHS` on uvloop. `pytest -m ""` runs everything.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ import threading
 import time
 import traceback
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
+from .progress_bar import ProgressBar
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 SLOW_CALLBACK = 5.0
 """Seconds that a callback may block the loop. On shared machines a lower limit measures other processes."""
@@ -38,6 +41,24 @@ CLEANUP_TIME = 30.0
 """Seconds that threads, and servers in threads, have after a test to end."""
 
 TESTS = Path(__file__).parent
+
+QUICK = "not (real or slow or uvloop)"
+"""The value of `-m` in pyproject.toml, which selects the quick tests."""
+
+REAL_PATHS = (
+    "conformance",
+    "examples/test_programs.py",
+    "jax",
+    "kubernetes/test_clients.py",
+    "kubernetes/test_kubeconfig_against_clients.py",
+    "kubernetes/test_kubeconfig_against_kubectl.py",
+    "kubernetes/test_list_clients.py",
+    "launch/test_programs.py",
+    "tensorflow",
+    "test_site.py",
+)
+"""Files and folders whose tests need real programs or large libraries."""
+
 SLOW_PATHS = (
     # They start processes: each one imports the package again, which takes a large part of a second.
     "cli/test_completion.py",
@@ -53,6 +74,7 @@ SLOW_PATHS = (
     "cli/test_watch.py",
     "core/telemetry/test_off.py",
     "fleet/test_manifests.py",
+    "kubelet",
     "sync/test_process.py",
     "test_process_end.py",
     "test_snippets.py",
@@ -88,16 +110,29 @@ SLOW_PATHS = (
     "kubernetes/test_resolver_properties.py",
     "kubernetes/test_watch_convergence.py",
     "tpu/test_leaks.py",
-    # They import large libraries, or compare the loopback server with a real one.
-    "conformance",
-    "kubernetes/test_clients.py",
-    "kubernetes/test_kubeconfig_against_clients.py",
-    "kubernetes/test_kubeconfig_against_kubectl.py",
-    "tensorflow",
 )
-"""Files and folders whose tests are all slow. Single slow tests of other files have `@pytest.mark.slow`."""
+"""Files and folders whose tests are all slow."""
 
-for _name, _max_examples in {"fast": 20, "suite": 100, "long": 2_000}.items():
+UVLOOP_PATHS = (
+    "core/test_concurrency.py",
+    "core/test_http.py",
+    "core/test_tcp.py",
+    "gcp/test_transport.py",
+    "kubernetes/test_cancellation.py",
+    "kubernetes/test_commands.py",
+    "kubernetes/test_stream.py",
+    "kubernetes/test_tls.py",
+    "kubernetes/test_watch.py",
+    "kubernetes/test_watch_recovery.py",
+    "probe/test_channels.py",
+    "probe/test_grpc_loop.py",
+    "probe/test_libtpu.py",
+    "probe/test_workers.py",
+    "sync",
+)
+"""Files and folders whose async tests run on uvloop too: what uses sockets, processes and loops directly."""
+
+for _name, _max_examples in {"quick": 20, "suite": 100, "long": 2_000}.items():
     hypothesis.settings.register_profile(
         _name,
         deadline=None,
@@ -109,8 +144,7 @@ for _name, _max_examples in {"fast": 20, "suite": 100, "long": 2_000}.items():
 
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(_refuse_other_machines)
-    profile = "fast" if _is_fast(config) else "suite"
-    profile = os.environ.get("HYPOTHESIS_PROFILE", profile)
+    profile = os.environ.get("HYPOTHESIS_PROFILE", "quick" if _is_quick(config) else "suite")
     hypothesis.settings.load_profile(profile)
     if profile == "long" and config.option.timeout is None:
         config.option.timeout = 3600.0  # a property test runs for minutes
@@ -124,39 +158,46 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _is_fast(config: pytest.Config) -> bool:
-    return bool(config.getoption("markexpr") == "not slow")
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and config.option.verbose == -1 and config.option.capture != "no":
+        config.pluginmanager.register(ProgressBar(session, reporter))
 
 
-def _is_slow_path(path: Path) -> bool:
-    return any(path.is_relative_to(TESTS / name) for name in SLOW_PATHS)
+def _is_quick(config: pytest.Config) -> bool:
+    return bool(config.getoption("markexpr") == QUICK)
+
+
+def _is_in(paths: Sequence[str], path: Path) -> bool:
+    return any(path.is_relative_to(TESTS / name) for name in paths)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import slow files in the fast subset: TensorFlow alone takes seconds to import."""
-    return True if _is_fast(config) and _is_slow_path(collection_path) else None
+    """Do not even import files without quick tests if only those run: TensorFlow takes seconds to import."""
+    return True if _is_quick(config) and _is_in(REAL_PATHS + SLOW_PATHS, collection_path) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow the tests of `SLOW_PATHS`, and the run on uvloop of each async test."""
     for item in items:
-        parameters = item.name.partition("[")[2].removesuffix("]").split("-")
-        if "uvloop" in parameters or _is_slow_path(item.path):
+        if _is_in(REAL_PATHS, item.path):
+            item.add_marker("real")
+        if _is_in(SLOW_PATHS, item.path):
             item.add_marker("slow")
+        if "uvloop" in item.name.partition("[")[2].removesuffix("]").split("-"):
+            item.add_marker("uvloop")
 
 
-def pytest_asyncio_loop_factories(
-    config: pytest.Config, item: pytest.Item
-) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run each async test on both event loops."""
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run each async test on asyncio's own event loop, and those of `UVLOOP_PATHS` on uvloop too."""
     factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
         "asyncio": partial(_new_loop, asyncio.new_event_loop)
     }
-    try:
+    if _is_in(UVLOOP_PATHS, item.path) and find_spec("uvloop"):
         import uvloop
-    except ImportError:
-        return factories
-    return {**factories, "uvloop": partial(_new_loop, uvloop.new_event_loop)}
+
+        factories["uvloop"] = partial(_new_loop, uvloop.new_event_loop)
+    return factories
 
 
 def _new_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-CHECKER = doctest.OutputChecker()
 
+@pytest.fixture(scope="module")
+def docstrings() -> dict[str, str]:
+    """The docstring of every module, class and function of the package that has an example, by its name.
 
-def docstrings_with_examples() -> Iterator[tuple[str, str]]:
-    """Yield the name and docstring of every module, class and function of the package that has an example."""
+    They are imported before an event loop runs: that takes seconds.
+    """
     found: dict[str, str] = {}
     for module_name in ["aioresolve", *ALL_MODULES]:
         if module_name.endswith("__main__"):
@@ -43,10 +45,7 @@ def docstrings_with_examples() -> Iterator[tuple[str, str]]:
             doc = getattr(candidate, "__doc__", None)
             if isinstance(doc, str) and ">>> " in doc:
                 found[name] = inspect.cleandoc(doc)
-    yield from found.items()
-
-
-DOCSTRINGS = dict(docstrings_with_examples())
+    return found
 
 
 @pytest.fixture
@@ -65,18 +64,22 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("name", DOCSTRINGS)
-async def test_example_has_the_result_that_is_shown(name: str) -> None:
-    names: dict[str, Any] = {
-        "json": json,
-        "os": os,
-        "aioresolve": aioresolve,
-        **{public: getattr(aioresolve, public) for public in aioresolve.__all__},
-    }
-    for example in doctest.DocTestParser().get_examples(DOCSTRINGS[name], name):
-        result = await evaluate(example.source, names)
-        shown = "" if result is None else f"{result!r}\n"
-        assert CHECKER.check_output(example.want, shown, doctest.ELLIPSIS), (example.source, shown)
+async def test_every_example_has_the_result_that_is_shown(docstrings: dict[str, str]) -> None:
+    assert {"aioresolve", "aioresolve.sync", "aioresolve.resolver.base.ClusterResolver"} <= set(docstrings)
+    different = []
+    for name, docstring in docstrings.items():
+        names: dict[str, Any] = {
+            "json": json,
+            "os": os,
+            "aioresolve": aioresolve,
+            **{public: getattr(aioresolve, public) for public in aioresolve.__all__},
+        }
+        for example in doctest.DocTestParser().get_examples(docstring, name):
+            result = await evaluate(example.source, names)
+            shown = "" if result is None else f"{result!r}\n"
+            if not doctest.OutputChecker().check_output(example.want, shown, doctest.ELLIPSIS):
+                different.append((name, example.source, shown))
+    assert different == []
 
 
 async def evaluate(source: str, names: dict[str, Any]) -> Any:
@@ -87,7 +90,3 @@ async def evaluate(source: str, names: dict[str, Any]) -> Any:
         code = compile(source, "docs", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result = eval(code, names)
     return await result if inspect.iscoroutine(result) else result
-
-
-def test_there_are_examples() -> None:
-    assert {"aioresolve", "aioresolve.sync", "aioresolve.resolver.base.ClusterResolver"} <= set(DOCSTRINGS)

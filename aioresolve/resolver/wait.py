@@ -216,7 +216,12 @@ def shortfall(observation: Observation, condition: WaitCondition) -> Shortfall |
         is_short |= not sizes or bool(others)
         is_short |= any(size == 0 for job, size in sizes.items() if job not in required)
         is_final |= any(one.is_final for one in others)
-    faults, hint = _faults(observation, condition, sizes, done, required, is_short=is_short)
+    faults, hint = (
+        _faults_of_done(observation, condition)
+        or _surplus(observation, condition, sizes, done)
+        or (_faults_of_controllers(observation, condition, sizes) if is_short else None)
+        or ([], "Replace the missing tasks, and wait again.")
+    )
     is_final |= any(one.is_final for one in faults)
     if state is not None and observation.error is None and not is_short and not unready and not faults:
         return None
@@ -232,53 +237,60 @@ def shortfall(observation: Observation, condition: WaitCondition) -> Shortfall |
     return Shortfall(found, required, missing, is_final and is_known, sources, done, hint)
 
 
-REPLACE = "Replace the missing tasks, and wait again."
-
-
-def _faults(
-    observation: Observation,
-    condition: WaitCondition,
-    sizes: Mapping[str, int],
-    done: Mapping[str, int],
-    required: Mapping[str, Size],
-    *,
-    is_short: bool,
-) -> tuple[list[Missing], Hint | str]:
-    """Return why a job as a whole is not, or cannot become, complete; and the remedy."""
-    state = observation.state
-    if state is None:
-        return [], REPLACE
-    if condition.needs_all and state.done:
+def _faults_of_done(
+    observation: Observation, condition: WaitCondition
+) -> tuple[list[Missing], Hint | str] | None:
+    """Return why tasks that have ended with success prevent that the cluster becomes complete."""
+    jobs, state = condition.jobs, observation.state
+    done = [one for one in state.done if jobs is None or one.job in jobs] if state is not None else []
+    if condition.needs_all and done:
         reason = "has ended with success, so that the others cannot connect to it"
-        hint: Hint | str = "Create the job again, so that all of its tasks start together."
-        return [_fault(one.job, one.name or str(one), reason) for one in state.done], hint
+        hint = "Create the job again, so that all of its tasks start together."
+        return [_fault(one.job, one.name or str(one), reason) for one in done], hint
     for job, expected in observation.expected.items():
-        vanished = expected.done - sum(one.job == job for one in state.done)
-        if vanished > 0:
+        if state is None or (jobs is not None and job not in jobs):
+            continue
+        vanished = expected.done - sum(one.job == job for one in done)
+        # A pod that has succeeded may be a member until the watch reports its end.
+        if vanished > 0 and len(state.endpoints.get(job, ())) + expected.done <= expected.number:
             reason = f"{vanished} have ended with success and no longer exist, so that ranks are unknown"
-            hint = Hint("Order the tasks of an Indexed Job by their indices: {order_by=index}.")
-            return [_fault(job, f"tasks of job {job!r}", reason)], hint
-    for job, (_, most) in required.items():
-        number = (
-            sum(sizes.values()) + sum(done.values()) if job == "" else sizes.get(job, 0) + done.get(job, 0)
-        )
-        if most is not None and number > most:
-            names = [_name(one) for one in _members(state, condition) if job in ("", one.job)]
-            more = f" and {len(names) - MAX_REASONS} more" if len(names) > MAX_REASONS else ""
-            reason = f"there are {number} instead of {most}: {', '.join(names[:MAX_REASONS])}{more}"
-            hint = Hint("Correct the selector, or {count}, which may be a range too.")
-            # Tasks that are not ready may be about to end, and so may those of a controller that was scaled.
-            is_final = condition.has_number and not observation.unready
-            return [_fault(job, "the tasks", reason, is_final=is_final)], hint
-    ended = {job: one for job, one in observation.controllers.items() if job in sizes} if is_short else {}
+            by_index = Hint("Order the tasks of an Indexed Job by their indices: {order_by=index}.")
+            return [_fault(job, f"tasks of job {job!r}", reason)], by_index
+    return None
+
+
+def _surplus(
+    observation: Observation, condition: WaitCondition, sizes: Mapping[str, int], done: Mapping[str, int]
+) -> tuple[list[Missing], Hint] | None:
+    """Return that there are more tasks than required, and which tasks there are."""
+    for job, (_, most) in _required_numbers(observation, condition).items():
+        numbers = [sum(each.values()) if job == "" else each.get(job, 0) for each in (sizes, done)]
+        if observation.state is None or most is None or sum(numbers) <= most:
+            continue
+        names = [_name(one) for one in _members(observation.state, condition) if job in ("", one.job)]
+        names += [f"{one.name} (done)" for one in observation.state.done if job in ("", one.job)]
+        more = f" and {len(names) - MAX_REASONS} more" if len(names) > MAX_REASONS else ""
+        reason = f"there are {sum(numbers)} instead of {most}: {', '.join(names[:MAX_REASONS])}{more}"
+        # Tasks that are not ready may be about to end, and so may those of a controller that was scaled.
+        is_final = condition.has_number and not observation.unready
+        hint = Hint("Correct the selector, or {count}, which may be a range too.")
+        return [_fault(job, "the tasks", reason, is_final=is_final)], hint
+    return None
+
+
+def _faults_of_controllers(
+    observation: Observation, condition: WaitCondition, sizes: Mapping[str, int]
+) -> tuple[list[Missing], str] | None:
+    """Return that the controllers of jobs without tasks have ended or are suspended, and the failed pods."""
+    ended = {job: one for job, one in observation.controllers.items() if job in sizes}
     # Of several jobs whose tasks are counted together, another one may still have enough.
-    is_final = condition.count is None or ended.keys() == sizes.keys()
-    faults = []
+    is_over = condition.count is None or ended.keys() == sizes.keys()
+    faults: list[Missing] = []
     for job, statuses in ended.items():
-        is_over = is_final and all(one.phase != "suspended" for one in statuses)
-        faults += [_fault(job, one.controller, str(one), is_final=is_over) for one in statuses]
+        is_final = is_over and all(one.phase != "suspended" for one in statuses)
+        faults += [_fault(job, one.controller, str(one), is_final=is_final) for one in statuses]
         faults += [one for one in observation.failed if one.job == job]
-    return faults, "Create the job again, and wait again." if faults else REPLACE
+    return (faults, "Create the job again, or resume it, and wait again.") if faults else None
 
 
 def _fault(job: str, name: str, reason: str, *, is_final: bool = True) -> Missing:

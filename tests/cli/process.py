@@ -1,26 +1,24 @@
-"""Runs the command in its own process, as a shell does, with a loopback cluster."""
+"""The command in its own process, as a shell runs it: on pipes, and on a pseudo-terminal."""
 
 from __future__ import annotations
 
 import os
 import queue
 import re
-import select
 import struct
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Protocol, Self
 
 import pytest
 
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -35,7 +33,7 @@ from aioresolve.cli.terminal import progress
 progress.SHOW_AFTER = 60.0
 sys.exit(main())
 """
-PATIENT_COMMAND = (sys.executable, "-c", _PATIENT_SCRIPT)
+_PATIENT_COMMAND = (sys.executable, "-c", _PATIENT_SCRIPT)
 """The command as on a machine that is never busy, where no response takes long enough to show progress."""
 
 TIMEOUT = 90
@@ -77,6 +75,12 @@ class Result:
     stderr: str
 
 
+class Run(Protocol):
+    """The fixture `run`: runs `aioresolve ARGUMENTS` in this process."""
+
+    def __call__(self, arguments: tuple[str, ...], env: Mapping[str, str]) -> Result: ...
+
+
 def environment(kubeconfig: Path, **variables: str) -> dict[str, str]:
     """Return the environment of a user with this kubeconfig, without other variables of this machine."""
     kept = ("PATH", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT", "COVERAGE_PROCESS_START")
@@ -89,9 +93,9 @@ def environment(kubeconfig: Path, **variables: str) -> dict[str, str]:
     }
 
 
-def run(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
-    """Run `aioresolve ARGUMENTS` with pipes as its streams, without progress."""
-    command = [*PATIENT_COMMAND, *arguments]
+def run_process(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
+    """Run `aioresolve ARGUMENTS` in a process, with pipes as its streams, without progress."""
+    command = [*_PATIENT_COMMAND, *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     return Result(done.returncode, done.stdout, done.stderr)
 
@@ -106,32 +110,6 @@ def run_as_first_process(command: Sequence[str], env: Mapping[str, str]) -> subp
     return subprocess.run(
         [*unshare, *command], env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
-
-
-def read_available(descriptor: int) -> bytes:
-    """Return everything that a pipe contains, without the bytes with which `full_pipe` fills it."""
-    data = b""
-    with suppress(BlockingIOError):
-        while part := os.read(descriptor, select.PIPE_BUF):
-            data += part
-    return data.strip(b"\0")
-
-
-@contextmanager
-def full_pipe() -> Iterator[tuple[int, int]]:
-    """Yield the reading end, which does not block, and the writing end of a pipe that is full."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(write, bytes(select.PIPE_BUF))
-    os.set_blocking(read, False)
-    os.set_blocking(write, True)
-    try:
-        yield read, write
-    finally:
-        os.close(write)
-        os.close(read)
 
 
 def without_colors(text: str) -> str:
@@ -246,28 +224,13 @@ class _Lines:
 
 
 class Terminal:
-    """A running `aioresolve ARGUMENTS` on a pseudo-terminal; killed at the end of the block.
+    """A running `aioresolve ARGUMENTS` on a pseudo-terminal of 24 lines; killed at the end of the block."""
 
-    Args:
-        arguments: the arguments of the command.
-        env: its environment.
-        size: the lines and columns of the terminal.
-        command: the command itself.
-    """
-
-    def __init__(
-        self,
-        arguments: tuple[str, ...],
-        env: Mapping[str, str],
-        size: tuple[int, int] = (24, 100),
-        command: tuple[str, ...] = COMMAND,
-    ) -> None:
-        self._command = [*command, *arguments]
+    def __init__(self, arguments: tuple[str, ...], env: Mapping[str, str]) -> None:
+        self._command = [*COMMAND, *arguments]
         self._env = env
-        self._size = size
         self._sent = b""
         self._news = threading.Condition()
-        self._is_read = threading.Event()
 
     def __enter__(self) -> Self:
         import fcntl
@@ -275,12 +238,11 @@ class Terminal:
         import termios
 
         self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *self._size, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
         self.process = subprocess.Popen(
             self._command, env=self._env, stdin=theirs, stdout=theirs, stderr=theirs
         )
         os.close(theirs)
-        self._is_read.set()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         return self
@@ -290,7 +252,6 @@ class Terminal:
     ) -> None:
         self.process.kill()
         self.process.wait()
-        self._is_read.set()
         self._thread.join(TIMEOUT)
         os.close(self._ours)
 
@@ -303,10 +264,6 @@ class Terminal:
     def shown(self) -> list[str]:
         """The lines that a user sees, from the first to the last line written."""
         return displayed(self.sent)
-
-    def pause(self) -> None:
-        """Stop reading after the current read, as a terminal that hangs."""
-        self._is_read.clear()
 
     def wait_until(self, condition: Callable[[list[str]], bool]) -> list[str]:
         """Return the shown lines as soon as they satisfy `condition`."""
@@ -325,7 +282,6 @@ class Terminal:
         if signal is not None:
             self.process.send_signal(signal)
         code = self.process.wait(TIMEOUT)
-        self._is_read.set()
         self._thread.join(TIMEOUT)
         return code
 
@@ -335,11 +291,16 @@ class Terminal:
                 with self._news:
                     self._sent += chunk
                     self._news.notify_all()
-                self._is_read.wait()
         except OSError:
             pass  # EIO: no process has the terminal open any longer
         with self._news:
             self._news.notify_all()
+
+
+def run_on_terminal(arguments: tuple[str, ...], env: Mapping[str, str]) -> tuple[int, str]:
+    """Run `aioresolve ARGUMENTS` on a terminal; return its code and everything that it wrote."""
+    with Terminal(arguments, env) as terminal:
+        return terminal.wait_for_exit(), terminal.sent.replace("\r\n", "\n")
 
 
 def displayed(sent: str) -> list[str]:

@@ -23,40 +23,23 @@ from aioresolve.cli.output.formats import TaskName
 from aioresolve.cli.requests import JobSelector, selector_options, selectors_by_job
 
 
-@pytest.mark.parametrize(
-    "selector",
-    [
-        *("app=trainer", "app==trainer", "app!=trainer", "app=", "app", "!app", "app=trainer,tier=x"),
-        *("app in (a, b)", "app notin (a)", "app in (a),tier", "cores>4", "example.com/app=x.y-z_1"),
-        *("ps=app", " app = x , !tier "),
-    ],
-)
+@pytest.mark.parametrize("selector", ["app", "!app", "app in (a, b)", "ps=app", "app=", " app = x , !tier "])
 def test_what_kubectl_accepts_is_a_selector_of_the_job_worker(selector: str) -> None:
     assert parse_selector(selector) == JobSelector("worker", selector, selector)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("worker=app=trainer", ("worker", "app=trainer")),
-        ("worker=app!=x,tier in (a, b)", ("worker", "app!=x,tier in (a, b)")),
-        ("worker=app in (a)", ("worker", "app in (a)")),
-        ("worker=!app", ("worker", "!app")),
-        ("worker=app=trainer,tier=x", ("worker", "app=trainer,tier=x")),
-        ("ps-2=a==b", ("ps-2", "a==b")),
-        ("pärameter=a=b", ("pärameter", "a=b")),
-    ],
+    ("job", "selector"),
+    [("worker", "app!=x,tier in (a, b)"), ("worker", "!app"), ("ps-2", "a==b"), ("pärameter", "a=b")],
 )
-def test_otherwise_the_first_equals_sign_separates_the_job_from_the_selector(
-    text: str, expected: tuple[str, str]
-) -> None:
-    assert parse_selector(text) == JobSelector(*expected, text)
+def test_otherwise_the_first_equals_sign_separates_the_job_from_the_selector(job: str, selector: str) -> None:
+    text = f"{job}={selector}"
+    assert parse_selector(text) == JobSelector(job, selector, text)
 
 
 @pytest.mark.parametrize(
     ("text", "job", "service"),
     [
-        ("trainer", "worker", "trainer"),
         ("trainer:grpc", "worker", "trainer:grpc"),
         ("ps=ps:2222", "ps", "ps:2222"),
     ],
@@ -66,7 +49,7 @@ def test_service_may_have_a_job_and_a_port(text: str, job: str, service: str) ->
     assert selector_options([parse_service(text)]) == f"--service {text}"
 
 
-@pytest.mark.parametrize("text", ["", "=a", "a=", "a:", "Trainer", "app=x=y", "a b", "a,b", "x y=a", "a:-"])
+@pytest.mark.parametrize("text", ["", "=a", "a:", "Trainer", "app=x=y"])
 def test_invalid_service_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a Service; write NAME or NAME:PORT"):
         parse_service(text)
@@ -88,10 +71,7 @@ def test_every_job_can_be_named_before_a_label_with_a_value(
 
 @pytest.mark.parametrize(
     "text",
-    [
-        *("", " ", "=app=trainer", "worker=a=b=c", "worker==app=x", "a,b=c=d", "!a=b=c", "worker!=app=x"),
-        *("app in", "app in a", "worker=app in", "app=a b", "app=träner", "app=a,,b", "app,", "worker=app,"),
-    ],
+    ["", "=app=trainer", "worker=a=b=c", "a,b=c=d", "worker!=app=x", "app in a", "app=träner", "worker=app,"],
 )
 def test_an_ambiguous_or_invalid_selector_is_rejected_with_both_spellings(text: str) -> None:
     with pytest.raises(ValueError, match="is not a label selector") as raised:
@@ -111,47 +91,24 @@ def test_a_task_is_a_job_and_an_index(job: str, index: int) -> None:
     assert parse_task(f"{job}:{index}") == TaskName(job, index)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "worker", "worker:", ":0", "worker:-1", "worker:x", "worker:1.0", "worker:٣", "worker:1000000000"],
-)
+@pytest.mark.parametrize("text", ["worker", ":0", "worker:-1", "worker:٣", "worker:1000000000"])
 def test_invalid_tasks_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="such as worker:0"):
         parse_task(text)
 
 
-KUBERNETES = {
-    "--port": "that of the Service, else 8470",
-    "--address": "pod_ip",
-    "--order-by": "name",
-    "--max-concurrency": "16",
-}
-TPU = {"--api-version": "v2", "--job-name": "worker", "--not-healthy": "raise", "--address": "internal_ip"}
 WAIT = {"--timeout": "10m", "--allow-unready": "all must be ready"}
-EXEC = WAIT | {"--for": "env", "--grace": "30s", "--hostfile": "a temporary file"}
-DOCTOR = {"--output": "table", "--timeout": "30s", "--check-timeout": "10s"}
 
 
 @pytest.mark.parametrize(
     ("command", "defaults"),
     [
-        ("kubernetes", {**KUBERNETES, "--output": "table", "--timeout": "30s", "--not-running": "raise"}),
-        ("tpu", {**TPU, "--output": "table", "--worker-timeout": "5s", "--max-concurrency": "256"}),
-        ("here", {"--output": "evidence", "--timeout": "30s", "--slots": "1", "--processes-per-task": "1"}),
-        ("probe", {"--worker-timeout": "5s", "--max-concurrency": "256", "--libtpu-port": "8431"}),
-        ("watch here", {"--output": "table", "--interval": "30s", "--timeout": "30s"}),
-        ("watch kubernetes", {**KUBERNETES, "--output": "table", "--timeout": "30s"}),
-        ("watch tpu", {**TPU, "--output": "table", "--interval": "30s", "--timeout": "30s"}),
-        ("wait here", {**WAIT, "--output": "table", "--interval": "5s"}),
-        ("wait kubernetes", {**WAIT, **KUBERNETES, "--output": "table"}),
-        ("wait tpu", {**WAIT, **TPU, "--output": "table", "--interval": "5s"}),
-        ("exec here", {**EXEC, "--interval": "5s"}),
-        ("exec kubernetes", {**EXEC, **KUBERNETES}),
-        ("exec slurm", {**EXEC, "--port-base": "8888", "--allow-unready": None}),
-        ("exec tpu", {**EXEC, **TPU, "--interval": "5s"}),
-        ("doctor here", DOCTOR),
-        ("doctor kubernetes", {**DOCTOR, **KUBERNETES}),
-        ("doctor tpu", {**DOCTOR, **TPU}),
+        (
+            "kubernetes",
+            {"--port": "that of the Service, else 8470", "--address": "pod_ip", "--timeout": "30s"},
+        ),
+        ("wait tpu", {**WAIT, "--not-healthy": "raise", "--address": "internal_ip", "--interval": "5s"}),
+        ("exec slurm", {**WAIT, "--for": "env", "--port-base": "8888", "--allow-unready": None}),
     ],
 )
 def test_the_help_shows_the_default_of_each_option(command: str, defaults: dict[str, str | None]) -> None:
@@ -186,11 +143,8 @@ def test_kubectl_finds_the_command_as_a_plugin() -> None:
     assert scripts["kubectl-aioresolve"] == scripts["aioresolve"] == "aioresolve.cli:main"
 
 
-@pytest.mark.parametrize("output", ["-o=frob", "-ofrob"])
-def test_a_short_option_may_have_its_value_after_an_equals_sign(
-    capsys: pytest.CaptureFixture[str], output: str
-) -> None:
-    assert main(["kubernetes", "-n=ml", "-l=worker=app=x", output]) == 2
+def test_a_short_option_may_have_its_value_after_an_equals_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kubernetes", "-n=ml", "-l=worker=app=x", "-o=frob"]) == 2
     assert "'-o' / '--output': 'frob' is not one of" in capsys.readouterr().err
 
 
@@ -198,7 +152,6 @@ def test_a_short_option_may_have_its_value_after_an_equals_sign(
     ("arguments", "message"),
     [
         (["-n", "ml", "kubernetes"], "options come after the command: aioresolve kubernetes -n ..."),
-        (["watch", "-l", "app=x"], "options come after the source: aioresolve watch kubernetes -l ..."),
         (["exec", "--for", "jax"], "options come after the source: aioresolve exec kubernetes --for ..."),
         (["watch", "--frob"], "No such option"),
     ],

@@ -40,14 +40,12 @@ def candidates(*words: str, incomplete: str = "", command: tuple[str, ...] = ("k
 
 
 def test_contexts_are_completed_from_the_kubeconfig(kubeconfig: Path) -> None:
-    assert candidates("--context") == ["west"]
     assert candidates("--context", incomplete="w") == ["west"]
     assert candidates("--context", incomplete="e") == []
 
 
 def test_contexts_are_completed_from_the_kubeconfig_options(kubeconfig: Path, tmp_path: Path) -> None:
     KubernetesServer().write_kubeconfig(tmp_path / "other", context="east")
-    assert candidates("--kubeconfig", str(tmp_path / "other"), "--context") == ["east"]
     assert candidates(
         *("--kubeconfig", str(tmp_path / "other"), "--kubeconfig", str(kubeconfig), "--context")
     ) == ["east", "west"]
@@ -62,7 +60,7 @@ def test_contexts_are_completed_from_the_home_directory(
     assert candidates("--context") == ["west"]
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"contexts: 7", b"}{", b"kind: Pod"])
+@pytest.mark.parametrize("content", [b"\xff", b"contexts: 7", b"}{"])
 def test_an_unreadable_kubeconfig_completes_nothing(kubeconfig: Path, content: bytes) -> None:
     kubeconfig.write_bytes(content)
     assert candidates("--context") == []
@@ -88,7 +86,7 @@ def test_namespaces_are_completed_from_the_cluster(server: ThreadedKubernetesSer
     assert candidates("--context", "nowhere", "-n") == []
 
 
-@pytest.mark.parametrize("fault", [Answer(403), Answer(200, b"<html>"), Answer(200, b"[]"), Hang()], ids=repr)
+@pytest.mark.parametrize("fault", [Answer(403), Answer(200, b"[]"), Hang()], ids=repr)
 def test_a_cluster_that_does_not_list_its_namespaces_soon_completes_nothing(
     server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch, fault: Any
 ) -> None:
@@ -148,16 +146,11 @@ def test_selectors_are_completed_in_the_namespace_of_the_context(
     ("namespaces", "incomplete", "expected"),
     [
         (["-n", "ml"], "", ["app=server", "app=trainer", "tier=gpu"]),
-        (["-n", "ml"], "app=t", ["app=trainer"]),
-        (["-n", "ml"], "worker=app=", ["worker=app=server", "worker=app=trainer"]),
-        (["-n", "ml"], "app=trainer,ti", ["app=trainer,tier=gpu"]),
         (["-n", "ml"], "worker=app=trainer,ti", ["worker=app=trainer,tier=gpu"]),
         (["-n", "ml"], "worker=t", ["worker=tier=gpu"]),
-        (["-n", "ml"], "tier=c", []),
         ([], "app=", ["app=proxy"]),
         (["-n", "ml", "-n", "default"], "app=", ["app=proxy", "app=server", "app=trainer"]),
         (["-A"], "app=", ["app=proxy", "app=server", "app=trainer"]),
-        (["-n", "../ml"], "", []),
     ],
 )
 def test_selectors_are_completed_from_the_labels_of_pods(
@@ -177,8 +170,6 @@ def test_choices_are_completed(kubeconfig: Path) -> None:
     ("command", "outputs"),
     [
         (("watch", "kubernetes"), WATCH_OUTPUTS),
-        (("watch", "tpu"), WATCH_OUTPUTS),
-        (("wait", "kubernetes"), (*OUTPUTS, *PROGRAM_OUTPUTS)),
         (("wait", "tpu"), (*OUTPUTS, *PROGRAM_OUTPUTS)),
         (("poll",), ("table", "json")),
     ],
@@ -189,23 +180,18 @@ def test_each_command_completes_its_own_outputs(
     assert candidates("-o", command=command) == list(outputs)
 
 
-@pytest.mark.parametrize("command", ["watch", "wait"])
-def test_watch_and_wait_complete_contexts(kubeconfig: Path, command: str) -> None:
-    assert candidates("--context", command=(command, "kubernetes")) == candidates("--context") != []
+def test_watch_and_wait_complete_contexts(kubeconfig: Path) -> None:
+    assert candidates("--context", command=("watch", "kubernetes")) == ["west"]
+    assert candidates("--context", command=("wait", "kubernetes")) == ["west"]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    written = capsys.readouterr()
-    assert f"_AIORESOLVE_COMPLETE={shell}_complete" in written.out
-    assert written.err == ""
-
-
-def test_the_fish_script_keeps_descriptions_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "fish"]) == 0
+def test_each_shell_has_a_script(capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert main(["completion", shell]) == 0
+        script = capsys.readouterr().out
+        assert f"_AIORESOLVE_COMPLETE={shell}_complete" in script
     # A candidate is TYPE,VALUE and a description, which may contain commas.
-    assert 'string split --max 1 "," $completion' in capsys.readouterr().out
+    assert 'string split --max 1 "," $completion' in script
 
 
 def test_an_unsupported_shell_is_invalid_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,11 +204,8 @@ def test_an_unsupported_shell_is_invalid_usage(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("breaks", "words", "cursor", "expected"),
     [
-        ("=", ["--context", "w"], 3, "west"),
-        ("=", ["-n", "ml", "-l", "app"], 5, "app=server app=trainer"),
         # bash passes app=t as three words, and replaces the last of them only.
         ("=", ["-n", "ml", "-l", "app", "=", "t"], 7, "trainer"),
-        ("=", ["-n", "ml", "-l", "app", "="], 6, "server trainer"),
         ("=", ["-n", "ml", "-l", "worker", "=", "app", "=", "t"], 9, "trainer"),
         ("=", ["--context", "=", "w"], 4, "west"),
         ("", ["-n", "ml", "-l", "app=t"], 5, "app=trainer"),

@@ -16,9 +16,9 @@ from aioresolve.environment import detection
 from aioresolve.environment.detection import SOURCES
 from aioresolve.gcp import metadata_server
 from aioresolve.kubernetes import own_pod
-from aioresolve.testing import GoogleServer, KubernetesServer, instance, pod, tpu_vm
+from aioresolve.testing import GoogleServer, KubernetesServer, instance, pod
 
-from .process import Running, environment, run
+from .process import Running, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,11 +139,6 @@ def test_outputs_of_the_cluster_are_those_of_other_commands(
     assert json.loads(capsys.readouterr().out)["task"] == {"type": "worker", "index": 0}
 
 
-def test_task_requires_an_output_that_has_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["here", "--this-task"]) == 2
-    assert "--this-task requires -o tf-config" in capsys.readouterr().err
-
-
 def test_pods_of_the_same_workload_are_the_cluster_of_a_pod(
     pods: ThreadedKubernetesServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,29 +198,8 @@ def test_instance_group_of_a_vm_is_its_cluster(
 
 
 @pytest.mark.slow
-def test_program_is_started_as_a_task_of_the_cluster_of_this_process(tmp_path: Path) -> None:
-    env = environment(tmp_path / "config", TF_CONFIG=TWO_WORKERS)
-    code = "import os; print(os.environ['JAX_COORDINATOR_ADDRESS'], os.environ['JAX_PROCESS_ID'])"
-    done = run(("exec", "here", "--for", "jax", "--", sys.executable, "-c", code), env)
-    assert (done.code, done.stdout) == (0, "10.0.0.1:2222 1\n")
-    assert "the cluster is that of TF_CONFIG: $TF_CONFIG has 2 tasks of worker" in done.stderr
-
-
-@pytest.mark.slow
-def test_program_on_a_tpu_vm_has_the_slices_of_its_cluster(tmp_path: Path) -> None:
-    metadata = tpu_vm(hosts=["127.0.0.1"])
-    with GoogleServer(metadata=metadata).in_thread() as google:
-        env = environment(tmp_path / "config", **google.environ())
-        code = "import os; print(os.environ['MEGASCALE_NUM_SLICES'], os.environ['MEGASCALE_SLICE_ID'])"
-        done = run(("exec", "here", "--for", "megascale", "--", sys.executable, "-c", code), env)
-        assert (done.code, done.stdout) == (0, "1 0\n"), done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("watch", "here", "-o", "table"), ("here", "-w")])
-def test_watch_prints_the_tasks_and_continues(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    env = environment(tmp_path / "config", TF_CONFIG=TWO_WORKERS)
-    with Running(arguments, env) as running:
+def test_watch_prints_the_tasks_and_continues(tmp_path: Path) -> None:
+    with Running(("here", "-w"), environment(tmp_path / "config", TF_CONFIG=TWO_WORKERS)) as running:
         assert running.line().split()[:3] == ["EVENT", "JOB", "TASK"]
         assert [line.split()[:3] for line in running.lines(2)] == [
             ["JOINED", "worker", "0"],

@@ -5,60 +5,24 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aioresolve import ClusterSpec, launch
-from aioresolve.cli import main
 from aioresolve.cli.output.formats import HOST_FILES, PROGRAM_OUTPUTS
 from aioresolve.cli.requests import LAUNCHERS, PROGRAM_OPTIONS
-from aioresolve.gcp import metadata_server
 from aioresolve.testing import GoogleServer, tpu_node
-from tests.tpu.conftest import VARIABLES
 
-from .process import Result, Running, cluster, environment
+from .process import Run, Running, environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from aioresolve.testing import ThreadedKubernetesServer
 
 TRAIN = ("-l", "app=train")
-FILES = ("hostfile", "host:slots")
-
-
-class Command(Protocol):
-    def __call__(self, *arguments: str) -> Result: ...
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ThreadedKubernetesServer]:
-    with cluster() as running:
-        yield running
-
-
-@pytest.fixture
-def kubeconfig(server: ThreadedKubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
-    for name in (*VARIABLES, "POD_UID", "POD_NAME", "JOB_COMPLETION_INDEX"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return server.write_kubeconfig(tmp_path / "config", namespace="ml")
-
-
-@pytest.fixture
-def aioresolve(kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `aioresolve` with captured streams."""
-
-    def command(*arguments: str) -> Result:
-        code = main(arguments)
-        written = capsys.readouterr()
-        return Result(code, written.out, written.err)
-
-    return command
+KUBERNETES = ("kubernetes", *TRAIN)
 
 
 def uid(server: ThreadedKubernetesServer, name: str) -> str:
@@ -88,10 +52,9 @@ def test_options_are_those_of_the_functions_of_launch() -> None:
     assert known == found
 
 
-@pytest.mark.parametrize("output", sorted(set(PROGRAM_OUTPUTS) - set(FILES)))
-@pytest.mark.parametrize("command", ["kubernetes", "wait kubernetes"])
-def test_a_shell_reads_the_variables_of_the_task(aioresolve: Command, output: str, command: str) -> None:
-    result = aioresolve(*command.split(), *TRAIN, "-o", output, "--task", "worker:2")
+@pytest.mark.parametrize("output", ["env", "jax", "tensorflow"])
+def test_a_shell_reads_the_variables_of_the_task(run: Run, env: dict[str, str], output: str) -> None:
+    result = run((*KUBERNETES, "-o", output, "--task", "worker:2"), env)
     assert (result.code, result.stderr) == (0, "")
     spec = ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.10:8470"]})
     assert variables(result.stdout.replace("\n", "; ")) == launch.environment(
@@ -99,50 +62,32 @@ def test_a_shell_reads_the_variables_of_the_task(aioresolve: Command, output: st
     )
 
 
-@pytest.mark.parametrize("command", ["kubernetes", "wait kubernetes"])
+@pytest.mark.parametrize("command", [KUBERNETES, ("wait", *KUBERNETES)])
 def test_this_task_is_that_of_the_process(
-    aioresolve: Command,
-    server: ThreadedKubernetesServer,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
+    run: Run, env: dict[str, str], server: ThreadedKubernetesServer, command: tuple[str, ...]
 ) -> None:
-    monkeypatch.setenv("POD_UID", uid(server, "train-2"))
-    result = aioresolve(*command.split(), *TRAIN, "-o", "jax", "--this-task")
-    assert "JAX_PROCESS_ID=1\n" in result.stdout
-    config = json.loads(aioresolve(*command.split(), *TRAIN, "-o", "tf-config", "--this-task").stdout)
+    env |= {"POD_UID": uid(server, "train-2")}
+    assert "JAX_PROCESS_ID=1\n" in run((*command, "-o", "jax", "--this-task"), env).stdout
+    config = json.loads(run((*command, "-o", "tf-config", "--this-task"), env).stdout)
     assert config["task"] == {"type": "worker", "index": 1}
+    unknown = run((*command, "-o", "jax", "--this-task"), env | {"POD_UID": "another"})
+    assert (unknown.code, unknown.stdout, unknown.stderr.count("\n")) == (1, "", 1)
+    assert "the uid 'another' of $POD_UID: no member" in unknown.stderr
+    assert "Set JOB and INDEX of --task JOB:INDEX, or let the pod's manifest set $POD_UID" in unknown.stderr
 
 
-def test_options_change_the_variables(aioresolve: Command) -> None:
-    shown = aioresolve(
-        "kubernetes", *TRAIN, "-o", "torchrun", "--task", "worker:0", "--processes-per-task", "8"
-    )
-    assert "PET_NPROC_PER_NODE=8\n" in shown.stdout
-    shown = aioresolve("kubernetes", *TRAIN, "-o", "jax", "--task", "worker:0", "--port", "1234")
-    assert "JAX_COORDINATOR_ADDRESS=10.0.0.1:1234\n" in shown.stdout
-    shown = aioresolve("kubernetes", *TRAIN, "-o", "ray", "--task", "worker:1")
-    assert "RAY_ADDRESS=10.0.0.1:6379\n" in shown.stdout
-    shown = aioresolve("kubernetes", *TRAIN, "-o", "tf-config", "--rpc-layer", "grpc")
-    assert json.loads(shown.stdout)["rpc_layer"] == "grpc"
-    shown = aioresolve("kubernetes", *TRAIN, "-o", "megascale", "--task", "worker:2", "--slices", "3")
-    assert "MEGASCALE_SLICE_ID=2\n" in shown.stdout
+def test_options_change_the_output(run: Run, env: dict[str, str]) -> None:
+    def output(*arguments: str) -> str:
+        return run((*KUBERNETES, "-o", *arguments), env).stdout
 
-
-def test_host_files_need_no_task(aioresolve: Command) -> None:
-    shown = aioresolve("kubernetes", *TRAIN, "-o", "hostfile", "--slots", "8")
-    assert shown.stdout == "10.0.0.1 slots=8\n10.0.0.2 slots=8\n10.0.0.10 slots=8\n"
-    shown = aioresolve("wait", "kubernetes", *TRAIN, "-o", "host:slots")
-    assert shown.stdout == "10.0.0.1:1\n10.0.0.2:1\n10.0.0.10:1\n"
-
-
-def test_unknown_process_is_one_error_with_the_option_that_names_the_task(
-    aioresolve: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("POD_UID", "another")
-    result = aioresolve("kubernetes", *TRAIN, "-o", "jax", "--this-task")
-    assert (result.code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert "the uid 'another' of $POD_UID: no member" in result.stderr
-    assert "Set JOB and INDEX of --task JOB:INDEX, or let the pod's manifest set $POD_UID" in result.stderr
+    assert "PET_NPROC_PER_NODE=8\n" in output("torchrun", "--task", "worker:0", "--processes-per-task", "8")
+    assert "JAX_COORDINATOR_ADDRESS=10.0.0.1:1234\n" in output("jax", "--task", "worker:0", "--port", "1234")
+    assert "RAY_ADDRESS=10.0.0.1:6379\n" in output("ray", "--task", "worker:1")
+    assert "MEGASCALE_SLICE_ID=2\n" in output("megascale", "--task", "worker:2", "--slices", "3")
+    assert json.loads(output("tf-config", "--rpc-layer", "grpc"))["rpc_layer"] == "grpc"
+    hosts = ("10.0.0.1", "10.0.0.2", "10.0.0.10")
+    assert output("hostfile", "--slots", "8") == "".join(f"{host} slots=8\n" for host in hosts)
+    assert output("host:slots") == "".join(f"{host}:1\n" for host in hosts)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +95,6 @@ def test_unknown_process_is_one_error_with_the_option_that_names_the_task(
     [
         (("-o", "jax"), "-o jax requires a task; pass --this-task, or --task JOB:INDEX"),
         (("-o", "jax", "--this-task", "--task", "worker:0"), "--task and --this-task exclude each other"),
-        (("-o", "name", "--this-task"), "--this-task requires -o tf-config"),
         (("-o", "hostfile", "--this-task"), "--this-task requires -o tf-config"),
         (("-o", "jax", "--this-task", "--slots", "2"), "--slots requires -o hostfile or host:slots; add it"),
         (("--slices", "2"), "--slices requires -o megascale; add it, or leave out --slices"),
@@ -161,57 +105,41 @@ def test_unknown_process_is_one_error_with_the_option_that_names_the_task(
             "-o hostfile cannot express IPv6 addresses",
         ),
         (("-w", "-o", "jax", "--this-task"), "-o jax cannot show changes"),
+        (
+            ("-l", "ps=app=ps", "-o", "jax", "--task", "worker:0"),
+            "the processes of jax are all alike, but the cluster has the jobs worker, ps",
+        ),
     ],
 )
 def test_options_that_contradict_the_output_are_usage_errors(
-    aioresolve: Command, arguments: tuple[str, ...], message: str
+    run: Run, env: dict[str, str], arguments: tuple[str, ...], message: str
 ) -> None:
-    result = aioresolve("kubernetes", *TRAIN, *arguments)
+    result = run((*KUBERNETES, *arguments), env)
     assert (result.code, result.stdout) == (2, "")
     assert message in result.stderr
 
 
-def test_two_jobs_for_jax_are_a_usage_error(aioresolve: Command) -> None:
-    arguments = ("-l", "worker=app=train", "-l", "ps=app=ps", "-o", "jax", "--task", "worker:0")
-    result = aioresolve("kubernetes", *arguments)
-    assert (result.code, result.stdout) == (2, "")
-    assert "the processes of jax are all alike, but the cluster has the jobs worker, ps" in result.stderr
-
-
-@pytest.fixture
-def tpus(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ...]]:
-    nodes = [tpu_node(f"slice-{n}", ips=[f"10.0.{n}.1", f"10.0.{n}.2"]) for n in range(2)]
-    with GoogleServer(nodes).in_thread() as google:
-        for name, value in google.environ().items():
-            monkeypatch.setenv(name, value)
-        yield "slice-0", "slice-1", "--zone", "us-central2-b", "--project", "demo-project"
-
-
-@pytest.mark.parametrize("command", ["tpu", "wait tpu"])
-def test_megascale_has_the_slices_of_the_tpus(
-    aioresolve: Command, tpus: tuple[str, ...], command: str
+@pytest.mark.parametrize("command", [("tpu",), ("wait", "tpu")])
+def test_megascale_has_the_slices_of_the_tpus_and_the_task_at_an_address_of_this_machine(
+    run: Run, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    result = aioresolve(*command.split(), *tpus, "-o", "megascale", "--task", "worker:3", "--port", "8080")
+    nodes = [tpu_node("slice-0", ips=["10.0.0.1", "10.0.0.2"]), tpu_node("slice-1", ips=["127.0.0.1"])]
+    where = ("--zone", "us-central2-b", "--project", "demo-project")
+    with GoogleServer(nodes).in_thread() as google:
+        env = environment(tmp_path / "none", **google.environ())
+        options = ("-o", "megascale", "--this-task", "--port", "8080")
+        result = run((*command, "slice-0", "slice-1", *where, *options), env)
     assert result.stderr == ""
     assert (
         variables(result.stdout.replace("\n", "; ")).items()
         >= {
+            "AIORESOLVE_INDEX": "2",
             "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.1",
             "MEGASCALE_NUM_SLICES": "2",
             "MEGASCALE_SLICE_ID": "1",
             "MEGASCALE_PORT": "8080",
         }.items()
     )
-
-
-def test_this_task_of_a_tpu_is_found_by_its_address(
-    aioresolve: Command, tpus: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with GoogleServer([tpu_node("here", ips=["10.0.0.1", "127.0.0.1"])]).in_thread() as google:
-        for name, value in google.environ().items():
-            monkeypatch.setenv(name, value)
-        result = aioresolve("tpu", "here", *tpus[2:], "-o", "jax", "--this-task")
-    assert "JAX_PROCESS_ID=1\n" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -223,9 +151,9 @@ def test_this_task_of_a_tpu_is_found_by_its_address(
     ],
 )
 def test_outputs_for_programs_exclude_lists_and_probes(
-    aioresolve: Command, arguments: tuple[str, ...], message: str
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    result = aioresolve("tpu", *arguments)
+    result = run(("tpu", *arguments), environment(tmp_path / "none"))
     assert (result.code, result.stdout) == (2, "")
     assert message in result.stderr
 

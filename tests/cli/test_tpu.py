@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 import yaml
 
-from aioresolve.cli import main
 from aioresolve.cli.output.worker_tables import PROBE_COLUMNS
-from aioresolve.gcp import metadata_server
-from aioresolve.testing import Answer, Delay, GoogleServer, Hang, tpu_node, tpu_vm, tpu_worker_process
-from tests.tpu.conftest import VARIABLES
+from aioresolve.testing import GoogleServer, Hang, tpu_node, tpu_worker_process
 
-from .process import ESCAPE, Result, environment, run, without_colors
-from .test_process import loaded_packages, run_on_terminal
+from .process import Result, Run, environment
+from .test_process import loaded_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,28 +66,11 @@ def open_google() -> Iterator[ThreadedGoogleServer]:
         yield server
 
 
-@pytest.fixture(autouse=True)
-def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
-
-
 @pytest.fixture
-def aioresolve(
-    open_google: ThreadedGoogleServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """Run `aioresolve tpu` on a VM of that project with captured streams."""
-    for name, value in open_google.environ().items():
-        monkeypatch.setenv(name, value)
-
-    def command(*arguments: str) -> Result:
-        code = main(["tpu", *arguments])
-        written = capsys.readouterr()
-        return Result(code, written.out, written.err)
-
-    return command
+def aioresolve(run: Run, open_google: ThreadedGoogleServer, tmp_path: Path) -> Command:
+    """Run `aioresolve tpu` on a VM of that project."""
+    env = environment(tmp_path / "none", **open_google.environ())
+    return lambda *arguments: run(("tpu", *arguments), env)
 
 
 # Output
@@ -131,32 +111,6 @@ def test_json_and_yaml_are_one_object(aioresolve: Command) -> None:
     assert from_yaml["jobs"] == found["jobs"]
 
 
-def test_name_and_tf_config_are_as_for_kubernetes(aioresolve: Command) -> None:
-    addresses = [f"10.0.0.{n}:8470" for n in range(1, 6)]
-    assert aioresolve("my-tpu", "-o", "name").stdout.split() == addresses
-    config = json.loads(aioresolve("my-tpu", "-o", "tf-config", "--task", "worker:1").stdout)
-    assert config == {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 1}}
-
-
-def test_without_a_name_the_variables_of_gke_determine_the_tpu(
-    aioresolve: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "host-0,host-1")
-    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
-    rows = aioresolve("-o", "wide").stdout.splitlines()[1:]
-    assert [row.split() for row in rows] == [
-        ["worker", str(n), f"host-{n}:8470", "<none>", str(n), "<none>", "<none>", "v5litepod-8"]
-        for n in range(2)
-    ]
-
-
-def test_without_a_name_the_metadata_server_determines_the_tpu(
-    aioresolve: Command, open_google: ThreadedGoogleServer
-) -> None:
-    open_google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], worker=1))
-    assert aioresolve("-o", "name").stdout.split() == ["10.0.0.1:8470", "10.0.0.2:8470"]
-
-
 def test_a_local_tpu_has_no_workers_which_is_an_error_unless_allowed(aioresolve: Command) -> None:
     result = aioresolve("local", "-o", "tf-config")
     assert (result.code, result.stdout) == (1, "")
@@ -170,25 +124,13 @@ def test_a_local_tpu_has_no_workers_which_is_an_error_unless_allowed(aioresolve:
 # Errors
 
 
-def test_an_unknown_name_is_reported_with_the_options_to_correct(aioresolve: Command) -> None:
-    result = aioresolve("another")
-    assert (result.code, result.stdout) == (1, "")
-    assert "there is no TPU projects/demo-project/locations/us-central2-b/nodes/another: " in result.stderr
-    assert ". Correct NAME, --project or --zone.\n" in result.stderr
-
-
-def test_a_tpu_that_is_not_ready_is_reported_with_its_state(
+def test_a_tpu_that_is_not_ready_or_healthy_is_an_error_with_the_option_that_permits_it(
     aioresolve: Command, open_google: ThreadedGoogleServer
 ) -> None:
     open_google.patch("my-tpu", state="PREEMPTED")
-    result = aioresolve("my-tpu")
-    assert (result.code, result.stdout) == (1, "")
-    assert "my-tpu: state PREEMPTED" in result.stderr
-
-
-def test_the_caller_decides_about_health_and_addresses(
-    aioresolve: Command, open_google: ThreadedGoogleServer
-) -> None:
+    preempted = aioresolve("my-tpu")
+    assert (preempted.code, preempted.stdout) == (1, "")
+    assert "my-tpu: state PREEMPTED" in preempted.stderr
     open_google.add(tpu_node("ill", ips=["10.0.1.1"], external_ips=["203.0.113.1"], health="TIMEOUT"))
     refused = aioresolve("ill", "-o", "name")
     assert refused.code == 1
@@ -197,24 +139,28 @@ def test_the_caller_decides_about_health_and_addresses(
     assert (allowed.code, allowed.stdout) == (0, "203.0.113.1:8470\n")
 
 
-def test_outside_google_env_cloud_missing_options_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tpu", "my-tpu", "--project", PROJECT]) == 2
-    assert "Pass --zone, or the full name" in capsys.readouterr().err
-    assert main(["tpu", "my-tpu"]) == 2
-    assert "Pass --project and --zone, or the full name" in capsys.readouterr().err
-    assert main(["tpu"]) == 1
-    assert "no name or address was given" in capsys.readouterr().err
-    assert main(["tpu", "--list"]) == 2
-    assert "Pass --project." in capsys.readouterr().err
+def test_an_unknown_name_is_reported_with_the_options_to_correct(aioresolve: Command) -> None:
+    result = aioresolve("another")
+    assert (result.code, result.stdout) == (1, "")
+    assert "there is no TPU projects/demo-project/locations/us-central2-b/nodes/another: " in result.stderr
+    assert ". Correct NAME, --project or --zone.\n" in result.stderr
 
 
-def test_a_deadline_exits_with_3(aioresolve: Command, open_google: ThreadedGoogleServer) -> None:
-    open_google.inject(Hang(), times=None)
-    for arguments in (("my-tpu",), ("--list",)):
-        result = aioresolve(*arguments, "--timeout", "3s")
-        assert (result.code, result.stdout) == (3, "")
-        assert "within 3 s" in result.stderr
-        assert "raise --timeout" in result.stderr
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("my-tpu", "--project", PROJECT), 2, "Pass --zone, or the full name"),
+        (("my-tpu",), 2, "Pass --project and --zone, or the full name"),
+        ((), 1, "no name or address was given"),
+        (("--list",), 2, "Pass --project."),
+    ],
+)
+def test_missing_options_are_reported_outside_google_cloud(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    result = run(("tpu", *arguments), environment(tmp_path / "none", GCE_METADATA_HOST="metadata.invalid"))
+    assert result.code == code
+    assert message in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -224,8 +170,6 @@ def test_a_deadline_exits_with_3(aioresolve: Command, open_google: ThreadedGoogl
         (("--list", "--probe"), "leave out --probe"),
         (("--list", "-o", "tf-config"), "pass NAME instead"),
         (("my-tpu", "--probe", "-o", "name"), "leave out one"),
-        (("my-tpu", "--probe", "-o", "tf-config"), "leave out one"),
-        (("my-tpu", "--task", "worker:0"), "-o tf-config"),
         (("my-tpu", "--api-version", "v3"), "v2"),
         (("my-tpu", "my-tpu"), "Name each TPU once"),
     ],
@@ -269,13 +213,6 @@ def test_the_list_shows_tpus_in_any_state(listing: Command) -> None:
     assert "10.0.0.5:8470" in listing("-o", "wide").stdout
 
 
-def test_the_list_can_be_limited_to_a_zone(listing: Command) -> None:
-    assert (
-        listing("--zone", ZONE, "-o", "name").stdout == f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu\n"
-    )
-    assert len(listing("--zone", "-", "-o", "name").stdout.split()) == 2
-
-
 def test_the_list_as_json_and_yaml_has_every_field(listing: Command) -> None:
     found = json.loads(listing("--zone", ZONE, "-o", "json").stdout)
     (only,) = found["nodes"]
@@ -286,18 +223,19 @@ def test_the_list_as_json_and_yaml_has_every_field(listing: Command) -> None:
     assert yaml.safe_load(listing("--zone", ZONE, "-o", "yaml").stdout) == found
 
 
-@pytest.mark.parametrize("quiet", [(), ("-q",)])
 def test_unreachable_locations_are_an_error_in_addition_to_the_list(
-    listing: Command, open_google: ThreadedGoogleServer, quiet: tuple[str, ...]
+    listing: Command, open_google: ThreadedGoogleServer
 ) -> None:
     open_google.unreachable.append("europe-west4-a")
-    result = listing("-o", "name", *quiet)
+    result = listing("-o", "name", "-q")
     assert result.code == 1
     assert result.stdout.endswith("/nodes/my-tpu\n")
     assert result.stderr == "error: these locations were not reached: europe-west4-a\n"
 
 
-def test_an_empty_list_is_not_an_error(listing: Command) -> None:
+def test_the_list_can_be_limited_to_a_zone(listing: Command) -> None:
+    own = f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu\n"
+    assert listing("--zone", ZONE, "-o", "name").stdout == own
     assert listing("--zone", "us-west4-a") == Result(0, "", "No TPUs found.\n")
 
 
@@ -311,7 +249,9 @@ def google_env(google: ThreadedGoogleServer, tmp_path: Path) -> dict[str, str]:
     return own | google.environ(tmp_path) | {"HOME": str(tmp_path)}
 
 
-def test_probing_adds_the_devices_of_each_worker(google_env: dict[str, str], workers: list[str]) -> None:
+def test_probing_adds_the_devices_of_each_worker(
+    run: Run, google_env: dict[str, str], workers: list[str]
+) -> None:
     result = run(("tpu", "slice-0", "slice-1", "--probe", "-o", "wide"), google_env)
     assert (result.code, result.stderr) == (0, "")
     header, *rows = map(str.split, result.stdout.splitlines())
@@ -327,7 +267,7 @@ def test_probing_adds_the_devices_of_each_worker(google_env: dict[str, str], wor
 
 
 def test_a_worker_that_fails_the_probe_has_its_error_and_the_exit_code_is_1(
-    google: ThreadedGoogleServer, google_env: dict[str, str], workers: list[str]
+    run: Run, google: ThreadedGoogleServer, google_env: dict[str, str], workers: list[str]
 ) -> None:
     with tpu_worker_process(devices=4, faults=[Hang()]) as (silent,):
         google.add(node("half", [workers[0], silent]))
@@ -356,58 +296,19 @@ def test_the_deadline_of_the_command_includes_its_probes(
 # Secrets, streams, and imports
 
 
-def secrets_of(env: dict[str, str]) -> list[str]:
-    """Return the lines of the service account's private key, and the prefix of tokens signed with it."""
-    key = json.loads(Path(env["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())["private_key"]
-    return [*key.splitlines(), "Bearer ", "eyJ"]
-
-
-def test_the_log_contains_no_secret(google_env: dict[str, str]) -> None:
-    result = run(("tpu", "slice-0", "-vv"), google_env)
-    assert result.code == 0
-    assert result.stdout.startswith("JOB")
-    assert "nodes/slice-0" in result.stderr
-    assert not [secret for secret in secrets_of(google_env) if secret in result.stderr]
-
-
-def test_a_logged_error_contains_no_secret(google: ThreadedGoogleServer, google_env: dict[str, str]) -> None:
-    google.denied.add("tpu.nodes.get")
-    result = run(("tpu", "slice-0", "-vv"), google_env)
-    assert (result.code, result.stdout) == (1, "")
-    assert "traceback of the error" in result.stderr
-    assert not [secret for secret in secrets_of(google_env) if secret in result.stderr]
-
-
-def test_the_log_contains_no_secret_of_a_federated_workload(
-    google: ThreadedGoogleServer, google_env: dict[str, str], tmp_path: Path
+def test_the_log_of_a_success_and_of_an_error_contains_no_secret(
+    run: Run, google: ThreadedGoogleServer, google_env: dict[str, str]
 ) -> None:
-    file = google.write_external_account(tmp_path / "workload.json")
-    env = google_env | {"GOOGLE_APPLICATION_CREDENTIALS": str(file)}
-    result = run(("tpu", "--list", "--project", PROJECT, "-vv"), env)
-    assert result.code == 0
-    assert "slice-0" in result.stdout
-    secrets = [file.with_suffix(".token").read_text(), "Bearer ", "ya29."]
-    assert not [secret for secret in secrets if secret in result.stderr]
-
-
-def test_each_retry_is_reported_in_a_pipe(open_google: ThreadedGoogleServer, tmp_path: Path) -> None:
-    open_google.inject(
-        Answer(503, headers={"Retry-After": "1"}), match=lambda request: "/nodes/" in request.path
-    )
-    done = run(("tpu", "my-tpu", "-o", "name"), environment(tmp_path / "none") | open_google.environ())
-    assert (done.code, len(done.stdout.split())) == (0, 5)
-    assert done.stderr.startswith("retrying: ")
-    assert "503" in done.stderr
-
-
-def test_a_terminal_has_colors_and_progress(open_google: ThreadedGoogleServer, tmp_path: Path) -> None:
-    open_google.inject(Delay(0.9))
-    env = environment(tmp_path / "none") | open_google.environ()
-    code, sent = run_on_terminal(("tpu", "my-tpu"), env)
-    assert code == 0
-    assert ESCAPE in sent
-    assert "waiting for metadata project/project-id" in without_colors(sent)
-    assert "10.0.0.5:8470" in without_colors(sent)
+    key = json.loads(Path(google_env["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())["private_key"]
+    found = run(("tpu", "slice-0", "-vv"), google_env)
+    assert (found.code, found.stdout[:3]) == (0, "JOB")
+    assert "nodes/slice-0" in found.stderr
+    google.denied.add("tpu.nodes.get")
+    denied = run(("tpu", "slice-0", "-vv"), google_env)
+    assert (denied.code, denied.stdout) == (1, "")
+    assert "traceback of the error" in denied.stderr
+    secrets = [*key.splitlines(), "Bearer ", "eyJ"]  # the prefix of tokens signed with the key
+    assert not [secret for secret in secrets if secret in found.stderr + denied.stderr]
 
 
 def test_worker_addresses_import_neither_http_nor_grpc(tmp_path: Path) -> None:

@@ -146,18 +146,16 @@ class Client:
         return await self.request("GET", pods_path(namespace), accept=accept, params=params)
 
     def watch_pods(
-        self, namespace: str | None, *, accept: str = JSON, **params: str
+        self, namespace: str | None, **params: str
     ) -> contextlib.AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
         """Open a watch of pods and yield its events, until the server ends it."""
-        return self.watch(pods_path(namespace), accept=accept, **params)
+        return self.watch(pods_path(namespace), **params)
 
     @contextlib.asynccontextmanager
-    async def watch(
-        self, path: str, *, accept: str = JSON, **params: str
-    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    async def watch(self, path: str, **params: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         """Open a watch and yield its events, until the server ends it."""
         async with self._session.get(
-            path, headers={"Accept": accept}, params={"watch": "1", **params}
+            path, headers={"Accept": JSON}, params={"watch": "1", **params}
         ) as response:
             assert response.status == 200, await response.text()
             connection = response.connection

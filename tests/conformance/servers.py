@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # `admin` has every permission, `limited` may read the pods of the test's own namespace, and the others have
 # no permission until a test grants one.
-USERS = ("limited", "stranger", "applicant", "cluster-applicant")
+USERS = ("limited", "applicant", "cluster-applicant")
 
 CROWD = 2000
 CROWD_NAMESPACE = "crowd"

@@ -2,7 +2,7 @@
 
 The Status column is that of `kubectl get pods`, which the API server computes
 (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/). The values were recorded from API servers
-1.20 and 1.36. If these two differ, the state has both rows, and versions in between may return either.
+1.20 and 1.36. If these two differ, the state has both rows, and a server may return either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ NODE = "node-a"
 HOST_IP = "192.168.0.1"
 FINALIZER = "example.com/hold"
 GRACE = 30
-OLDEST, NEWEST = (1, 20), (1, 36)
 
 READY = {"type": "Ready", "status": "True"}
 NOT_READY = {"type": "Ready", "status": "False"}
@@ -40,7 +39,7 @@ class State:
 
     Attributes:
         row: the row of API server 1.36.
-        old_row: the row of API server 1.20, if it differs.
+        old_row: the row of older API servers, if it differs.
         deleted: whether the pod is being deleted (with a grace period and a finalizer).
     """
 
@@ -66,11 +65,10 @@ class State:
             return None
         return 0 if self.phase in ("Succeeded", "Failed") else GRACE
 
-    def rows(self, version: tuple[int, int]) -> tuple[Row, ...]:
-        """Return the rows that a server of this version may return."""
-        if self.old_row is None or version >= NEWEST:
-            return (self.row,)
-        return (self.old_row,) if version <= OLDEST else (self.old_row, self.row)
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows that a server may return."""
+        return (self.row,) if self.old_row is None else (self.row, self.old_row)
 
     def manifest(self, namespace: str) -> dict[str, Any]:
         labels = {"state": self.name, "member": str(self.is_member).lower()}
@@ -231,8 +229,6 @@ STATES = (
             condition=READY,
         ),
         spec=SIDECAR,
-        # 1.20 has no sidecars: a running init container has not finished.
-        old_row=Row("0/1", "Init:0/1", "10.8.1.10"),
     ),
     # not running yet
     State("new", Row("0/1", "Pending")),
@@ -246,8 +242,6 @@ STATES = (
         "gated",
         Row("0/1", "SchedulingGated", node="<none>"),
         spec={"nodeName": None, "schedulingGates": [{"name": "example.com/quota"}]},
-        # 1.20 has no scheduling gates and drops the field.
-        old_row=Row("0/1", "Pending", node="<none>"),
     ),
     State(
         "creating",
@@ -260,7 +254,6 @@ STATES = (
         status("Pending", container(waiting("ImagePullBackOff")), ips=["10.8.1.11"], condition=NOT_READY),
     ),
     State("init-runs", Row("0/1", "Init:1/2"), initializing(UP), spec=INIT),
-    State("init-waits", Row("0/1", "Init:1/2"), initializing(waiting("PodInitializing")), spec=INIT),
     State(
         "init-crash",
         Row("0/1", "Init:CrashLoopBackOff"),
@@ -268,8 +261,6 @@ STATES = (
         spec=INIT,
     ),
     State("init-error", Row("0/1", "Init:Error"), initializing(terminated(1, reason="Error")), spec=INIT),
-    State("init-exit", Row("0/1", "Init:ExitCode:3"), initializing(terminated(3)), spec=INIT),
-    State("init-signal", Row("0/1", "Init:Signal:9"), initializing(terminated(137, signal=9)), spec=INIT),
     State(
         "initialized",
         Row("0/1", "PodInitializing"),
@@ -292,8 +283,6 @@ STATES = (
         Row("0/1", "OOMKilled", "10.8.1.13"),
         status("Failed", container(terminated(137, reason="OOMKilled")), ips=["10.8.1.13"]),
     ),
-    State("exit", Row("0/1", "ExitCode:3"), status("Failed", container(terminated(3)))),
-    State("signal", Row("0/1", "Signal:9"), status("Failed", container(terminated(137, signal=9)))),
     State("evicted", Row("0/1", "Evicted", "10.8.1.4"), status("Failed", ips=["10.8.1.4"], reason="Evicted")),
     State("lost", Row("0/1", "NodeLost", "10.8.1.6"), status("Unknown", ips=["10.8.1.6"], reason="NodeLost")),
     State("unknown", Row("0/1", "Unknown", "10.8.1.14"), status("Unknown", ips=["10.8.1.14"])),
@@ -311,7 +300,7 @@ STATES = (
         Row("0/1", "Completed", "10.8.1.16"),
         status("Succeeded", container(terminated(0, reason="Completed")), ips=["10.8.1.16"]),
         deleted=True,
-        # 1.20 shows every pod that is being deleted as Terminating.
+        # Older servers show every pod that is being deleted as Terminating.
         old_row=Row("0/1", "Terminating", "10.8.1.16"),
     ),
 )

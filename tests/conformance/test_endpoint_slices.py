@@ -15,7 +15,7 @@ from aioresolve.testing import endpoint, endpoint_slice
 
 from .client import TABLE, failure, slices_path
 from .servers import ApiServer, RealServer
-from .test_api_watch import read_events, read_rest
+from .test_api_watch import read_events
 from .test_resolver import rbac_path
 
 if TYPE_CHECKING:
@@ -25,17 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
-SINCE = (1, 21)
-"""The first version with `discovery.k8s.io/v1`."""
-
 TRAINER = "kubernetes.io/service-name=trainer"
-
-
-@pytest.fixture
-def server(server: ApiServer) -> ApiServer:
-    if server.version < SINCE:
-        pytest.skip("this version has no discovery.k8s.io/v1")
-    return server
 
 
 def of_pod(server: ApiServer, name: str, address: str, **conditions: Any) -> dict[str, Any]:
@@ -83,36 +73,6 @@ async def test_list_has_a_kind_and_its_items_have_none(server: ApiServer) -> Non
     assert set(created.body) == {"kind", "apiVersion", *item}
 
 
-async def test_slice_without_endpoints_and_ports_has_null(server: ApiServer) -> None:
-    async with server.client() as admin:
-        await create(admin, trainer(server, ports={}))
-        listed = await admin.request("GET", slices_path(server.namespace))
-    (item,) = listed.body["items"]
-    assert (item["endpoints"], item["ports"]) == (None, None)
-
-
-async def test_deleted_slice_is_returned_as_a_status(server: ApiServer) -> None:
-    async with server.client() as admin:
-        (created,) = await create(admin, trainer(server))
-        deleted = await admin.write("DELETE", f"{slices_path(server.namespace)}/trainer-a", None)
-    assert (deleted.body["kind"], deleted.body["status"]) == ("Status", "Success")
-    assert deleted.body["details"] == {
-        "name": "trainer-a",
-        "group": "discovery.k8s.io",
-        "kind": "endpointslices",
-        "uid": created.body["metadata"]["uid"],
-    }
-
-
-async def test_address_type_is_required(server: ApiServer) -> None:
-    body = trainer(server)
-    del body["addressType"]
-    async with server.client() as admin:
-        refused = await admin.request("POST", slices_path(server.namespace), body=body)
-    assert (refused.status, refused.body["reason"]) == (422, "Invalid")
-    assert "addressType" in {cause["field"] for cause in refused.body["details"]["causes"]}
-
-
 async def test_watch_sends_each_change_relative_to_the_selector(server: ApiServer) -> None:
     path = slices_path(server.namespace)
     async with server.client() as admin:
@@ -139,21 +99,6 @@ async def test_watch_sends_each_change_relative_to_the_selector(server: ApiServe
     assert versions == sorted(set(versions))
 
 
-async def test_watch_has_bookmarks(server: ApiServer) -> None:
-    path = slices_path(server.namespace)
-    async with server.client() as admin:
-        version = (await admin.request("GET", path)).version
-        query = {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "3"}
-        async with admin.watch(path, labelSelector=TRAINER, **query) as stream:
-            (created,) = await create(admin, endpoint_slice("x", server.namespace, service="other"))
-            seen = await read_rest(stream)
-    assert {event["type"] for event in seen} == {"BOOKMARK"}
-    assert all(int(each["object"]["metadata"]["resourceVersion"]) >= int(created.version) for each in seen)
-    bookmark = seen[-1]["object"]
-    assert (bookmark["kind"], bookmark["apiVersion"]) == ("EndpointSlice", "discovery.k8s.io/v1")
-    assert (bookmark["addressType"], bookmark["endpoints"], bookmark["ports"]) == ("", None, None)
-
-
 async def test_user_without_permission_is_403_with_the_group(server: ApiServer) -> None:
     async with server.client("limited") as limited:
         response = await limited.request("GET", slices_path(server.namespace), accept=f"{TABLE},*/*")
@@ -163,14 +108,6 @@ async def test_user_without_permission_is_403_with_the_group(server: ApiServer) 
     )
     details = {"group": "discovery.k8s.io", "kind": "endpointslices"}
     assert (response.status, response.body) == (403, failure(403, "Forbidden", message, details=details))
-
-
-async def test_missing_slice_is_404_with_the_group(server: ApiServer) -> None:
-    async with server.client() as admin:
-        response = await admin.request("GET", f"{slices_path(server.namespace)}/none")
-    message = 'endpointslices.discovery.k8s.io "none" not found'
-    details = {"name": "none", "group": "discovery.k8s.io", "kind": "endpointslices"}
-    assert (response.status, response.body) == (404, failure(404, "NotFound", message, details=details))
 
 
 # -- the resolver ------------------------------------------------------------------------------------------
@@ -220,15 +157,6 @@ async def test_watch_follows_the_slices(server: ApiServer, tmp_path: Path) -> No
                 assert (await anext(states)).spec.num_tasks("worker") == 2
                 await admin.write("DELETE", path, None)
                 assert (await anext(states)).spec.num_tasks("worker") == 0
-
-
-async def test_forbidden_error_has_the_role(server: ApiServer, tmp_path: Path) -> None:
-    with pytest.raises(ForbiddenError, match="may not list endpointslices") as caught:
-        await resolver(server, tmp_path, user="limited").cluster_spec()
-    role, _ = yaml.safe_load_all(caught.value.manifest)
-    assert role["rules"] == [
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]}
-    ]
 
 
 async def test_manifest_of_a_forbidden_error_is_sufficient(server: ApiServer, tmp_path: Path) -> None:

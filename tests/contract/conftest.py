@@ -45,3 +45,10 @@ def remote(own_process: None, request: Any, tmp_path: Path, monkeypatch: Any) ->
     """The same for the resolvers that send requests."""
     with SOURCES[request.param](tmp_path, monkeypatch) as found:
         yield found
+
+
+@pytest.fixture
+def one_remote(own_process: None, tmp_path: Path, monkeypatch: Any) -> Iterator[Source]:
+    """The same for one of them, for tests of the code that they share."""
+    with SOURCES["KubernetesClusterResolver"](tmp_path, monkeypatch) as found:
+        yield found

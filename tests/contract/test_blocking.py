@@ -6,14 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-
-from aioresolve import DeadlineExceededError, ResolveError
-from aioresolve.testing import Hang
 
 from .test_resolvers import PATIENCE, POLL
 
@@ -37,44 +32,11 @@ def test_results_are_those_of_the_async_resolver(source: Source) -> None:
         assert source.secret is None or source.secret not in repr(facade)
 
 
-def test_watch_is_an_iterator(changing: Source) -> None:
-    with (
-        changing.facade(timeout=PATIENCE) as facade,
-        closing(facade.watch(interval=POLL)) as states,
-    ):
-        assert next(states).spec.job_tasks("worker") == changing.addresses
-        address = changing.grow()
-        assert next(states).spec.job_tasks("worker") == [*changing.addresses, address]
-
-
-def test_threads_share_a_resolver(source: Source) -> None:
-    with source.facade(timeout=PATIENCE) as facade, ThreadPoolExecutor(8) as threads:
-        specs = set(threads.map(lambda _: facade.cluster_spec(), range(32)))
-    assert [spec.job_tasks("worker") for spec in specs] == [source.addresses]
-
-
-def test_errors_are_those_of_the_async_resolver(changing: Source) -> None:
-    changing.break_down()
-    with pytest.raises(ResolveError) as expected:
-        asyncio.run(changing.resolver(timeout=PATIENCE).cluster_spec())
-    with changing.facade(timeout=PATIENCE) as facade, pytest.raises(type(expected.value)) as error:
-        facade.cluster_spec()
-    # Of several requests, another one may fail first; the reason is the same.
-    assert error.value.hint == expected.value.hint
-
-
-def test_call_ends_at_its_deadline(remote: Source) -> None:
-    remote.server.inject(Hang(), times=None)
-    with remote.facade(timeout=PATIENCE) as facade, pytest.raises(DeadlineExceededError):
-        facade.cluster_spec(timeout=0.3)
-    remote.server.until(lambda: remote.server.connections == 0)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
-def test_forked_child_has_the_same_cluster(source: Source) -> None:
-    script = f"""{source.script}
+def test_forked_child_has_the_same_cluster(remote: Source) -> None:
+    script = f"""{remote.script}
 import os, warnings
-addresses = {source.addresses!r}
+addresses = {remote.addresses!r}
 assert resolver.cluster_spec().job_tasks("worker") == addresses
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: this process has threads
 child = os.fork()
@@ -86,7 +48,7 @@ print("child" if child == 0 else "parent")
 """
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
-        env={**os.environ, **source.environ},
+        env={**os.environ, **remote.environ},
         capture_output=True,
         text=True,
         timeout=300,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -15,13 +16,12 @@ from hypothesis import strategies as st
 
 from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.retry import (
-    RETRYABLE_STATUSES,
     Backoff,
     RetryPolicy,
     call_with_retries,
     parse_retry_after,
 )
-from aioresolve.errors import APIError, ConfigurationError, DeadlineExceededError, ResolveError
+from aioresolve.errors import APIError, DeadlineExceededError, ResolveError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,34 +53,17 @@ def busy(retry_after: float | None = None) -> APIError:
 
 
 async def test_retryable_error_is_retried() -> None:
-    operation = Flaky(busy(), busy())
-    assert await call_with_retries(operation, policy=QUICK, on_failure=ignore) == "response"
-    assert operation.attempts == 3
-
-
-def test_statuses_of_failures_that_may_be_temporary() -> None:
-    assert {408, 425, 429, 500, 502, 503, 504} == RETRYABLE_STATUSES
-
-
-async def test_error_that_is_not_retryable_is_raised_at_once() -> None:
-    operation = Flaky(APIError("gone", status=404))
-    with pytest.raises(APIError, match="gone"):
-        await call_with_retries(operation, policy=QUICK, on_failure=ignore)
-    assert operation.attempts == 1
-
-
-async def test_error_of_another_library_is_not_retried() -> None:
-    operation = Flaky(KeyError("a bug"))
-    with pytest.raises(KeyError):
-        await call_with_retries(operation, policy=QUICK, on_failure=ignore)
-    assert operation.attempts == 1
-
-
-async def test_number_of_attempts_never_ends_a_call() -> None:
     operation = Flaky(*[busy() for _ in range(100)])
-    with anyio.fail_after(600):
-        assert await call_with_retries(operation, policy=QUICK, on_failure=ignore) == "response"
+    assert await call_with_retries(operation, policy=QUICK, on_failure=ignore) == "response"
     assert operation.attempts == 101
+
+
+@pytest.mark.parametrize("error", [APIError("gone", status=404), KeyError("a bug")])
+async def test_error_that_is_not_retryable_is_raised_at_once(error: Exception) -> None:
+    operation = Flaky(error)
+    with pytest.raises(type(error)):
+        await call_with_retries(operation, policy=QUICK, on_failure=ignore)
+    assert operation.attempts == 1
 
 
 async def test_last_error_is_raised_when_its_wait_would_exceed_the_deadline() -> None:
@@ -89,22 +72,6 @@ async def test_last_error_is_raised_when_its_wait_would_exceed_the_deadline() ->
     with anyio.fail_after(60), pytest.raises(APIError, match="busy"):
         await call_with_retries(operation, policy=QUICK, on_failure=ignore)
     assert operation.attempts == 10
-
-
-async def test_wait_is_at_least_the_retry_after_of_the_server() -> None:
-    waits: list[float] = []
-    operation = Flaky(busy(retry_after=0.05))
-    started = anyio.current_time()
-    await call_with_retries(operation, policy=QUICK, on_failure=lambda _, wait: waits.append(wait))
-    assert anyio.current_time() - started >= 0.05
-    assert 0.05 <= waits[0] <= 0.055
-
-
-async def test_wait_that_would_exceed_the_deadline_is_not_started() -> None:
-    operation = Flaky(busy(retry_after=3600))
-    with anyio.fail_after(60), pytest.raises(APIError, match="busy"):
-        await call_with_retries(operation, policy=QUICK, on_failure=ignore)
-    assert operation.attempts == 1
 
 
 async def test_wait_before_a_retry_can_be_cancelled() -> None:
@@ -161,14 +128,6 @@ async def test_cancellation_is_not_mistaken_for_the_deadline() -> None:
         await task
 
 
-async def test_invalid_deadline_is_rejected() -> None:
-    async def operation(progress: Progress) -> None:
-        raise AssertionError
-
-    with pytest.raises(ConfigurationError, match="timeout=`: inf"):
-        await within_deadline(float("inf"), "cluster_spec()", operation)
-
-
 @given(st.integers(0, 10**6))
 def test_retry_after_reads_seconds(seconds: int) -> None:
     assert parse_retry_after(f" {seconds} ") == seconds
@@ -180,24 +139,25 @@ def test_retry_after_reads_an_http_date_and_is_never_negative(seconds: int) -> N
     assert parse_retry_after(date, NOW) == max(0, seconds)
 
 
-@pytest.mark.parametrize("zone", ["GMT", "+0000", "-0000", "", "+0200"])
-def test_retry_after_reads_a_date_without_a_known_zone_as_utc(zone: str) -> None:
-    seconds = 10 - 2 * 3600 if zone == "+0200" else 10
-    assert parse_retry_after(f"Fri, 20 Nov 2026 12:00:10 {zone}", NOW) == max(0, seconds)
-
-
-def test_retry_after_of_400_digits_is_a_number() -> None:
-    assert parse_retry_after("9" * 400) == float("inf")
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("Fri, 20 Nov 2026 12:00:10 +0000", 10),
+        ("Fri, 20 Nov 2026 12:00:10 -0000", 10),
+        ("Fri, 20 Nov 2026 12:00:10", 10),
+        ("Fri, 20 Nov 2026 14:00:10 +0200", 10),
+        ("9" * 400, math.inf),
+        (None, None),
+    ],
+)
+def test_retry_after_of_other_forms(header: str | None, seconds: float | None) -> None:
+    assert parse_retry_after(header, NOW) == seconds
 
 
 @given(st.text())
 def test_invalid_retry_after_is_ignored(header: str) -> None:
     found = parse_retry_after(header, NOW)
     assert found is None or found >= 0
-
-
-def test_missing_retry_after_is_none() -> None:
-    assert parse_retry_after(None) is None
 
 
 POLICY = RetryPolicy(first_wait=1.0, longest_wait=60.0)
@@ -234,15 +194,14 @@ def test_clients_that_were_rejected_together_return_at_different_times() -> None
     assert 109.0 < max(waits) <= 110.0
 
 
-@pytest.mark.parametrize("requested", [0, -1, -1e300, None], ids=str)
-def test_server_cannot_request_a_shorter_wait_than_the_backoff(requested: float | None) -> None:
-    for failures in range(8):
-        assert Backoff(POLICY, failures).wait(busy(retry_after=requested)) >= min(60.0, 2.0**failures) / 2.0
-
-
-@pytest.mark.parametrize("requested", [301.0, 1e5, 1e300, float("inf")], ids=str)
-def test_server_can_request_at_most_five_minutes(requested: float) -> None:
-    assert 300.0 <= Backoff(POLICY).wait(busy(retry_after=requested)) <= 330.0
+@given(st.integers(0, 50), st.none() | st.floats(allow_nan=False))
+def test_wait_is_that_of_the_server_up_to_five_minutes_if_it_is_longer_than_that_of_the_backoff(
+    failures: int, requested: float | None
+) -> None:
+    bound = min(60.0, 2.0**failures)
+    wait = Backoff(POLICY, failures).wait(busy(retry_after=requested))
+    granted = min(300.0, max(0.0, requested or 0.0))
+    assert max(bound / 2.0, granted) <= wait <= max(bound, 1.1 * granted)
 
 
 def test_reset_starts_with_short_waits_again() -> None:
@@ -252,15 +211,3 @@ def test_reset_starts_with_short_waits_again() -> None:
     backoff.reset()
     assert backoff.failures == 0
     assert backoff.wait(busy()) <= 1.0
-
-
-@given(st.floats(0, 300), st.integers(0, 50))
-def test_wait_is_never_shorter_than_the_server_requests(requested: float, failures: int) -> None:
-    wait = Backoff(POLICY, failures).wait(busy(retry_after=requested))
-    assert requested <= wait <= max(1.1 * requested, min(60.0, 2.0**failures))
-
-
-def test_two_backoffs_of_one_policy_count_separately() -> None:
-    one, other = Backoff(POLICY), Backoff(POLICY)
-    one.wait(busy())
-    assert (one.failures, other.failures) == (1, 0)

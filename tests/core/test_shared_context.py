@@ -81,20 +81,6 @@ class TestSharedContext:
         assert history == [["entered"]]
         assert resolver.history == ["entered", "left"]
 
-    async def test_closing_before_entering_enters_nothing(self) -> None:
-        resolver = Scripted()
-
-        async def work(entered: Scripted) -> None:
-            raise AssertionError
-
-        context = SharedContext(resolver, logger=logger)
-        async with anyio.create_task_group() as group:
-            group.start_soon(context.run_until_closed, work)
-            await anyio.wait_all_tasks_blocked()
-            context.close()
-        await context.run()
-        assert resolver.history == []
-
     async def test_closing_does_not_wait_for_entering(self, caplog: pytest.LogCaptureFixture) -> None:
         class Slow(Scripted):
             async def __aenter__(self) -> Any:
@@ -117,14 +103,6 @@ class TestSharedContext:
             await context.aclose()
         assert resolver.history == ["entering", "given up"]
         assert not caplog.records
-
-    async def test_error_of_the_work_is_raised(self) -> None:
-        async def work(entered: Scripted) -> None:
-            raise ZeroDivisionError("a bug")
-
-        async with run_context(Scripted()) as context:
-            with pytest.raises(ZeroDivisionError, match="a bug"):
-                await context.run_until_closed(work)
 
     async def test_error_of_entering_is_raised(self) -> None:
         class Broken(Scripted):
@@ -170,23 +148,6 @@ class TestSharedContext:
 
 
 class TestPools:
-    async def test_resolver_without_a_key_is_entered_itself(self) -> None:
-        resolver = Scripted()
-        async with Pools().enter(resolver):
-            assert resolver.history == ["entered"]
-        assert resolver.history == ["entered", "left"]
-
-    async def test_resolvers_with_one_key_share_a_pool_until_it_is_closed(self) -> None:
-        made: list[ScriptedPool] = []
-        pools, one, other = Pools(), Pooled("key", made), Pooled("key", made)
-        async with pools.enter(one):
-            async with pools.enter(other):
-                assert made[0].users == [one, other]
-            assert [pool.is_closed for pool in made] == [False]
-        assert [pool.is_closed for pool in made] == [True]
-        async with pools.enter(one):
-            assert [pool.is_closed for pool in made] == [True, False]
-
     async def test_pool_that_no_resolver_could_use_is_closed(self) -> None:
         class Busy(Pooled):
             def using(self, pool: Pool) -> Any:

@@ -45,23 +45,11 @@ class Fetches:
         return Token(str(number), self.is_fresh, self.is_valid)
 
 
-async def test_token_is_fetched_at_the_first_request_and_then_kept() -> None:
+async def test_token_is_fetched_at_the_first_request_and_then_kept_until_it_is_renewed() -> None:
     fetch, cache = Fetches(), TokenCache[Token]()
     assert cache.token is None
     assert [(await cache.get(fetch)).name for _ in range(3)] == ["1", "1", "1"]
-
-
-async def test_token_that_exists_already_is_not_fetched() -> None:
-    fetch, token = Fetches(), Token("0")
-    assert await TokenCache(token).get(fetch) is token
-    assert fetch.started == 0
-
-
-async def test_token_that_is_not_fresh_is_fetched_again() -> None:
-    fetch, cache = Fetches(is_fresh=False), TokenCache[Token]()
-    await cache.get(fetch)
-    await cache.get(fetch)
-    assert fetch.started == 2
+    assert [(await cache.renew(fetch)).name for _ in range(2)] == ["2", "3"]
 
 
 @pytest.mark.parametrize(("max_age", "fetched"), [(0.0, 2), (1000.0, 0), (None, 0)])
@@ -145,11 +133,6 @@ async def test_failure_is_not_cached() -> None:
     assert (await cache.get(fetch)).name == "2"
 
 
-async def test_each_later_renewal_fetches_again() -> None:
-    fetch, cache = Fetches(), TokenCache[Token]()
-    assert [(await cache.renew(fetch)).name for _ in range(3)] == ["1", "2", "3"]
-
-
 async def test_next_waiting_task_repeats_a_cancelled_fetch() -> None:
     fetch, cache = Fetches(), TokenCache[Token]()
     fetch.may_continue.clear()
@@ -163,18 +146,6 @@ async def test_next_waiting_task_repeats_a_cancelled_fetch() -> None:
     fetch.may_continue.set()
     assert (await second).name == "2"
     assert first.cancelled()
-
-
-async def test_cancelling_one_waiting_task_does_not_affect_the_others() -> None:
-    fetch, cache = Fetches(), TokenCache[Token]()
-    fetch.may_continue.clear()
-    first, second, third = (asyncio.create_task(cache.renew(fetch)) for _ in range(3))
-    await fetch.running.wait()
-    second.cancel()
-    await asyncio.wait([second])
-    fetch.may_continue.set()
-    assert await first == await third
-    assert fetch.started == 1
 
 
 def test_lock_excludes_tasks_of_other_event_loops() -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import pickle
-import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -19,12 +15,11 @@ from hypothesis import strategies as st
 
 from aioresolve import ClusterSpec, GCEClusterResolver
 from aioresolve._core.deadline import Progress
-from aioresolve.environment.gce import MAX_CONCURRENT_REQUESTS, in_order, internal_dns_name
+from aioresolve.environment.gce import in_order, internal_dns_name
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
     ConnectionFailedError,
-    DeadlineExceededError,
     FailedClusterError,
     ForbiddenError,
     IncompleteClusterError,
@@ -35,19 +30,15 @@ from aioresolve.fleet import Fleet
 from aioresolve.gcp import metadata_server
 from aioresolve.gcp.compute_api import (
     AttachedAccelerator,
-    GroupMember,
     Instance,
     InstanceName,
-    ManagedInstance,
-    NetworkInterface,
     batches,
     decode_group_page,
     decode_instance_page,
     decode_managed_page,
     instance_name,
 )
-from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name
-from aioresolve.testing import Answer, GoogleServer, Hang, instance
+from aioresolve.testing import Answer, GoogleServer, instance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -120,10 +111,8 @@ async def test_endpoint_has_the_name_id_zone_and_status_of_the_instance(google: 
 @pytest.mark.parametrize(
     ("kinds", "expected"),
     [
-        (({"nvidia-h100-80gb": 8}, {"nvidia-h100-80gb": 8}), {"GPU": 8}),
         (({"nvidia-l4": 1, "nvidia-tesla-t4": 2}, {"nvidia-l4": 3}), {"GPU": 3}),
         (({"nvidia-l4": 1}, {"nvidia-l4": 2}), None),
-        (({"nvidia-l4": 1}, {}), None),
         (({"something-new": 1}, {"something-new": 1}), None),
     ],
 )
@@ -137,17 +126,10 @@ async def test_declared_accelerators_are_those_of_the_instances(
     assert (await workers()._declared_accelerators(None, None, PATIENCE)).counts == expected
 
 
-def test_accelerator_of_number_zero_is_left_out() -> None:
-    kinds = [
-        AttachedAccelerator(accelerator_type=f"z/{kind}", accelerator_count=n) for n, kind in enumerate("ab")
-    ]
-    assert Instance(attached_accelerators=tuple(kinds)).accelerators == {"b": 1}
-
-
-def test_accelerators_of_the_same_type_are_added() -> None:
-    one, other = (AttachedAccelerator(accelerator_type="z/a", accelerator_count=n) for n in (1, 4))
-    nameless = AttachedAccelerator(accelerator_count=8)
-    assert Instance(attached_accelerators=(one, nameless, other)).accelerators == {"a": 5}
+def test_accelerators_of_one_type_are_added() -> None:
+    given = [("z/a", 1), ("z/b", 0), ("", 8), ("z/a", 4)]
+    attached = [AttachedAccelerator(accelerator_type=kind, accelerator_count=n) for kind, n in given]
+    assert Instance(attached_accelerators=tuple(attached)).accelerators == {"a": 5}
 
 
 async def test_addresses_of_many_instances_take_few_requests(google: GoogleServer) -> None:
@@ -173,11 +155,6 @@ async def test_pages_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (numbers(observation), observation.absent) == ({"worker": 5}, ())
 
 
-async def test_empty_group_is_a_job_without_tasks(google: GoogleServer) -> None:
-    google.instance_groups["workers"] = []
-    assert (await workers().cluster_spec()).as_dict() == {"worker": {}}
-
-
 async def test_regional_group_has_instances_of_several_zones(google: GoogleServer) -> None:
     places = [("a", "vm-2"), ("b", "vm-1"), ("b", "vm-10")]
     names = [f"projects/{PROJECT}/zones/{REGION}-{zone}/instances/{name}" for zone, name in places]
@@ -197,7 +174,6 @@ async def test_regional_group_has_instances_of_several_zones(google: GoogleServe
 @pytest.mark.parametrize(
     "name",
     [
-        f"projects/{PROJECT}/zones/{ZONE}/instanceGroups/workers",
         f"projects/{PROJECT}/zones/{ZONE}/instanceGroupManagers/workers",
         f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}/instanceGroups/workers",
     ],
@@ -215,6 +191,8 @@ async def test_project_and_zone_of_the_vm_are_the_defaults(google: GoogleServer)
 
 
 async def test_group_of_the_vm_is_the_default(google: GoogleServer) -> None:
+    with pytest.raises(ConfigurationError, match=r"does not belong to a managed one.*`instance_group=`"):
+        await GCEClusterResolver().cluster_spec()
     add_group(google, "vm-0")
     google.metadata["instance/attributes/created-by"] = (
         f"projects/{PROJECT}/zones/{ZONE}/instanceGroupManagers/workers"
@@ -222,18 +200,9 @@ async def test_group_of_the_vm_is_the_default(google: GoogleServer) -> None:
     assert await GCEClusterResolver().master("worker", 0) == "grpc://10.0.0.1:8470"
 
 
-async def test_vm_without_a_group_is_an_error_that_names_the_argument(google: GoogleServer) -> None:
-    with pytest.raises(ConfigurationError, match="does not belong to a managed one") as raised:
-        await GCEClusterResolver().cluster_spec()
-    assert "`instance_group=`" in str(raised.value)
-
-
-@pytest.mark.parametrize("creator", ["terraform", "projects/p/locations/l/jobs/j"])
-async def test_vm_that_something_else_created_is_an_error_that_names_it(
-    creator: str, google: GoogleServer
-) -> None:
-    google.metadata["instance/attributes/created-by"] = creator
-    with pytest.raises(ConfigurationError, match=f"attribute created-by is '{creator}'") as raised:
+async def test_vm_that_something_else_created_is_an_error_that_names_it(google: GoogleServer) -> None:
+    google.metadata["instance/attributes/created-by"] = "projects/p/locations/l/jobs/j"
+    with pytest.raises(ConfigurationError, match="created-by is 'projects/p/locations/l/jobs/j'") as raised:
         await GCEClusterResolver().cluster_spec()
     assert "no instance group was given" in str(raised.value)
     assert "Pass `instance_group=`" in str(raised.value)
@@ -297,11 +266,6 @@ async def test_ipv6_address_is_written_in_brackets(google: GoogleServer) -> None
             "2600::1",
         ),
         ([{"networkIP": "10.0.0.1", "accessConfigs": [{}, {"natIP": "34.1.2.3"}]}], "10.0.0.1", "34.1.2.3"),
-        (
-            [{"networkIP": "10.0.0.1"}, {"networkIP": "10.1.0.1", "accessConfigs": [{"natIP": "34.1.2.3"}]}],
-            "10.0.0.1",
-            "",
-        ),
         ([{}, {"networkIP": "10.1.0.1"}], "", ""),
     ],
 )
@@ -317,9 +281,7 @@ def test_addresses_are_those_of_the_first_interface(
     ("text", "default", "zone"),
     [
         ("https://gce.example.com/v1/projects/p/zones/z-b/instances/vm", "z-a", "z-b"),
-        ("zones/z-b/instances/vm", "", "z-b"),
         ("z-b/instances/vm", "z-a", "z-a"),
-        ("vm", "z-a", "z-a"),
     ],
 )
 def test_zone_of_an_instance_is_that_of_its_url(text: str, default: str, zone: str) -> None:
@@ -328,12 +290,7 @@ def test_zone_of_an_instance_is_that_of_its_url(text: str, default: str, zone: s
 
 @pytest.mark.parametrize(
     ("text", "default"),
-    [
-        ("vm", ""),
-        ("zones//instances/vm", "z-a"),
-        ("zones/z b/instances/vm", "z-a"),
-        ("zones/z/instances/", "z"),
-    ],
+    [("vm", ""), ("zones/z b/instances/vm", "z-a")],
 )
 def test_text_without_a_zone_or_name_is_not_the_url_of_an_instance(text: str, default: str) -> None:
     with pytest.raises(ValueError, match="is not the URL of an instance"):
@@ -429,34 +386,11 @@ async def test_missing_permission_is_named_with_its_role(google: GoogleServer, p
     assert "--role=roles/compute.viewer" in str(raised.value)
 
 
-async def test_wait_ends_if_the_group_may_not_be_listed(google: GoogleServer) -> None:
-    google.denied.add("compute.instanceGroups.list")
-    with pytest.raises(ForbiddenError):
-        await workers().wait(timeout=PATIENCE)
-
-
 async def test_wait_ends_if_the_manager_rejects_the_request(google: GoogleServer) -> None:
     add_group(google, "vm-0")
     google.inject(Answer(409), match=lambda request: request.path.endswith("/listManagedInstances"))
     with pytest.raises(APIError, match=r"instanceGroups/workers \(managed\)"):
         await workers().wait(timeout=PATIENCE)
-
-
-async def test_exhausted_quota_and_unavailable_server_are_retried(google: GoogleServer) -> None:
-    add_group(google, "vm-0")
-    quota = {"error": {"code": 403, "message": "Quota", "errors": [{"reason": "rateLimitExceeded"}]}}
-    google.inject(Answer(403, json.dumps(quota).encode()))
-    google.inject(Answer(503))
-    assert (await workers().cluster_spec()).num_tasks("worker") == 1
-    assert len(requested(google)) == 4
-
-
-async def test_call_ends_by_its_deadline(google: GoogleServer) -> None:
-    add_group(google, "vm-0")
-    google.inject(Hang(), match=lambda request: request.path.endswith("/instances"))
-    with pytest.raises(DeadlineExceededError) as raised:
-        await workers().cluster_spec(timeout=0.5)
-    assert "instances vm-0 of projects/demo-project/zones/us-central2-b" in str(raised.value)
 
 
 async def test_responses_that_are_not_from_the_api_are_protocol_errors(google: GoogleServer) -> None:
@@ -471,11 +405,9 @@ async def test_responses_that_are_not_from_the_api_are_protocol_errors(google: G
     ("arguments", "argument"),
     [
         ({"instance_group": "a/b"}, "instance_group"),
-        ({"instance_group": "a?b"}, "instance_group"),
         ({"instance_group": 7}, "instance_group"),
         ({"zone": "z-a"}, "instance_group"),
         ({"instance_group": "g", "port": 0}, "port"),
-        ({"instance_group": "g", "port": True}, "port"),
         ({"instance_group": "g", "address": "ip"}, "address"),
         ({"instance_group": "g", "not_running": "keep"}, "not_running"),
         ({"instance_group": "g", "service": object()}, "service"),
@@ -486,23 +418,6 @@ def test_invalid_argument_is_named(arguments: dict[str, Any], argument: str) -> 
     with pytest.raises(ConfigurationError) as raised:
         GCEClusterResolver(**arguments)
     assert raised.value.argument == argument
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"instance_group": "g", "zone": "z-a", "region": "z"},
-        {"instance_group": "projects/p/regions/r/instanceGroups/g", "zone": "z-a"},
-        {"instance_group": "projects/p/zones/z-a/instanceGroups/g", "zone": "z-b"},
-        {"instance_group": "projects/p/zones/z-a/instanceGroups/g", "project": "q"},
-        {"instance_group": "projects/p/zones/z-a/instances/g"},
-        {"instance_group": "g", "zone": "-"},
-        {"instance_group": "g", "project": "a b", "zone": "z"},
-    ],
-)
-def test_contradictory_or_invalid_location_is_an_error(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        GCEClusterResolver(**arguments)
 
 
 # Watching and waiting
@@ -524,42 +439,39 @@ async def test_wait_returns_all_instances_that_the_group_will_have(google: Googl
     assert states[0].spec.as_dict() == {"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]}
 
 
-async def test_wait_reports_why_the_group_cannot_create_an_instance(google: GoogleServer) -> None:
-    add_group(google, "vm-0")
-    google.instance_groups["workers"] = ["vm-0", "vm-1"]
+async def test_wait_reports_what_each_instance_lacks(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1", "vm-2")
+    google.instance_groups["workers"] = ["vm-0", "vm-1", "vm-2", "vm-3"]
+    google.patch("vm-1", status="TERMINATED")
+    google.managed_instances["vm-1"] = {"currentAction": "RECREATING"}
+    google.patch("vm-2", networkInterfaces=[])
     error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "The zone has no more resources."}
-    google.managed_instances["vm-1"] = {"lastAttempt": {"errors": {"errors": [error]}}}
+    google.managed_instances["vm-3"] = {"lastAttempt": {"errors": {"errors": [error]}}}
     with pytest.raises(IncompleteClusterError) as raised:
         await workers().wait(timeout=BRIEF, interval=0.01)
     assert raised.value.missing == {
-        "vm-1": "not created, CREATING by its group (ZONE_RESOURCE_POOL_EXHAUSTED: The zone has no more"
-        " resources.)"
+        "vm-1": "TERMINATED, RECREATING by its group",
+        "vm-2": "RUNNING, but it has no internal address yet",
+        "vm-3": "not created, CREATING by its group (ZONE_RESOURCE_POOL_EXHAUSTED: The zone has no more"
+        " resources.)",
     }
 
 
-async def test_instance_that_the_group_deletes_is_not_waited_for(google: GoogleServer) -> None:
-    add_group(google, "vm-0", "vm-1")
-    google.patch("vm-1", status="STOPPING")
-    google.managed_instances["vm-1"] = {"currentAction": "DELETING"}
-    state = await workers().wait(timeout=PATIENCE)
-    assert state.spec.as_dict() == {"worker": ["10.0.0.1:8470"]}
-
-
-@pytest.mark.parametrize("action", ["DELETING", "ABANDONING", "RECREATING"])
-async def test_running_instance_that_the_group_ends_is_not_ready(action: str, google: GoogleServer) -> None:
-    add_group(google, "vm-0", "vm-1")
-    google.instance_groups["workers"] = ["vm-0", "vm-1", "vm-2"]
-    google.managed_instances["vm-1"] = {"currentAction": action}
+async def test_running_instance_that_the_group_ends_is_not_ready(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1", "vm-2", "vm-3")
+    google.instance_groups["workers"].append("vm-4")
+    actions = {"vm-1": "DELETING", "vm-2": "ABANDONING", "vm-3": "RECREATING"}
+    for name, action in actions.items():
+        google.managed_instances[name] = {"currentAction": action}
     with pytest.raises(IncompleteClusterError) as raised:
         await workers().wait(timeout=BRIEF, interval=0.01)
-    assert raised.value.missing == {
-        "vm-1": f"RUNNING, {action} by its group",
-        "vm-2": "not created, CREATING by its group",
-    }
-    google.add(instance("vm-2", ip="10.0.0.3"))
-    with pytest.raises(IncompleteClusterError, match=f"vm-1: RUNNING, {action} by its group"):
-        await workers().wait(2, timeout=BRIEF, interval=0.01)
-    google.instance_groups["workers"] = ["vm-0", "vm-2"]
+    ending = {name: f"RUNNING, {action} by its group" for name, action in actions.items()}
+    expected = {**ending, "vm-4": "not created, CREATING by its group"}
+    assert expected.items() <= raised.value.missing.items()
+    google.add(instance("vm-4", ip="10.0.0.5"))
+    with pytest.raises(IncompleteClusterError, match="vm-1: RUNNING, DELETING by its group"):
+        await workers().wait(3, timeout=BRIEF, interval=0.01)
+    google.instance_groups["workers"] = ["vm-0", "vm-4"]
     assert (await workers().wait(timeout=PATIENCE)).spec.num_tasks("worker") == 2
 
 
@@ -571,38 +483,27 @@ async def test_stopped_instance_of_an_unmanaged_group_ends_the_wait(google: Goog
         await workers().wait(2, timeout=PATIENCE)
 
 
-async def test_stopped_instance_of_a_managed_group_is_waited_for(google: GoogleServer) -> None:
-    add_group(google, "vm-0")
-    google.patch("vm-0", status="TERMINATED")
-    google.managed_instances["vm-0"] = {"currentAction": "RECREATING"}
-    with pytest.raises(IncompleteClusterError, match="vm-0: TERMINATED, RECREATING by its group"):
-        await workers().wait(timeout=BRIEF, interval=0.01)
+async def test_group_that_does_not_exist_may_be_created(google: GoogleServer) -> None:
+    observation = await workers().fetch_observation(Progress())
+    (absent,) = observation.absent
+    assert (absent.name, absent.is_final, absent.tasks) == ("workers", False, None)
+    assert absent.reason.endswith("instanceGroups/workers does not exist (yet): check its name")
+    assert observation.state is not None
+    assert observation.state.spec.as_dict() == {"worker": {}}
 
 
-async def test_wait_reports_that_a_managed_instance_has_no_address_yet(google: GoogleServer) -> None:
+async def test_instance_that_is_deleted_after_the_group_was_listed_is_absent(google: GoogleServer) -> None:
     add_group(google, "vm-0")
-    google.patch("vm-0", networkInterfaces=[])
-    with pytest.raises(IncompleteClusterError, match="vm-0: RUNNING, but it has no internal address yet"):
-        await workers().wait(timeout=BRIEF, interval=0.01)
+    google.inject(Answer(200, b"{}"), match=lambda request: request.path.endswith("/instances"))
+    (absent,) = (await workers().fetch_observation(Progress())).absent
+    assert (absent.name, absent.is_final) == ("vm-0", False)
+    assert absent.reason == "listed by its group, but not found: it was just deleted"
 
 
 async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer) -> None:
     add_group(google, "vm-0")
     google.denied.add("compute.instanceGroupManagers.get")
     assert (await workers().wait(1, timeout=PATIENCE)).spec.num_tasks("worker") == 1
-
-
-async def test_wait_continues_until_the_group_is_created(google: GoogleServer) -> None:
-    states: list[ClusterState] = []
-
-    async def wait() -> None:
-        states.append(await workers().wait(timeout=PATIENCE, interval=0.01))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(wait)
-        await google.until(lambda: len(requested(google)) >= 4)
-        add_group(google, "vm-0")
-    assert states[0].spec.num_tasks("worker") == 1
 
 
 async def test_watch_yields_the_cluster_after_each_change(google: GoogleServer) -> None:
@@ -633,61 +534,17 @@ async def test_this_task_is_found_by_address_although_task_id_is_zero(google: Go
     assert (await workers(task_id=0).this_task()).index == 0
 
 
-async def test_calls_inside_async_with_share_a_connection_and_outside_they_leave_none(
-    google: GoogleServer,
-) -> None:
-    add_group(google, "vm-0")
-    async with workers() as resolver:
-        await resolver.cluster_spec()
-        await resolver.cluster_spec()
-        assert google.connections >= 1
-    await google.until(lambda: google.connections == 0)
-    await workers().cluster_spec()
-    await google.until(lambda: google.connections == 0)
-
-
-async def test_connections_of_other_resolvers_and_closed_ones_are_not_used() -> None:
-    pool = GCEClusterResolver(credentials=None).new_pool()
-    await pool.aclose()
-    for open_one in (pool.api, pool.metadata):
-        with pytest.raises(ConfigurationError, match="was closed while this call was running"):
-            await open_one()
-    with pytest.raises(ConfigurationError), workers(service=mock.MagicMock()).using(pool):
-        pass
-
-
 async def test_targets_of_a_fleet_share_connections(google: GoogleServer) -> None:
     add_group(google, "vm-0")
-    add_group(google, "vm-1", group="others")
     one, other = workers(), GCEClusterResolver(PROJECT, ZONE, "others")
     assert one.pool_key == other.pool_key
-    async with Fleet({"one": one, "other": other}) as fleet:
+    async with Fleet({"one": one, "other": workers(port=2)}) as fleet:
         results = await fleet.resolve()
     assert all(status.error is None for status in results.values())
-
-
-def test_port_is_from_1_to_65535() -> None:
-    assert [repr(workers(port=port)) for port in (1, 65535)] == [repr(workers())] * 2
-    for port in (0, 65536, True, "80"):
-        with pytest.raises(ConfigurationError, match="is not a port from 1 to 65535"):
-            workers(port=port)
-
-
-def test_task_id_can_be_set() -> None:
-    resolver = workers()
-    resolver.task_id = 3
-    assert resolver.task_id == 3
-
-
-def test_repr_names_the_group_and_no_credentials() -> None:
-    assert repr(workers()) == "<GCEClusterResolver of workers in us-central2-b>"
-    assert repr(GCEClusterResolver()) == "<GCEClusterResolver of the group of this VM>"
-
-
-async def test_state_can_be_pickled(google: GoogleServer) -> None:
-    add_group(google, "vm-0")
-    state = await workers().cluster_state()
-    assert pickle.loads(pickle.dumps(state)) == state
+    pool = other.new_pool()
+    await pool.aclose()
+    with pytest.raises(ConfigurationError, match="was closed while this call was running"):
+        await pool.api()
 
 
 # A client of the user
@@ -731,45 +588,6 @@ async def test_client_with_a_list_is_sent_one_request_for_all_instances() -> Non
     assert service.instances.return_value.get.call_count == 0
 
 
-async def test_pages_of_a_client_are_followed() -> None:
-    pages = [[instance(f"vm-{number}", ip=f"10.0.0.{number}")] for number in range(3)]
-    service = service_with({f"vm-{number}": "" for number in range(3)}, pages[0])
-    requests = [mock.MagicMock(**{"execute.return_value": {"items": page}}) for page in pages[1:]]
-    service.instances.return_value.list_next.side_effect = [*requests, None]
-    resolver = GCEClusterResolver("p", "us-east1-d", "g", service=service)
-    assert (await resolver.cluster_spec()).num_tasks("worker") == 3
-
-
-async def test_manager_of_a_group_is_not_requested_from_a_client() -> None:
-    service = service_with({"vm-1": "10.0.0.1"})
-    observation = await GCEClusterResolver("p", "us-east1-d", "g", service=service).fetch_observation(
-        Progress()
-    )
-    assert (numbers(observation), observation.absent) == ({}, ())
-    assert service.instanceGroupManagers.call_count == 0
-
-
-async def test_regional_group_of_a_client_is_listed_by_region() -> None:
-    service = service_with({})
-    regional = service.regionInstanceGroups.return_value
-    regional.listInstances.return_value.execute.return_value = {}
-    regional.listInstances_next.return_value = None
-    resolver = GCEClusterResolver("p", None, "g", region="us-east1", service=service)
-    assert (await resolver.cluster_spec()).as_dict() == {"worker": {}}
-    assert regional.listInstances.call_args.kwargs["region"] == "us-east1"
-
-
-async def test_client_that_does_not_respond_is_bounded_by_the_deadline() -> None:
-    service, release = service_with({"vm": "10.0.0.1"}), threading.Event()
-    request = service.instanceGroups.return_value.listInstances.return_value
-    request.execute.side_effect = lambda: release.wait(PATIENCE) and {}
-    try:
-        with pytest.raises(DeadlineExceededError, match="the service object has not responded"):
-            await GCEClusterResolver("p", "z-a", "g", service=service).cluster_spec(timeout=0.3)
-    finally:
-        release.set()
-
-
 async def test_errors_of_a_client_are_translated() -> None:
     service = service_with({"vm": "10.0.0.1"})
     request = service.instanceGroups.return_value.listInstances.return_value
@@ -787,27 +605,7 @@ async def test_errors_of_a_client_are_translated() -> None:
         await resolver.cluster_spec()
 
 
-async def test_pages_of_a_client_that_never_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.gcp.compute_api.MAX_USER_PAGES", 3)
-    service = service_with({"vm": "10.0.0.1"})
-    groups = service.instanceGroups.return_value
-    groups.listInstances_next.return_value = groups.listInstances.return_value
-    resolver = GCEClusterResolver("p", "z-a", "g", service=service)
-    assert (await resolver.cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
-    assert groups.listInstances.return_value.execute.call_count == 3
-
-
 # Properties
-
-
-@given(st.text(max_size=40))
-def test_name_of_a_group_is_a_valid_path_or_an_error(text: str) -> None:
-    try:
-        name = instance_group_name(text, "p", "z-a")
-    except ConfigurationError:
-        return
-    assert len(name.path().split("/")) == 6
-    assert not {"?", "#", " ", ".."} & set(name.path().split("/"))
 
 
 @given(st.text(max_size=60), st.sampled_from(["", "z-a"]))
@@ -826,99 +624,12 @@ def test_batches_contain_each_name_once_and_are_short(names: list[str]) -> None:
     assert all(len("|".join(part)) <= 1000 for part in parts)
 
 
-@pytest.mark.parametrize(("length", "number"), [(7, 100), (8, 90)])
-def test_batches_are_as_long_as_the_limit_permits(length: int, number: int) -> None:
-    assert [len(part) for part in batches(["x" * length] * (number + 1))] == [number, 1]
-
-
 @given(
     st.lists(st.builds(InstanceName, st.sampled_from("ab"), st.from_regex(r"vm-[0-9]{1,4}", fullmatch=True)))
 )
 def test_order_is_that_of_the_numbers_in_names(names: list[InstanceName]) -> None:
     ordered = in_order(names)
     assert [int(name.name[3:]) for name in ordered] == sorted(int(name.name[3:]) for name in names)
-
-
-@dataclass
-class RandomGroup:
-    """A group of instances in any state, as an `InstanceAPI`.
-
-    `listed` is the status of each instance in the list of the group; `found` is the instance itself.
-    """
-
-    listed: dict[InstanceName, str]
-    found: dict[InstanceName, Instance]
-    max_running: int = 0
-    running: int = 0
-
-    async def group_members(self, group: InstanceGroupName, progress: Progress) -> list[GroupMember]:
-        return [GroupMember(instance=url(name), status=status) for name, status in self.listed.items()]
-
-    async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
-        raise APIError("not managed", status=404)
-
-    async def instances(
-        self, project: str, zone: str, names: Sequence[str], progress: Progress
-    ) -> list[Instance]:
-        self.running += 1
-        self.max_running = max(self.max_running, self.running)
-        await anyio.lowlevel.checkpoint()
-        self.running -= 1
-        assert len(names) == len(set(names))
-        return [self.found[key] for name in names if (key := InstanceName(zone, name)) in self.found]
-
-
-def url(name: InstanceName) -> str:
-    return f"https://www.googleapis.com/compute/v1/projects/p/zones/{name.zone}/instances/{name.name}"
-
-
-NAMES = st.builds(
-    InstanceName, st.sampled_from(["r-a", "r-b"]), st.from_regex(r"[a-c]{1,2}-[0-9]{1,3}", fullmatch=True)
-)
-STATUSES = st.sampled_from(["RUNNING", "RUNNING", "STAGING", "TERMINATED", "SOMETHING_NEW", ""])
-
-
-@st.composite
-def random_groups(draw: st.DrawFn) -> RandomGroup:
-    listed = draw(st.dictionaries(NAMES, STATUSES, max_size=40))
-    found = {}
-    for number, name in enumerate(listed):
-        if draw(st.integers(0, 5)):
-            address = f"10.0.0.{number}" if draw(st.integers(0, 5)) else ""
-            interface = NetworkInterface(network_ip=address)
-            found[name] = Instance(
-                name=name.name, id=str(number), status=draw(STATUSES), network_interfaces=(interface,)
-            )
-    return RandomGroup(listed, found)
-
-
-@pytest.mark.slow
-@given(random_groups())
-def test_members_of_a_random_group_are_those_that_run_and_have_an_address(random: RandomGroup) -> None:
-    expected = [
-        name
-        for name, status in random.listed.items()
-        if status in ("", "RUNNING")
-        and (found := random.found.get(name)) is not None
-        and (found.status, bool(found.internal_ip)) == ("RUNNING", True)
-    ]
-    expected.sort(key=lambda name: (name.name[: name.name.index("-")], int(name.name.partition("-")[2])))
-    resolver = GCEClusterResolver("p", None, "g", region="r", service=mock.MagicMock())
-    group = instance_group_name("g", "p", region="r")
-    observation = asyncio.run(resolver._observe(random, group, Progress()))
-    assert observation.state is not None
-    endpoints = observation.state.endpoints["worker"]
-    members = [InstanceName(each.node or "", each.name or "") for each in endpoints]
-    assert sorted(members) == sorted(expected)
-    assert [name.name.partition("-")[0] for name in members] == [
-        name.name.partition("-")[0] for name in expected
-    ]
-    assert sorted(each.name for each in observation.absent) == sorted(
-        name.name for name in random.listed if name not in expected
-    )
-    for absent in observation.absent:
-        assert absent.is_final == (absent.reason == "TERMINATED")
-    assert random.max_running <= MAX_CONCURRENT_REQUESTS
 
 
 @given(st.binary(max_size=200))

@@ -22,23 +22,14 @@ class TestHosts:
     @pytest.mark.parametrize(
         ("text", "hosts"),
         [
-            ("n1", ["n1"]),
             ("n1,n1", ["n1", "n1"]),
-            ("n10,n9,n2", ["n10", "n9", "n2"]),
-            ("n[1-2],m5,o[006-008]", ["n1", "n2", "m5", "o006", "o007", "o008"]),
-            ("n[1-2,7,04-05]", ["n1", "n2", "n7", "n04", "n05"]),
-            ("n[10,9,2]", ["n10", "n9", "n2"]),
             ("n[099-101]", ["n099", "n100", "n101"]),
             ("n[9-011]", ["n9", "n10", "n11"]),
             ("[1-3]", ["1", "2", "3"]),
-            ("a[1-2]b[3,5]", ["a1b3", "a1b5", "a2b3", "a2b5"]),
             ("a[1-2][3-4]", ["a13", "a14", "a23", "a24"]),
             ("n[1-2]-ib0", ["n1-ib0", "n2-ib0"]),
             ("n" * 254 + "[1]", ["n" * 254 + "1"]),
             ("n[1-2].cluster.local,login", ["n1.cluster.local", "n2.cluster.local", "login"]),
-            # The lists in TensorFlow's tests of its SlurmClusterResolver.
-            ("n[1,3]", ["n1", "n3"]),
-            ("n[1-3]", ["n1", "n2", "n3"]),
             ("n[1-2],m5,o[3-4,6,7-9]", ["n1", "n2", "m5", "o3", "o4", "o6", "o7", "o8", "o9"]),
             ("n[0001-0003],m5,o[009-011]", ["n0001", "n0002", "n0003", "m5", "o009", "o010", "o011"]),
         ],
@@ -51,19 +42,13 @@ class TestHosts:
         [
             ("", "an entry is expected at character 1"),
             ("a,,b", "an entry is expected at character 3: ',b'"),
-            ("a,", "an entry is expected at character 3"),
             ("n[1-2", "unbalanced brackets at character 2: '\\[1-2'"),
-            ("n1]", "unbalanced brackets"),
             ("n[[1-2]]", "unbalanced brackets"),
-            ("n[]", "'' between brackets is not a number"),
             ("n[1-2,]", "'' between brackets is not a number"),
-            ("n[a-b]", "'a-b' between brackets is not a number"),
             ("n[1-2-3]", "'1-2-3' between brackets"),
-            ("n[-1]", "'-1' between brackets"),
             ("n[٣]", "between brackets is not a number"),
             ("n[5-3]", "the range 5-3 is descending"),
             ("n1 n2", "'n1 n2' is not part of a host name"),
-            ("n:1", "'n:1' is not part of a host name"),
             ("n\udcff", "is not part of a host name"),
             ("n" * 256, "a host name of more than 255 characters"),
             ("n" * 254 + "[1,10]", "a host name of more than 255 characters"),
@@ -79,10 +64,7 @@ class TestHosts:
             "n[1-999999999]",
             "n[0-65536]",
             "n[0-65535],m",
-            "n[1-300][1-300]",
             "n[0-9][0-9][0-9][0-9][0-9]",
-            "n[1-999999999999999999]",
-            "n[1-2]" * 20,
             ",".join(["n"] * (MAX_HOSTS + 1)),
         ],
     )
@@ -93,6 +75,7 @@ class TestHosts:
     def test_longest_list_is_expanded(self) -> None:
         hosts = expand_host_list("n[00000-65535]")
         assert (len(hosts), hosts[0], hosts[-1]) == (MAX_HOSTS, "n00000", "n65535")
+        assert sum(expand_counts("4(x65536)")) == MAX_TASKS
 
     @given(st.text(alphabet="n1-9[],x", max_size=30))
     def test_any_text_gives_hosts_or_one_error(self, text: str) -> None:
@@ -199,33 +182,15 @@ def test_any_list_that_is_accepted_means_the_same_to_scontrol(scontrol: dict[str
 
 
 class TestCounts:
-    @pytest.mark.parametrize(
-        ("text", "counts"),
-        [
-            ("2", [2]),
-            ("3(x2),2,1", [3, 3, 2, 1]),
-            ("0,1", [0, 1]),
-            # The texts in TensorFlow's tests of its SlurmClusterResolver.
-            ("2,1,3", [2, 1, 3]),
-            ("3(x2),2,11(x4)", [3, 3, 2, 11, 11, 11, 11]),
-            ("13(x10)", [13] * 10),
-        ],
-    )
-    def test_counts_are_those_of_each_node(self, text: str, counts: list[int]) -> None:
-        assert expand_counts(text) == counts
-
-    @pytest.mark.parametrize("text", ["", "2,", "a", "2(x)", "2(3)", "(x3)", "-1", "2 (x3)", "2(x3)4", "٣"])
+    @pytest.mark.parametrize("text", ["", "2,", "2(x)", "2(3)", "2(x3)4", "٣"])
     def test_malformed_count_is_rejected(self, text: str) -> None:
         with pytest.raises(ValueError, match="is not a number such as 2, or 2\\(x3\\) for three nodes"):
             expand_counts(text)
 
-    @pytest.mark.parametrize("text", ["1(x65537)", "999999", "1(x999999)", f"{MAX_TASKS},1", "4(x65536),1"])
+    @pytest.mark.parametrize("text", ["1(x65537)", "999999", "4(x65536),1"])
     def test_too_many_nodes_or_tasks_are_rejected(self, text: str) -> None:
         with pytest.raises(ValueError, match="more than 65536 nodes or 262144 tasks"):
             expand_counts(text)
-
-    def test_most_tasks_are_expanded(self) -> None:
-        assert sum(expand_counts("4(x65536)")) == MAX_TASKS
 
     @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 5)), min_size=1, max_size=9))
     def test_written_counts_are_read_back(self, groups: list[tuple[int, int]]) -> None:

@@ -58,20 +58,6 @@ class TestStep:
             (2, "n2"),
         ]
 
-    async def test_step_decides_over_the_job(self, set_slurm: SetVariables) -> None:
-        set_slurm(JOB_NODELIST="n[1-8]", TASKS_PER_NODE="4(x8)", **step("n[3-4]", "1(x2)", 1))
-        assert await addresses() == {"worker": ["n3:8888", "n4:8888"]}
-
-    async def test_variables_are_read_by_each_call(self, set_slurm: SetVariables) -> None:
-        resolver = SlurmClusterResolver()
-        for nodes in ("n1", "n2"):
-            set_slurm(**step(nodes, "1"))
-            assert (await resolver.cluster_spec()).as_dict() == {"worker": [f"{nodes}:8888"]}
-
-    async def test_port_base_is_the_first_port_of_each_node(self, set_slurm: SetVariables) -> None:
-        set_slurm(**step("n1", "2"))
-        assert await addresses(port_base=9000) == {"worker": ["n1:9000", "n1:9001"]}
-
     async def test_master_is_the_address_of_this_task(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n[1-2]", "1(x2)", 1))
         resolver = SlurmClusterResolver()
@@ -107,10 +93,6 @@ class TestJobs:
             set_slurm(PROCID=rank)
             assert resolver.get_task_info() == task
 
-    async def test_job_may_have_no_tasks(self, set_slurm: SetVariables) -> None:
-        set_slurm(**step("n1", "1", 0))
-        assert await addresses(jobs={"ps": 0, "worker": 1}) == {"ps": {}, "worker": ["n1:8888"]}
-
     async def test_another_number_of_tasks_is_an_error(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n1", "2", 0))
         with pytest.raises(RuntimeError, match="`jobs=`: the jobs have 5 tasks together, but Slurm starts 2"):
@@ -122,10 +104,8 @@ class TestRanks:
         ("distribution", "plane", "expected"),
         [
             ("", "", "aaabcc"),
-            ("block", "", "aaabcc"),
             ("block:cyclic", "", "aaabcc"),
             ("*", "", "aaabcc"),
-            ("cyclic", "", "abcaca"),
             ("cyclic:block,Pack", "", "abcaca"),
             ("plane", "2", "aabcca"),
             ("plane=2", "2", "aabcca"),
@@ -148,13 +128,6 @@ class TestRanks:
         set_slurm(DISTRIBUTION=distribution, **step("a,b", "2(x2)"))
         with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_DISTRIBUTION is .*--distribution"):
             await addresses()
-
-    @pytest.mark.parametrize("distribution", ["arbitrary", "cyclic", "plane"])
-    async def test_tasks_of_one_node_do_not_depend_on_the_distribution(
-        self, distribution: str, set_slurm: SetVariables
-    ) -> None:
-        set_slurm(DISTRIBUTION=distribution, LOCALID=1, **step("n1", "2", 1))
-        assert await addresses() == {"worker": ["n1:8888", "n1:8889"]}
 
     async def test_one_task_on_each_node_may_be_in_any_order_if_that_is_arbitrary(
         self, set_slurm: SetVariables
@@ -202,7 +175,7 @@ class TestRanks:
         with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_GTIDS is '1', .* tasks \[1, 3\]"):
             await addresses()
 
-    @pytest.mark.parametrize("distribution", ["block", "cyclic", "arbitrary", "fancy"])
+    @pytest.mark.parametrize("distribution", ["block", "fancy"])
     async def test_ranks_of_this_node_decide_if_there_are_two(
         self, distribution: str, set_slurm: SetVariables, monkeypatch: Any
     ) -> None:
@@ -213,7 +186,6 @@ class TestRanks:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
-            ("c\nb\nc\na\n", "cbca"),
             ("c*2\na,b", "ccab"),
             ("[a-c] # nodes", None),
             ("c,b\n\n# c\nc a,a", "cbca"),
@@ -390,13 +362,6 @@ class TestHeterogeneous:
         with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_JOB_NODELIST_HET_GROUP_1 is not set"):
             await addresses()
 
-    async def test_job_may_have_as_many_components_as_slurm_permits(self, set_slurm: SetVariables) -> None:
-        for number in range(128):
-            set_slurm(**{f"JOB_NODELIST_HET_GROUP_{number}": f"n{number}"})
-            set_slurm(**{f"TASKS_PER_NODE_HET_GROUP_{number}": "1"})
-        set_slurm(HET_SIZE=128)
-        assert len((await addresses())["worker"]) == 128
-
     @pytest.mark.parametrize("label", ["HET_GROUP", "PACK_GROUP"])
     async def test_ranks_of_a_step_follow_its_components(self, label: str, set_slurm: SetVariables) -> None:
         set_slurm(**{f"JOB_NODELIST_{label}_0": "z1,b1", f"JOB_NODELIST_{label}_1": "a[1-2]"})
@@ -415,7 +380,7 @@ class TestHeterogeneous:
         ):
             await addresses()
 
-    @pytest.mark.parametrize("size", ["129", "many", "-1"])
+    @pytest.mark.parametrize("size", ["129", "many"])
     async def test_invalid_number_of_components_is_an_error(self, size: str, set_slurm: SetVariables) -> None:
         set_slurm(HET_SIZE=size)
         with pytest.raises(
@@ -468,7 +433,6 @@ class TestMalformed:
             ("jobs", ["worker"]),
             ("jobs", {"worker": -1}),
             ("jobs", {"worker": "2"}),
-            ("jobs", {1: 2}),
             ("port_base", 0),
             ("port_base", "8888"),
             ("gpus_per_node", -1),
@@ -492,29 +456,22 @@ class TestGPUs:
         await SlurmClusterResolver(**arguments).cluster_spec()
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
-    async def test_node_without_gpus_has_none_and_changes_nothing(self, set_slurm: SetVariables) -> None:
-        set_slurm(**step("n[1-2]", "1(x2)", 1))
-        assert await self.gpus() == 0
-        assert await self.devices() is None
-
     @pytest.mark.parametrize("value", ["", "NoDevFiles", "-1"])
-    @pytest.mark.parametrize("request_of_job", ["GPUS_ON_NODE", "GPUS_PER_NODE", "GPUS_PER_TASK"])
     async def test_no_visible_device_means_no_gpu(
-        self, request_of_job: str, value: str, set_slurm: SetVariables, monkeypatch: Any
+        self, value: str, set_slurm: SetVariables, monkeypatch: Any
     ) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
         set_slurm(**step("n1", "1", 0))
         assert await self.gpus() == 0
-        set_slurm(**{request_of_job: 2})
-        assert await self.gpus() == 0
+        for request_of_job in ("GPUS_ON_NODE", "GPUS_PER_NODE", "GPUS_PER_TASK"):
+            set_slurm(**{request_of_job: 2})
+            assert await self.gpus() == 0
         assert await self.devices() == value
 
     @pytest.mark.parametrize(
         "variables",
         [
             {"GPUS_ON_NODE": "4"},
-            {"GPUS_PER_NODE": "4"},
-            {"GPUS_PER_NODE": "a100:4"},
             {"GPUS_PER_NODE": "a100:1,gpu:v100:3"},
             {"STEP_GPUS": "0,1,2,3"},
             {"GPUS_ON_NODE": "4", "GPUS_PER_NODE": "8"},
@@ -527,20 +484,13 @@ class TestGPUs:
         assert await self.gpus() == 2
         assert await self.devices() == "2,3"
 
-    async def test_visible_devices_are_divided_as_they_are_named(
+    async def test_result_does_not_change_after_the_devices_were_set(
         self, set_slurm: SetVariables, monkeypatch: Any
     ) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-a,GPU-b")
         set_slurm(**step("n1", "2", 1))
-        assert await self.devices() == "GPU-a,GPU-b"
-
-    async def test_result_does_not_change_after_the_devices_were_set(
-        self, set_slurm: SetVariables, monkeypatch: Any
-    ) -> None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-        set_slurm(**step("n1", "2", 1))
         for _ in range(3):
-            assert await self.devices() == "6,7"
+            assert await self.devices() == "GPU-a,GPU-b"
             assert await self.gpus() == 2
 
     async def test_devices_that_the_program_set_later_count(
@@ -561,13 +511,7 @@ class TestGPUs:
 
     @pytest.mark.parametrize(
         ("visible", "local_id"),
-        [
-            ("0,1", 2),  # --gpu-bind=closest, with devices that are numbered for each task
-            ("2,3", 2),  # --gpu-bind=closest
-            ("1", 1),  # --gpu-bind=single:1
-            ("NoDevFiles", 0),
-            ("", 0),
-        ],
+        [("2,3", 2), ("1", 1), ("NoDevFiles", 0)],
     )
     async def test_task_with_fewer_visible_devices_than_its_node_keeps_them(
         self, visible: str, local_id: int, set_slurm: SetVariables, monkeypatch: Any
@@ -586,24 +530,13 @@ class TestGPUs:
         set_slurm(**step("n1", "2", 1))
         assert await self.devices() == "1"
 
-    async def test_nodes_may_have_different_numbers(self, set_slurm: SetVariables) -> None:
-        set_slurm(**step("n[1-2]", "3,2", 3), GPUS_ON_NODE=2)
-        assert await self.gpus() == 1
-        assert await self.devices() == "0"
-
-    async def test_arguments_decide(self, set_slurm: SetVariables) -> None:
+    async def test_arguments_decide(self, set_slurm: SetVariables, monkeypatch: Any) -> None:
         set_slurm(**step("n1", "2", 1), GPUS_ON_NODE=8, GPUS_PER_TASK=4)
         assert await self.gpus(gpus_per_node=4) == 2
         assert await self.gpus(gpus_per_task=3) == 3
         assert await self.gpus(gpus_per_task=4) == 4
         assert await self.devices(gpus_per_node=4, gpus_per_task=1) == "1"
-
-    async def test_arguments_decide_over_an_empty_list_of_visible_devices(
-        self, set_slurm: SetVariables, monkeypatch: Any
-    ) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        set_slurm(**step("n1", "2", 1))
-        assert await self.gpus(gpus_per_node=4) == 2
         assert await self.devices(gpus_per_node=4) == "2,3"
 
     async def test_step_without_tasks_uses_no_gpu(self, set_slurm: SetVariables) -> None:
@@ -611,10 +544,6 @@ class TestGPUs:
         assert await addresses(tasks_per_node=0, port_base=65535) == {"worker": {}}
         for gpus_per_node in (None, 4):
             assert await self.gpus(tasks_per_node=0, gpus_per_node=gpus_per_node) == 0
-
-    async def test_node_has_at_most_1024_gpus(self, set_slurm: SetVariables) -> None:
-        set_slurm(**step("n1", "1", 0), GPUS_PER_NODE=1024)
-        assert await self.gpus() == 1024
 
     async def test_devices_are_not_set_without_auto_set_gpu(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n1", "2", 1), GPUS_ON_NODE=2)
@@ -625,7 +554,7 @@ class TestGPUs:
         with pytest.raises(RuntimeError, match="2 tasks with 2 GPUs each share a node, which has only 2"):
             await self.gpus(gpus_per_task=2)
 
-    @pytest.mark.parametrize("value", ["many", "a100:", "1025", "4 "])
+    @pytest.mark.parametrize("value", ["many", "a100:", "1025"])
     async def test_malformed_number_is_an_error(self, value: str, set_slurm: SetVariables) -> None:
         set_slurm(**step("n1", "2", 1), GPUS_PER_NODE=value)
         with pytest.raises(

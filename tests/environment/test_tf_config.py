@@ -11,7 +11,6 @@ from aioresolve import (
     ConfigurationError,
     EnvironmentVariableError,
     Task,
-    TaskIdentityError,
     UnknownTaskError,
     launch,
 )
@@ -35,26 +34,11 @@ def task(job: Any, index: Any) -> dict[str, Any]:
 
 
 class TestCluster:
-    async def test_cluster_is_that_of_the_variable(self, set_config: Any) -> None:
-        set_config(cluster=CLUSTER, task=task("ps", 0))
-        assert (await TFConfigClusterResolver().cluster_spec()).as_dict() == CLUSTER
-
-    async def test_variable_is_read_by_each_call(self, set_config: Any) -> None:
-        resolver = TFConfigClusterResolver()
-        for address in ("a:1", "b:1"):
-            set_config(cluster={"worker": [address]})
-            assert (await resolver.cluster_spec()).as_dict() == {"worker": [address]}
-
-    async def test_longest_value_is_read(self, monkeypatch: Any) -> None:
-        value = '{"cluster": {"worker": ["a:1"]}}'
-        monkeypatch.setenv("TF_CONFIG", value + " " * (MAX_LENGTH - len(value)))
-        assert (await TFConfigClusterResolver().cluster_spec()).jobs == ["worker"]
-
     async def test_sparse_job_has_its_indices_as_keys(self, set_config: Any) -> None:
         set_config(cluster={"worker": {"1": "a:1", "3": "b:1"}})
         assert (await TFConfigClusterResolver().cluster_spec()).as_dict() == {"worker": {1: "a:1", 3: "b:1"}}
 
-    @pytest.mark.parametrize("value", [None, "{}", '{"cluster": {}}', '{"environment": "cloud"}'])
+    @pytest.mark.parametrize("value", [None, '{"cluster": {}}'])
     async def test_without_a_cluster_it_is_empty(self, value: str | None, monkeypatch: Any) -> None:
         if value is not None:
             monkeypatch.setenv("TF_CONFIG", value)
@@ -84,15 +68,12 @@ class TestTask:
 
     @pytest.mark.parametrize(
         ("index", "expected"),
-        [(1, 1), ("0000000001", 1), (1.0, 1), (0, 0), (2**31 - 1, 2**31 - 1)],
+        [("0000000001", 1), (1.0, 1), (2**31 - 1, 2**31 - 1)],
     )
-    def test_index_may_be_a_number_or_text(self, index: Any, expected: int, set_config: Any) -> None:
-        set_config(task=task("worker", index))
-        assert TFConfigClusterResolver().task_id == expected
-
-    def test_type_may_be_a_number(self, set_config: Any) -> None:
-        set_config(task=task(123456, 0))
-        assert TFConfigClusterResolver().task_type == "123456"
+    def test_index_and_type_may_be_numbers_or_text(self, index: Any, expected: int, set_config: Any) -> None:
+        set_config(task=task(123456, index))
+        resolver = TFConfigClusterResolver()
+        assert (resolver.task_type, resolver.task_id) == ("123456", expected)
 
     async def test_task_without_a_name_is_identified_by_the_host_name(
         self, set_config: Any, monkeypatch: Any
@@ -100,11 +81,6 @@ class TestTask:
         monkeypatch.setattr("socket.gethostname", lambda: "worker2")
         set_config(cluster=CLUSTER)
         assert (await TFConfigClusterResolver().this_task()).index == 2
-
-    async def test_address_without_a_port_identifies_nothing(self, set_config: Any) -> None:
-        set_config(cluster={"worker": ["a", "b"]})
-        with pytest.raises(TaskIdentityError):
-            await TFConfigClusterResolver().this_task()
 
     async def test_evaluator_outside_the_cluster_is_a_task_without_an_address(self, set_config: Any) -> None:
         set_config(cluster=CLUSTER, task=task("evaluator", 0))
@@ -116,10 +92,8 @@ class TestTask:
         assert json.loads(variables["TF_CONFIG"]) == {"cluster": CLUSTER, "task": task("evaluator", 0)}
         with pytest.raises(UnknownTaskError, match="no job 'evaluator'"):
             await resolver.master()
-
-    async def test_evaluator_of_the_cluster_has_its_address(self, set_config: Any) -> None:
         set_config(cluster={**CLUSTER, "evaluator": ["e:1"]}, task=task("evaluator", 0))
-        assert (await TFConfigClusterResolver().this_task()).address == "e:1"
+        assert (await resolver.this_task()).address == "e:1"
 
     async def test_task_that_the_cluster_lacks_is_an_error(self, set_config: Any) -> None:
         set_config(cluster=CLUSTER, task=task("worker", 9))
@@ -136,12 +110,8 @@ class TestMaster:
     async def test_single_task_needs_no_master(self, set_config: Any) -> None:
         set_config(cluster={"worker": ["a:1"]})
         assert await TFConfigClusterResolver().master() == ""
-
-    async def test_single_task_at_another_index_has_its_own_address(self, set_config: Any) -> None:
-        set_config(cluster={"worker": {"1": "w1:2222"}}, task=task("worker", 1))
-        assert await TFConfigClusterResolver().master() == "w1:2222"
-
-    async def test_single_task_and_a_job_without_tasks_need_a_master(self, set_config: Any) -> None:
+        set_config(cluster={"worker": {"1": "a:1"}}, task=task("worker", 1))
+        assert await TFConfigClusterResolver().master() == "a:1"
         set_config(cluster={"ps": [], "worker": ["a:1"]}, task=task("worker", 0))
         assert await TFConfigClusterResolver().master() == "a:1"
 
@@ -156,28 +126,20 @@ class TestMalformed:
         ("value", "problem"),
         [
             ("", "is not JSON: it is empty"),
-            ("   ", "is not JSON: it is empty"),
             ("{", "is not JSON: Expecting property name"),
-            ("{'cluster': {}}", "is not JSON"),
             ("[" * 100_000, "is not JSON"),
             ('{"a": ' + "9" * 5000 + "}", "is not JSON"),
             (" " * (MAX_LENGTH + 1), "is too long: 4,194,305 characters"),
             ("[]", "is an array, not an object"),
-            ('"worker"', "is the string 'worker', not an object"),
             ("null", "is null, not an object"),
             ('{"cluster": null}', '"cluster" is null, not an object of jobs'),
-            ('{"cluster": ["a:1"]}', '"cluster" is an array, not an object of jobs'),
             ('{"cluster": {"worker": "a:1"}}', "job 'worker': the tasks must be a list"),
             ('{"cluster": {"worker": [1]}}', "address of task 0 in job 'worker': expected a str, got int 1"),
             ('{"cluster": {"worker": {"x": "a:1"}}}', "the task index 'x' is not an integer"),
             ('{"cluster": {"worker": ["\\ud800"]}}', "is not valid Unicode"),
-            ('{"task": null}', '"task" is null, not an object'),
             ('{"task": "worker"}', "\"task\" is the string 'worker', not an object"),
-            ('{"task": {"type": null}}', 'the "type" of the task is null, not a string'),
             ('{"task": {"type": ["worker"]}}', 'the "type" of the task is an array, not a string'),
-            ('{"task": {"type": true}}', 'the "type" of the task is true, not a string'),
             ('{"task": {"index": "one"}}', "the \"index\" of the task is 'one', not an integer from 0"),
-            ('{"task": {"index": null}}', 'the "index" of the task is None, not an integer from 0'),
             ('{"task": {"index": 1.5}}', 'the "index" of the task is 1.5, not an integer from 0'),
             ('{"task": {"index": NaN}}', 'the "index" of the task is nan, not an integer from 0'),
             ('{"task": {"index": true}}', 'the "index" of the task is True, not an integer from 0'),
@@ -212,12 +174,9 @@ class TestMalformed:
     def test_override_may_be_text(self) -> None:
         assert TFConfigClusterResolver("worker", "0000000001").task_id == 1  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("task_id", [-1, True, 1.5, "one", ["1"], "00000000001"])
+    @pytest.mark.parametrize("task_id", [-1, True, "one", "00000000001"])
     def test_invalid_override_is_an_error(self, task_id: Any) -> None:
         with pytest.raises(ConfigurationError, match=r"`task_id=`: .* is not an integer from 0"):
             TFConfigClusterResolver("worker", task_id)
         with pytest.raises(ConfigurationError, match="`task_id=`"):
             TFConfigClusterResolver().task_id = task_id
-
-    def test_override_may_be_the_text_of_a_number(self) -> None:
-        assert TFConfigClusterResolver("worker", "3").task_id == 3  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -62,15 +61,6 @@ async def test_each_node_and_queued_resource_is_cached_separately() -> None:
     assert [new is old for new, old in zip(again, known, strict=True)] == [True, False, True]
 
 
-async def test_an_api_without_tags_receives_unconditional_requests() -> None:
-    async with open_session(etags=False) as (_, google):
-        api = TPUAPI(google).with_cache(ETagCache())
-        first = await node(api)
-        second = await node(api)
-    assert second == first
-    assert second is not first
-
-
 async def test_without_a_shared_cache_every_response_is_decoded_again() -> None:
     async with open_session() as (_, google):
         api = TPUAPI(google)
@@ -95,51 +85,31 @@ async def test_a_failure_keeps_the_cached_response() -> None:
 async def test_a_304_to_an_unconditional_request_is_an_error() -> None:
     async with open_session() as (server, google):
         server.inject(Answer(304, body=b""), match=to("tpu"), times=None)
-        with pytest.raises(ProtocolError):
-            await node(TPUAPI(google))
-        with pytest.raises(ProtocolError):
-            await node(TPUAPI(google).with_cache(ETagCache()))
+        for api in (TPUAPI(google), TPUAPI(google).with_cache(ETagCache())):
+            with pytest.raises(ProtocolError):
+                await node(api)
 
 
 # The metadata server
-
-
-async def test_the_tag_of_all_attributes_changes_with_each_attribute() -> None:
-    async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
-        machine = MetadataServer(server.metadata_host)
-        first = await machine.attributes_tag()
-        assert first
-        assert await machine.attributes_tag() == first
-        server.metadata["instance/attributes/b"] = "2"
-        second = await machine.attributes_tag()
-        assert second != first
-        assert await machine.attributes_tag(first, 60) == second
 
 
 async def test_a_request_with_the_known_tag_waits_for_another() -> None:
     async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
         machine = MetadataServer(server.metadata_host)
         first = await machine.attributes_tag()
+        assert first == await machine.attributes_tag()
 
         async def change() -> None:
             await server.until(lambda: "wait_for_change" in server.requests[-1].query)
-            server.metadata["instance/attributes/a"] = "2"
+            server.metadata["instance/attributes/b"] = "2"
 
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
                 group.start_soon(change)
                 assert await machine.attributes_tag(first, 60) != first
-    query = server.requests[-1].query
+            query = server.requests[-1].query
+            assert await machine.attributes_tag(first, 60) != first  # changed in the meantime
     assert query == {"recursive": "true", "wait_for_change": "true", "last_etag": first, "timeout_sec": "60"}
-
-
-async def test_without_a_change_the_known_tag_is_returned_after_the_timeout() -> None:
-    async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
-        machine = MetadataServer(server.metadata_host)
-        first = await machine.attributes_tag()
-        before = time.monotonic()
-        assert await machine.attributes_tag(first, 1) == first
-        assert 1.0 <= time.monotonic() - before < PATIENCE
 
 
 async def test_a_server_that_exceeds_the_long_poll_timeout_is_given_up(

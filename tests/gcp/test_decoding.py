@@ -82,12 +82,7 @@ def test_missing_fields_are_empty_and_unknown_values_are_kept() -> None:
         _ = node.node_name
 
 
-def test_numbers_may_be_strings() -> None:
-    endpoint = {"ipAddress": "10.0.0.2", "port": "8470"}
-    assert decode_node(encoded({"name": "n", "networkEndpoints": [endpoint]})).endpoints[0].port == 8470
-
-
-@pytest.mark.parametrize(("port", "number"), [("8470", 8470), (8470, 8470), ("", 0), (None, 0)])
+@pytest.mark.parametrize(("port", "number"), [("8470", 8470), (None, 0)])
 def test_the_single_address_of_v1_is_an_endpoint(port: object, number: int) -> None:
     document = {"name": "n", "ipAddress": "10.0.0.2", "tensorflowVersion": "2.16"}
     node = decode_node(encoded(document | ({} if port is None else {"port": port})))
@@ -95,31 +90,10 @@ def test_the_single_address_of_v1_is_an_endpoint(port: object, number: int) -> N
     assert node.tensorflow_version == "2.16"
 
 
-def test_the_endpoints_of_the_workers_take_precedence_over_the_single_address() -> None:
-    endpoints = [{"ipAddress": "10.0.0.2", "port": 8471}]
-    node = decode_node(encoded({"name": "n", "ipAddress": "10.0.0.1", "networkEndpoints": endpoints}))
-    assert node.endpoints == (NetworkEndpoint(ip_address="10.0.0.2", port=8471),)
-
-
-def test_values_are_frozen() -> None:
-    with pytest.raises(AttributeError):
-        decode_node(encoded(NODE)).state = "STOPPED"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"state": "READY"}', b'{"name": 1.5}', b"\xff"])
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"state": "READY"}', b'{"name": 1.5}'])
 def test_a_malformed_node_is_a_value_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         decode_node(body)
-
-
-def test_a_page_lists_unreachable_locations() -> None:
-    page = decode_node_page(encoded({"nodes": [NODE], "nextPageToken": "t", "unreachable": [PLACE]}))
-    assert ([node.state for node in page.nodes], page.next_page_token, page.unreachable) == (
-        ["READY"],
-        "t",
-        (PLACE,),
-    )
-    assert decode_node_page(b"{}").nodes == ()
 
 
 def queued(spec: dict[str, Any], **more: Any) -> bytes:
@@ -129,7 +103,6 @@ def queued(spec: dict[str, Any], **more: Any) -> bytes:
 @pytest.mark.parametrize(
     ("spec", "nodes"),
     [
-        ({"parent": PLACE, "nodeId": "n"}, ["n"]),
         ({"nodeId": "n"}, ["n"]),
         ({"parent": PLACE, "multisliceParams": {"nodeCount": 3, "nodeIdPrefix": "s"}}, ["s-0", "s-1", "s-2"]),
         ({"parent": PLACE, "multisliceParams": {"nodeCount": 2}}, ["q-0", "q-1"]),
@@ -153,30 +126,16 @@ def test_a_queued_resource_has_at_most_10000_nodes() -> None:
                 _ = found.node_names
 
 
-def test_a_failed_queued_resource_has_a_reason() -> None:
-    state = {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "no capacity"}}}
-    found = decode_queued_resource(queued({}, state=state)).state
-    assert found is not None
-    assert found.failed_data is not None
-    assert found.failed_data.error is not None
-    assert (found.failed_data.error.code, found.failed_data.error.message) == (8, "no capacity")
-    assert decode_queued_resource(queued({})).status == ""
-
-
 @pytest.mark.parametrize(
     "document",
     [
         {"name": "q", "tpu": {"nodeSpec": [{}]}},
         {"name": f"{PLACE}/queuedResources/q", "tpu": {"nodeSpec": [{"parent": "elsewhere"}]}},
-        {
-            "name": f"{PLACE}/queuedResources/q",
-            "tpu": {"nodeSpec": [{"multisliceParams": {"nodeCount": 2_000_000_000}}]},
-        },
     ],
 )
 def test_an_implausible_list_of_nodes_is_rejected(document: dict[str, Any]) -> None:
     found = decode_queued_resource(encoded(document))
-    with pytest.raises(ValueError, match=r"is (not the name|2000000000)"):
+    with pytest.raises(ValueError, match="is not the name"):
         _ = found.node_names
 
 
@@ -197,22 +156,12 @@ def error(**fields: Any) -> bytes:
     ("body", "failure"),
     [
         (b"<html>", Failure()),
-        (b"[]", Failure()),
         (b'{"error": null}', Failure()),
-        (
-            error(code=403, message="m", status="PERMISSION_DENIED"),
-            Failure(message="m", status="PERMISSION_DENIED"),
-        ),
-        (
-            error(message="m", details=[{"@type": "x", "reason": "R", "metadata": {"k": "v"}}]),
-            Failure(message="m", reason="R", metadata={"k": "v"}),
-        ),
         (
             error(message="m", details=[{"reason": 5, "metadata": []}, {"retryDelay": "1.5s"}]),
             Failure(message="m", retry_delay=1.5),
         ),
         (error(details=[{"retryDelay": "soon"}, {"retryDelay": "xs"}]), Failure()),
-        (error(details=[{"retryDelay": "2s"}, {"retryDelay": "9s"}]), Failure(retry_delay=2.0)),
         (
             error(
                 details=[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import google.oauth2.credentials
 import pytest
-from google.auth import compute_engine, iam
+from google.auth import compute_engine
 from google.auth.compute_engine import _metadata
 
 from aioresolve._core.deadline import Progress, within_deadline
@@ -27,7 +27,6 @@ from .loopback import (
     secure,
     services,
     session,
-    within,
 )
 
 if TYPE_CHECKING:
@@ -48,30 +47,6 @@ async def test_a_service_account_signs_its_token_request(
         assert members(server) == [f"serviceAccount:{ROBOT}"]
 
 
-async def test_none_means_default_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with secure() as server:
-        monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
-        assert (await request_my_tpu(server, None)).state == "READY"
-
-
-async def test_an_unknown_key_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    other = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    async with secure() as server:
-        file = server.write_service_account_key(tmp_path / "key.json")
-        file.write_text(json.dumps({**json.loads(file.read_text()), "private_key": other.decode()}))
-        monkeypatch.setenv(VARIABLE, str(file))
-        error = await error_from(request_my_tpu(server))
-    assert isinstance(error, CredentialsError)
-    assert "invalid_grant: Invalid JWT Signature" in str(error)
-    assert f"{file} (from ${VARIABLE}) got no access token" in str(error)
-    assert "PRIVATE KEY" not in all_text(error)
-
-
 async def test_an_authorized_user_is_found_where_gcloud_wrote_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,15 +64,6 @@ async def test_an_authorized_user_is_found_where_gcloud_wrote_it(
         assert (await request_my_tpu(server)).state == "READY"
 
 
-async def test_a_federated_workload_exchanges_its_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with secure() as server:
-        monkeypatch.setenv(VARIABLE, str(server.write_external_account(tmp_path / "pool.json")))
-        assert (await request_my_tpu(server)).state == "READY"
-        assert services(server) == ["sts", "tpu"]
-
-
 async def test_a_federated_workload_impersonates_a_service_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,50 +75,26 @@ async def test_a_federated_workload_impersonates_a_service_account(
         assert members(server) == [f"serviceAccount:{ROBOT}"]
 
 
-async def test_the_source_credentials_request_the_token_of_an_impersonated_account(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with secure() as server:
-        # google-auth uses this server for every impersonated account and ignores the URL in the file.
-        path = "/v1/projects/-/serviceAccounts/{}:generateAccessToken"
-        monkeypatch.setattr(iam, "_IAM_ENDPOINT", server.url + path)
-        other = "other@demo-project.iam.gserviceaccount.com"
-        monkeypatch.setenv(VARIABLE, str(server.write_impersonated_account(tmp_path / "as.json", other)))
-        assert (await request_my_tpu(server)).state == "READY"
-        assert services(server) == ["oauth2", "iamcredentials", "tpu"]
-        assert members(server) == [f"serviceAccount:{other}"]
-
-
-async def test_a_vm_uses_its_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_vm_uses_its_metadata_server_and_keeps_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        assert (await request_my_tpu(server)).state == "READY"
-        assert services(server) == ["metadata", "metadata", "metadata", "tpu"]
-        assert members(server) == [f"serviceAccount:{ROBOT}"]
+        async with session(server) as opened:
+            for _ in range(3):
+                assert (await get_my_tpu(opened)).state == "READY"
+        assert services(server) == ["metadata", "metadata", "metadata", "tpu", "tpu", "tpu"]
+        assert members(server)[0] == f"serviceAccount:{ROBOT}"
         assert server.requests[0].query == {"scopes": "https://www.googleapis.com/auth/cloud-platform"}
         server.inject(Answer(403), match=lambda request: request.service == "tpu")
         error = await error_from(request_my_tpu(server))
     assert "the metadata server's default service account lacks the permission tpu.nodes.get" in str(error)
 
 
-async def test_a_token_of_the_metadata_server_is_kept_until_it_expires(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with secure() as server, session(server) as opened:
-        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        for _ in range(3):
-            await get_my_tpu(opened)
-        assert services(server).count("metadata") == 3
-
-
-FLAVOR = {"Metadata-Flavor": "Google"}
-
-
 @pytest.mark.parametrize(
     "fault",
     [
-        Answer(200, b"", headers=FLAVOR),
-        *(Answer(status, headers=headers) for status in (403, 404, 500, 503) for headers in (FLAVOR, {})),
+        Answer(200, b"", headers={"Metadata-Flavor": "Google"}),
+        Answer(404),
+        Answer(503, headers={"Metadata-Flavor": "Google"}),
         Hang(),
     ],
     ids=str,
@@ -176,7 +118,7 @@ async def test_a_metadata_server_may_report_neither_the_account_nor_the_universe
     assert token.universe == "googleapis.com"
 
 
-@pytest.mark.parametrize("fault", [Answer(403), Answer(503), Hang()], ids=str)
+@pytest.mark.parametrize("fault", [Hang()], ids=str)
 async def test_credentials_of_google_auth_for_a_vm_need_no_universe(
     fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,43 +163,9 @@ async def test_a_metadata_server_that_never_becomes_ready_is_a_retryable_error(
     assert (error.status, error.retryable) == (503, True)
 
 
-async def test_a_workload_on_aws_requests_the_region_of_its_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with secure() as server:
-        file = server.write_external_account(tmp_path / "aws.json")
-        source = {
-            "environment_id": "aws1",
-            "region_url": f"{server.url}/region",
-            "regional_cred_verification_url": "https://sts.{region}.amazonaws.com?Action=GetCallerIdentity",
-        }
-        kind = "urn:ietf:params:aws:token-type:aws4_request"
-        aws = {**json.loads(file.read_text()), "subject_token_type": kind, "credential_source": source}
-        file.write_text(json.dumps(aws))
-        monkeypatch.setenv(VARIABLE, str(file))
-        error = await error_from(request_my_tpu(server))
-        assert isinstance(error, CredentialsError)
-        assert "AWS region" in str(error)
-        assert [request.path for request in server.requests] == ["/region"]
-
-
-async def test_without_a_home_directory_there_is_no_gcloud_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless(_: Path) -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr("pathlib.Path.expanduser", homeless)
+async def test_without_any_credentials_every_source_is_listed(tmp_path: Path) -> None:
     async with secure() as server:
         error = await error_from(request_my_tpu(server))
-    assert isinstance(error, CredentialsError)
-    assert error.tried[1] == "the file of gcloud: does not exist"
-
-
-async def test_without_any_credentials_every_source_is_listed_within_two_seconds(
-    tmp_path: Path,
-) -> None:
-    async with secure() as server:
-        with within(2.0):
-            error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError)
     assert not error.retryable
     file = tmp_path / ".config" / "gcloud" / "application_default_credentials.json"
@@ -267,30 +175,14 @@ async def test_without_any_credentials_every_source_is_listed_within_two_seconds
     assert services(server) == []
 
 
-async def test_a_federated_workload_gets_its_subject_token_from_an_executable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with secure() as server:
-        file = server.write_external_account(tmp_path / "pool.json")
-        source = {"executable": {"command": "/bin/false", "timeout_millis": 5000}}
-        file.write_text(json.dumps({**json.loads(file.read_text()), "credential_source": source}))
-        monkeypatch.setenv(VARIABLE, str(file))
-        error = await error_from(request_my_tpu(server))
-    assert isinstance(error, CredentialsError)
-    # google-auth runs no program without this permission.
-    assert "GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES" in str(error)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (None, "cannot be read: No such file or directory"),
         ("{", "cannot be read: it is not JSON (line 1)"),
         ("[]", "cannot be read: it is not a JSON object"),
-        ("{}", "is of type 'None', not one of service_account, authorized_user"),
         ('{"type": "gdch_service_account"}', "is of type 'gdch_service_account'"),
         ('{"type": "service_account", "private_key": "MARKER"}', "cannot be used: "),
-        ('{"type": "authorized_user", "refresh_token": "MARKER"}', "cannot be used: "),
         ('{"type": "external_account", "audience": "a"}', "cannot be used: "),
         ('{"type": "external_account", "credential_source": {"executable": 5}}', "cannot be used: "),
         ('{"type": "external_account_authorized_user", "refresh_token": "MARKER"}', "cannot be used: "),
@@ -298,7 +190,6 @@ async def test_a_federated_workload_gets_its_subject_token_from_an_executable(
             '{"type": "impersonated_service_account"}',
             "cannot be used: a field is missing or has the wrong type",
         ),
-        (" " * ((1 << 20) - 2) + "{}", "is of type 'None'"),
         (" " * ((1 << 20) - 1) + "{}", "cannot be read: it is larger than 1 MiB"),
         ('{"type": "' + "~" * 100 + '"}', f"is of type '{'~' * 60}', not one of"),
     ],
@@ -319,18 +210,6 @@ async def test_an_invalid_file_is_reported_without_its_content(
     if "cannot be read: " in message:
         assert isinstance(error, CredentialsError)
         assert error.tried == (f"{file} (from ${VARIABLE}): {message.removeprefix('cannot be read: ')}",)
-
-
-async def test_a_corrected_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with secure() as server:
-        file = server.write_external_account(tmp_path / "pool.json")
-        good = file.with_suffix(".token").read_text()
-        monkeypatch.setenv(VARIABLE, str(file))
-        file.with_suffix(".token").write_text("stale")
-        credentials = GoogleCredentials()
-        assert "invalid_grant" in str(await error_from(request_my_tpu(server, credentials)))
-        file.with_suffix(".token").write_text(good)
-        assert (await request_my_tpu(server, credentials)).state == "READY"
 
 
 async def test_after_a_rejection_the_credentials_are_searched_again(

@@ -13,14 +13,12 @@ import anyio
 import pytest
 from yarl import URL
 
-from aioresolve._core.deadline import Progress, within_deadline
-from aioresolve._core.retry import RetryPolicy
+from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
     ConnectionFailedError,
     ProtocolError,
-    ResolveError,
 )
 from aioresolve.gcp import metadata_server as metadata
 from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
@@ -43,30 +41,6 @@ async def serving(**arguments: Any) -> AsyncIterator[tuple[GoogleServer, Metadat
     """A server, and its metadata server as that of this machine."""
     async with GoogleServer(**arguments) as server:
         yield server, MetadataServer(server.metadata_host)
-
-
-async def test_every_vm_has_a_project_a_zone_and_an_address() -> None:
-    async with serving() as (_, machine):
-        assert await machine.project_id() == "demo-project"
-        assert await machine.zone() == "us-central2-b"
-        assert await machine.internal_ip() == "10.128.0.2"
-
-
-async def test_a_tpu_vm_has_the_attributes_of_its_slice() -> None:
-    async with serving(metadata=tpu_vm(hosts=HOSTS, worker=1, node="n")) as (_, machine):
-        environment = await machine.tpu_env()
-        assert environment is not None
-        assert (environment.worker_id, environment.host_bounds, environment.node_id) == (1, (1, 1, 2), "n")
-        assert await machine.accelerator_type() == "v4-8"
-        assert await machine.worker_network_endpoints() == tuple(HOSTS)
-        assert await machine.internal_ip() == "10.0.0.3"
-
-
-async def test_another_vm_has_no_attributes_of_a_slice() -> None:
-    async with serving() as (_, machine):
-        assert await machine.tpu_env() is None
-        assert await machine.accelerator_type() is None
-        assert await machine.worker_network_endpoints() is None
 
 
 async def test_a_missing_required_value_is_an_error() -> None:
@@ -92,25 +66,6 @@ async def test_malformed_values_are_errors() -> None:
         assert "'a:b'" in str(await error_from(machine.worker_network_endpoints()))
         assert "'<html>'" in str(await error_from(machine.tpu_env()))
         assert isinstance(await error_from(machine.project_id()), ConfigurationError)
-
-
-async def test_nothing_is_cached() -> None:
-    async with serving() as (server, machine), machine:
-        assert await machine.zone() == "us-central2-b"
-        server.metadata["instance/zone"] = "projects/1/zones/europe-west4-a"
-        assert await machine.zone() == "europe-west4-a"
-        assert len(server.requests) == 2
-
-
-async def test_a_request_to_a_server_that_is_not_ready_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "POLICY", RetryPolicy(first_wait=0.001, longest_wait=0.001))
-    async with GoogleServer() as server:
-        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
-        server.inject(Answer(503, headers={"Metadata-Flavor": "Google"}), times=5)
-        progress = Progress()
-        assert await MetadataServer().zone(progress) == "us-central2-b"
-        assert progress.reached == {"metadata instance/zone": "received"}
-        assert len(server.requests) == 6
 
 
 async def test_a_denied_request_is_not_retried() -> None:
@@ -169,27 +124,18 @@ def test_the_host_is_found_as_by_google_auth() -> None:
             metadata_host({"GCE_METADATA_HOST": host})
 
 
-@pytest.mark.parametrize(
-    ("url", "environ", "expected"),
-    [
-        ("http://metadata.google.internal/computeMetadata/v1", {}, True),
-        ("http://169.254.169.254/latest", {}, True),
-        ("http://[fd20:ce::254]/", {}, True),
-        ("http://10.0.0.1:8080/", {}, False),
-        ("http://10.0.0.1:8080/", {"GCE_METADATA_HOST": "10.0.0.1:8080"}, True),
-        ("http://10.0.0.1:8080/", {"GCE_METADATA_ROOT": "10.0.0.1:8080"}, True),
-        ("http://10.0.0.1:8080/", {"GCE_METADATA_IP": "10.0.0.1:8080"}, True),
-        ("http://10.0.0.1:8081/", {"GCE_METADATA_HOST": "10.0.0.1:8080"}, False),
-    ],
-)
-def test_metadata_servers_are_recognized(
-    url: str, environ: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    assert metadata.is_metadata_host(URL(url)) is expected
+def test_metadata_servers_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_recognized(url: str) -> bool:
+        return metadata.is_metadata_host(URL(url))
+
+    for host in ("metadata.google.internal", "169.254.169.254", "[fd20:ce::254]"):
+        assert is_recognized(f"http://{host}/computeMetadata/v1")
+    assert not is_recognized("http://10.0.0.1:8080/")
+    for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "10.0.0.1:8080")
+            assert is_recognized("http://10.0.0.1:8080/")
+            assert not is_recognized("http://10.0.0.1:8081/")
 
 
 # Outside Google Cloud
@@ -239,7 +185,7 @@ async def test_outside_google_cloud_the_search_for_a_metadata_server_ends(
     assert attempts == (0 if kind in hosts else 2)
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "2.5", "three", "9" * 20])
+@pytest.mark.parametrize("text", ["0", "2.5", "three"])
 async def test_an_invalid_number_of_attempts_means_three(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCE_METADATA_DETECT_RETRIES", text)
     monkeypatch.setenv("GCE_METADATA_TIMEOUT", text)
@@ -252,40 +198,6 @@ async def test_an_invalid_number_of_attempts_means_three(text: str, monkeypatch:
 
 
 # A metadata server that fails for a while
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_a_first_request_without_response_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with GoogleServer() as server:
-        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
-        server.inject(Hang())
-        assert await MetadataServer().zone() == "us-central2-b"
-        assert len(server.requests) == 2
-
-
-async def test_a_server_that_refuses_connections_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "POLICY", RetryPolicy(first_wait=0.001, longest_wait=0.001))
-    refusals = 0
-
-    def count(_: ResolveError) -> None:
-        nonlocal refusals
-        refusals += 1
-        if refusals == 20:
-            up.set()
-
-    async with GoogleServer() as server, anyio.create_task_group() as group:
-        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
-        up, has_started = anyio.Event(), anyio.Event()
-
-        async def refuse() -> None:
-            async with server.down():
-                has_started.set()
-                await up.wait()
-
-        group.start_soon(refuse)
-        await has_started.wait()
-        with anyio.fail_after(PATIENCE):
-            assert await MetadataServer().zone(Progress(on_failure=count)) == "us-central2-b"
 
 
 async def test_the_environment_says_how_long_an_attempt_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,12 +246,7 @@ async def test_a_request_for_changes_is_not_repeated() -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        Answer(200, b"<html>"),
-        Answer(403),
-        Answer(404),
-        Answer(302, headers={"Location": "http://127.0.0.1:1/"}),
-    ],
+    [Answer(200, b"<html>"), Answer(404), Answer(302, headers={"Location": "http://127.0.0.1:1/"})],
 )
 async def test_another_server_is_recognized_by_the_missing_header(fault: Answer) -> None:
     async with serving() as (server, machine):
@@ -386,30 +293,12 @@ async def test_a_name_lookup_without_response_is_given_up(monkeypatch: pytest.Mo
     assert isinstance(error, ConnectionFailedError)
 
 
-async def test_an_unknown_name_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    error = await error_from(MetadataServer("metadata.example").zone())
-    assert isinstance(error, ConnectionFailedError)
-    assert (error.host, error.scope) == ("http://metadata.example", "metadata instance/zone")
-    assert "the name of http://metadata.example was not found: Name or service not known" in str(error)
-
-
 async def test_the_deadline_of_the_call_applies() -> None:
     async with serving() as (server, machine):
         server.inject(Delay(60))
         with within(20):
             error = await error_from(within_deadline(0.1, "the zone", machine.zone))
     assert "still waiting for metadata instance/zone" in str(error)
-
-
-def test_it_may_be_used_from_several_loops() -> None:
-    with GoogleServer().in_thread() as server:
-        machine = MetadataServer(server.metadata_host)
-        get_zone: Callable[[], Any] = partial(machine.zone)
-        assert [asyncio.run(get_zone()) for _ in range(2)] == ["us-central2-b"] * 2
 
 
 async def test_inside_async_with_the_connection_is_kept_for_the_calls_of_that_loop() -> None:
@@ -421,13 +310,7 @@ async def test_inside_async_with_the_connection_is_kept_for_the_calls_of_that_lo
             get_zone: Callable[[], Any] = partial(machine.zone)
             assert await asyncio.to_thread(lambda: asyncio.run(get_zone())) == "us-central2-b"
             await server.until(lambda: server.connections == 1)
+            with pytest.raises(ConfigurationError, match="already entered"):
+                await machine.__aenter__()
         await server.until(lambda: server.connections == 0)
-
-
-async def test_entering_twice_is_an_error_and_closing_twice_is_not() -> None:
-    async with serving() as (_, machine), machine:
-        with pytest.raises(ConfigurationError, match="already entered"):
-            await machine.__aenter__()
         await machine.aclose()
-        await machine.aclose()
-        assert await machine.zone() == "us-central2-b"

@@ -21,9 +21,8 @@ from aioresolve.errors import (
     TLSError,
     UnauthorizedError,
 )
-from aioresolve.gcp.api_request import APIRequest
 from aioresolve.gcp.client import GoogleSession
-from aioresolve.testing import Answer, Cut, Delay, GoogleServer, Hang, Redirect, Reset, instance, tpu_node
+from aioresolve.testing import Answer, Cut, Delay, GoogleServer, Hang, Redirect, Reset, tpu_node
 
 from .loopback import (
     MY_TPU,
@@ -59,40 +58,31 @@ async def test_a_token_of_another_cloud_is_not_sent_to_google(monkeypatch: pytes
             assert f"CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU=https://tpu.{other}" in str(error)
 
 
-async def test_a_token_of_another_cloud_is_sent_to_the_endpoint_of_that_cloud() -> None:
-    async with secure() as server:
-        assert (await request_my_tpu(server, user(universe_domain="example-cloud.test"))).state == "READY"
-
-
 SCOPE = f"TPU node {MY_TPU.path}"
 
 
 # Hosts and content
 
 
-async def test_requests_over_plain_http_are_anonymous() -> None:
+async def test_a_bearer_token_goes_to_the_api_over_tls_only() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         # There are no default credentials here: a search for them would be an error.
         assert (await request_my_tpu(server)).state == "READY"
         assert (await request_my_tpu(server, user())).state == "READY"
         assert [request.scheme for request in server.requests] == ["", ""]
-
-
-async def test_a_bearer_token_goes_to_the_api_over_tls() -> None:
     async with secure() as server:
-        assert (await request_my_tpu(server, user())).state == "READY"
-        [request] = server.requests
-        assert (request.scheme, request.user) == ("Bearer", "user:alice@example.com")
-        assert request.user_agent.startswith("aioresolve/")
+        # The endpoint is given, so that a token of another cloud may be meant for it.
+        for credentials in (user(), user(universe_domain="example-cloud.test")):
+            assert (await request_my_tpu(server, credentials)).state == "READY"
+        assert {(one.scheme, one.user) for one in server.requests} == {("Bearer", "user:alice@example.com")}
+        assert server.requests[0].user_agent.startswith("aioresolve/")
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://tpu.example", "to which requests would be sent unencrypted"),
         ("http://10.0.0.1:8080", "to which requests would be sent unencrypted"),
         ("ftp://tpu.example", "is not a URL. Write it as https://HOST"),
-        ("tpu.example", "is not a URL"),
         ("https://", "is not a URL"),
         ("", "is not a URL"),
         ("https://user:MARKER@tpu.example", "has a user, a query or a fragment"),
@@ -125,40 +115,11 @@ def test_the_endpoint_comes_from_the_argument_then_gcloud_then_google(
     assert GoogleSession(endpoints={"tpu": "https://given.example"}).host("tpu") == "https://given.example"
 
 
-async def test_a_session_uses_the_environment_variables_of_a_loopback_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with GoogleServer([instance("vm-0")]) as server:
-        for name, value in server.environ().items():
-            monkeypatch.setenv(name, value)
-        request = APIRequest(
-            service="compute",
-            path="/compute/v1/projects/demo-project/zones/us-central2-b/instances/vm-0",
-            scope="instance vm-0",
-        )
-        async with GoogleSession() as opened:
-            assert b'"name": "vm-0"' in (await opened.send(request, Progress())).body
-
-
 async def test_an_endpoint_may_have_a_path() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         error = await error_from(request_my_tpu(server, endpoints={"tpu": f"{server.url}/gateway/"}))
         assert server.requests[0].path == f"/gateway/v2/{MY_TPU.path}"
     assert isinstance(error, ProtocolError)
-
-
-async def test_a_post_request_has_its_body() -> None:
-    async with GoogleServer([instance("vm-0")]) as server:
-        server.instance_groups["workers"] = ["vm-0"]
-        request = APIRequest(
-            service="compute",
-            path="/compute/v1/projects/demo-project/zones/us-central2-b/instanceGroups/workers/listInstances",
-            scope="instances of workers",
-            method="POST",
-            body=b'{"instanceState": "RUNNING"}',
-        )
-        async with session(server) as opened:
-            assert b"/instances/vm-0" in (await opened.send(request, Progress())).body
 
 
 async def test_no_redirect_is_followed() -> None:
@@ -180,20 +141,12 @@ async def test_an_unknown_certificate_authority_is_a_tls_error() -> None:
         assert server.requests == ()
 
 
-async def test_a_server_without_tls_is_a_tls_error() -> None:
-    async with GoogleServer() as server:
-        url = server.url.replace("http:", "https:")
-        async with GoogleSession(user(), endpoints={"tpu": url}) as opened:
-            error = await error_from(get_my_tpu(opened))
-    assert isinstance(error, TLSError)
-
-
 # Failures
 
 
 @pytest.mark.parametrize(
     "fault",
-    [Answer(429), Answer(500), Answer(502), Answer(503), Answer(504), Reset(), Reset(after=5), Cut(after=5)],
+    [Answer(503), Reset(), Cut(after=5)],
     ids=str,
 )
 async def test_a_temporary_failure_is_retried(fault: Answer | Reset | Cut) -> None:
@@ -216,31 +169,12 @@ async def test_a_lasting_failure_is_an_error_as_soon_as_the_wait_exceeds_the_dea
         assert len(server.requests) == 21
 
 
-async def test_an_exhausted_quota_respects_retry_after() -> None:
-    async with GoogleServer([tpu_node("my-tpu")]) as server:
-        server.inject(Answer(429, headers={"Retry-After": "0"}))
-        assert (await request_my_tpu(server)).state == "READY"
-        server.inject(Answer(429, headers={"Retry-After": "3600"}))
-        async with session(server) as opened:
-            with within(20):
-                error = await error_from(
-                    within_deadline(5.0, SCOPE, lambda progress: get_my_tpu(opened, progress))
-                )
-        assert isinstance(error, APIError)
-        assert (error.status, error.reason, error.retry_after) == (429, "RATE_LIMIT_EXCEEDED", 3600.0)
-        assert "tpu.googleapis.com/read_requests is exhausted" in str(error)
-
-
 def a_missing_permission(server: GoogleServer) -> None:
     server.denied.add("tpu.nodes.get")
 
 
 def a_disabled_api(server: GoogleServer) -> None:
     server.disabled_services.add("tpu.googleapis.com")
-
-
-def a_missing_node(server: GoogleServer) -> None:
-    server.delete("my-tpu")
 
 
 def an_expired_token(server: GoogleServer) -> None:
@@ -252,7 +186,6 @@ def an_expired_token(server: GoogleServer) -> None:
     [
         (a_missing_permission, ForbiddenError, "IAM_PERMISSION_DENIED", "--role=roles/tpu.viewer"),
         (a_disabled_api, ForbiddenError, "SERVICE_DISABLED", "services enable tpu.googleapis.com"),
-        (a_missing_node, APIError, "RESOURCE_NOT_FOUND", "it does not exist in that project and zone"),
         (an_expired_token, UnauthorizedError, "ACCESS_TOKEN_EXPIRED", "credentials="),
     ],
 )
@@ -270,7 +203,7 @@ async def test_each_denied_request_has_a_hint_and_is_not_retried(
         assert TOKEN not in all_text(error)
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>log in</html>", b"[]", b'{"state": "READY"}'])
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b'{"state": "READY"}'])
 async def test_a_response_that_is_not_a_node_is_a_protocol_error(body: bytes) -> None:
     async with GoogleServer() as server:
         server.inject(Answer(200, body))
@@ -280,25 +213,6 @@ async def test_a_response_that_is_not_a_node_is_a_protocol_error(body: bytes) ->
             f"{server.url} returned an invalid response for {SCOPE}, different from the Cloud TPU API v2"
             in str(error)
         )
-
-
-async def test_a_failure_that_echoes_the_token_does_not_show_it() -> None:
-    async with secure() as server:
-        for status in (400, 403, 404, 418, 500):
-            body = f'{{"error": {{"message": "no Bearer {TOKEN} or {TOKEN}"}}}}'.encode()
-            server.inject(Answer(status, body))
-            error = await error_from(request_my_tpu(server, user(), policy=NO_RETRIES))
-            assert "no Bearer (secret) or (secret)" in str(error)
-            assert TOKEN not in all_text(error)
-
-
-async def test_an_unreachable_api_is_named_in_the_error() -> None:
-    async with GoogleSession(endpoints={"tpu": "http://127.0.0.1:9"}, policy=NO_RETRIES) as opened:
-        error = await error_from(get_my_tpu(opened))
-    assert isinstance(error, ConnectionFailedError)
-    assert error.retryable
-    assert error.host == "http://127.0.0.1:9"
-    assert "cannot connect to http://127.0.0.1:9: connection refused" in str(error)
 
 
 async def test_a_deadline_error_names_the_missing_response() -> None:
@@ -345,7 +259,9 @@ async def test_a_session_is_usable_only_inside_its_async_with() -> None:
             await get_my_tpu(unopened)
         for _ in range(2):
             async with unopened as opened:
-                assert (await get_my_tpu(opened)).state == "READY"
+                for _ in range(3):
+                    assert (await get_my_tpu(opened)).state == "READY"
+                assert server.connections == 1
                 with pytest.raises(ConfigurationError, match="already entered"):
                     await opened.__aenter__()
         await unopened.aclose()
@@ -360,13 +276,6 @@ async def test_a_call_fails_if_its_session_is_closed() -> None:
             await server.until(lambda: len(server.requests) == 1)
         error = await error_from(task)
     assert isinstance(error, ConnectionFailedError)
-
-
-async def test_connections_are_shared_by_the_calls_of_a_session() -> None:
-    async with GoogleServer([tpu_node("my-tpu")]) as server, session(server) as opened:
-        for _ in range(3):
-            await get_my_tpu(opened)
-        assert server.connections == 1
 
 
 async def test_the_log_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import anyio
@@ -14,7 +13,7 @@ from aioresolve.errors import APIError, CredentialsError, UnauthorizedError
 from aioresolve.gcp import api_request
 from aioresolve.gcp import credentials as credentials_module
 from aioresolve.gcp.credentials import GoogleCredentials
-from aioresolve.testing import Answer, Delay, GoogleServer, Hang
+from aioresolve.testing import Answer, Delay, Hang
 
 from .loopback import (
     NO_RETRIES,
@@ -31,16 +30,6 @@ from .loopback import (
 from .samples import BlockingCredentials, refreshable, user
 
 pytestmark = pytest.mark.usefixtures("no_leak")
-
-
-async def test_ten_concurrent_calls_share_one_refresh() -> None:
-    async with secure() as server:
-        server.inject(Delay(0.05), match=to("oauth2"))
-        async with session(server, refreshable(server)) as opened, anyio.create_task_group() as group:
-            for _ in range(10):
-                group.start_soon(get_my_tpu, opened)
-        assert services(server).count("oauth2") == 1
-        assert services(server).count("tpu") == 10
 
 
 async def test_sessions_that_share_credentials_share_the_refresh() -> None:
@@ -65,34 +54,6 @@ async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pyte
             with anyio.fail_after(60):
                 assert (await get_my_tpu(opened)).state == "READY"
         assert services(server).count("metadata") > number
-
-
-def test_event_loops_share_the_token() -> None:
-    with GoogleServer(tls=True, tokens={}).in_thread() as server:
-        credentials = GoogleCredentials(refreshable(server))  # type: ignore[arg-type]
-
-        async def error_text() -> str:
-            error = await error_from(request_my_tpu(server, credentials))
-            return str(error)
-
-        for _ in range(2):
-            assert "returned status 404" in asyncio.run(error_text())
-        assert services(server).count("oauth2") == 1
-
-
-async def test_ten_calls_waiting_for_a_failing_refresh_get_an_error_each() -> None:
-    async with secure() as server:
-        given = refreshable(server)
-        given._refresh_token = "MARKER-of-a-secret"
-        server.inject(Delay(0.05), match=to("oauth2"))
-        async with session(server, given) as opened:
-            errors = await asyncio.gather(*(error_from(get_my_tpu(opened)) for _ in range(10)))
-        assert services(server) == ["oauth2"]
-    assert len({id(error) for error in errors}) == 10
-    for error in errors:
-        assert isinstance(error, CredentialsError)
-        assert "invalid_grant: Token has been expired or revoked" in str(error)
-        assert "MARKER" not in all_text(error)
 
 
 async def test_a_token_is_renewed_before_it_expires() -> None:
@@ -172,16 +133,3 @@ async def test_a_temporary_failure_of_the_renewal_is_retried() -> None:
         given.token = "an expired token"
         assert (await request_my_tpu(server, given)).state == "READY"
         assert given.refreshes == 2
-
-
-async def test_ten_calls_with_a_rejected_token_renew_it_once() -> None:
-    async with secure() as server:
-        async with session(server, refreshable(server)) as opened:
-            await get_my_tpu(opened)
-            server.revoke_tokens()
-            server.forget_requests()
-            server.inject(Delay(0.05), match=to("oauth2"))
-            async with anyio.create_task_group() as group:
-                for _ in range(10):
-                    group.start_soon(get_my_tpu, opened)
-        assert services(server).count("oauth2") == 1

@@ -18,7 +18,7 @@ CHIPS_PER_HOST_BOUNDS: '2,2,1'
 HOST_BOUNDS: '2,2,8'
 NODE_ID: 'my-tpu'
 TOPOLOGY: '4x4x8'
-TPU_RUNTIME_METRICS_PORTS: '8431,8432,8433,8434'
+TPU_RUNTIME_METRICS_PORTS: '8431,8432,8433,8434,'
 WORKER_ID: '3'
 ZONE: 'us-central2-b'
 """
@@ -52,7 +52,6 @@ def test_missing_values_are_none() -> None:
 @pytest.mark.parametrize(
     ("line", "value"),
     [
-        ("ZONE: 'a'", "a"),
         ('ZONE: "a"', "a"),
         ("ZONE: a", "a"),
         ("ZONE:   'a'  ", "a"),
@@ -60,7 +59,6 @@ def test_missing_values_are_none() -> None:
         ('ZONE: "say \\"a\\""', 'say "a"'),
         ("ZONE: 'a: b'", "a: b"),
         ("ZONE: '", "'"),
-        ('ZONE: "', '"'),
         ("ZONE: 'a\"", "'a\""),
         ("# a comment\n\nZONE: a", "a"),
         ("ZONE: 'a\n  b'", "a b"),
@@ -80,7 +78,6 @@ def test_quotes_comments_and_continued_lines_follow_yaml(line: str, value: str) 
         ("WORKER_ID: 'x'", "WORKER_ID: 'x' is not a number"),
         ("WORKER_ID: '-1'", "WORKER_ID: '-1' is not a number"),
         ("HOST_BOUNDS: '2,,2'", "HOST_BOUNDS: '2,,2' is not a comma-separated list"),
-        ("<!DOCTYPE html>", "line 1 '<!DOCTYPE html>'"),
         ("MEGASCALE_SLICE_ID: '2'\nMEGASCALE_NUM_SLICES: '2'", "MEGASCALE_SLICE_ID 2 is out of range"),
         ("MEGASCALE_SLICE_ID: '1'", "MEGASCALE_SLICE_ID 1 is out of range"),
         ("MEGASCALE_NUM_SLICES: '-1'", "MEGASCALE_NUM_SLICES: '-1' is not a number"),
@@ -94,26 +91,22 @@ def test_a_malformed_line_is_reported(text: str, message: str) -> None:
     assert caught.value.scope == "instance/attributes/tpu-env"
 
 
-def test_a_comma_after_the_last_number_is_ignored() -> None:
-    assert parse_tpu_env("TPU_RUNTIME_METRICS_PORTS: '8431,8432,'").runtime_metrics_ports == (8431, 8432)
-
-
-@pytest.mark.parametrize("line", ["not a line", "two words: 'a'", "---", "  indented", "- item\n  continued"])
+@pytest.mark.parametrize("line", ["not a line", "two words: 'a'", "- item\n  continued"])
 def test_an_unknown_line_is_skipped(line: str) -> None:
     environment = parse_tpu_env(f"{line}\nZONE: 'a'\n")
     assert (environment.zone, dict(environment.values)) == ("a", {"ZONE": "a"})
     assert parse_tpu_env(f"ZONE: 'a'\n---\n{line}\nNODE_ID: 'b'\n").node_id == "b"
 
 
-@pytest.mark.parametrize("line", ["  not a line", "  - item", "\tTWO WORDS: 'a'"])
+@pytest.mark.parametrize("line", ["  not a line", "\tTWO WORDS: 'a'"])
 def test_an_unknown_line_does_not_continue_a_value_in_quotes(line: str) -> None:
     environment = parse_tpu_env(f"HOST_BOUNDS: '1,1,2'\n{line}\nNODE_ID: \"b\"\n{line}\n")
     assert (environment.host_bounds, environment.node_id) == ((1, 1, 2), "b")
 
 
-@pytest.mark.parametrize("text", ["WORKER_ID:'1'", "ZONE: 'a'\n  WORKER_ID: '1'", "  WORKER_ID : '1'"])
-def test_spaces_are_optional_as_in_jax(text: str) -> None:
-    assert parse_tpu_env(text).worker_id == 1
+def test_spaces_are_optional_as_in_jax() -> None:
+    for text in ("WORKER_ID:'1'", "ZONE: 'a'\n  WORKER_ID: '1'", "  WORKER_ID : '1'"):
+        assert parse_tpu_env(text).worker_id == 1
 
 
 def test_a_slice_of_a_multislice_has_its_index() -> None:
@@ -121,20 +114,6 @@ def test_a_slice_of_a_multislice_has_its_index() -> None:
     assert (environment.slice_index, environment.num_slices) == (2, 4)
     assert parse_tpu_env("MEGASCALE_NUM_SLICES: '1'\nMEGASCALE_SLICE_ID: '0'\n").num_slices == 1
     assert parse_tpu_env("MEGASCALE_SLICE_ID: '0'\n").slice_index == 0
-
-
-def test_names_may_have_the_prefix_of_compute_engine() -> None:
-    text = (
-        "TPU_ACCELERATOR_TYPE: 'v4-8'\nTPU_WORKER_ID: '1'\nTPU_TOPOLOGY: '2x2x1'\nTPU_HOST_BOUNDS: '1,1,1'\n"
-    )
-    environment = parse_tpu_env(text)
-    assert (environment.accelerator_type, environment.worker_id) == ("v4-8", 1)
-    assert (environment.topology, environment.host_bounds) == ("2x2x1", (1, 1, 1))
-
-
-def test_a_number_is_not_the_id_of_a_node() -> None:
-    environment = parse_tpu_env("NODE_ID: '0'\n")
-    assert (environment.node_id, environment.values["NODE_ID"]) == (None, "0")
 
 
 @given(st.text(max_size=200))
@@ -148,14 +127,11 @@ def test_any_text_is_parsed_or_raises_a_protocol_error(text: str) -> None:
     ("text", "hosts"),
     [
         ("t1v-n-1-w-0", ("t1v-n-1-w-0",)),
-        ("t1v-n-1-w-0,t1v-n-1-w-1", ("t1v-n-1-w-0", "t1v-n-1-w-1")),
         ("10.0.0.2, 10.0.0.3", ("10.0.0.2", "10.0.0.3")),
         ("unknown:unknown:10.130.0.3,unknown:unknown:10.130.0.7", ("10.130.0.3", "10.130.0.7")),
-        ("worker-0:123:10.0.0.2", ("10.0.0.2",)),
         ("worker-0:123:host.example.internal", ("host.example.internal",)),
         ("unknown:unknown:fd20::1,unknown:unknown:fd20::2", ("fd20::1", "fd20::2")),
         ("worker-0:123:[2001:db8::1]", ("2001:db8::1",)),
-        ("[2001:db8::1],2001:db8::2", ("2001:db8::1", "2001:db8::2")),
         ("fd00:1:2::5", ("fd00:1:2::5",)),
     ],
 )
@@ -163,16 +139,11 @@ def test_worker_endpoints_are_hosts_or_triples(text: str, hosts: tuple[str, ...]
     assert parse_worker_hosts(text) == hosts
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "a,,b", "a:b", "name:id:", "name:id:bad host", "10.0.0.2:8470", "a/b", "::::"),
-        *("name::10.0.0.2", ":id:10.0.0.2", "[10.0.0.22", "10.0.0.22]", "[host]"),
-    ],
-)
-def test_an_entry_in_another_form_is_reported(text: str) -> None:
-    with pytest.raises(ProtocolError, match="worker-network-endpoints: entry"):
-        parse_worker_hosts(text)
+def test_an_entry_in_another_form_is_reported() -> None:
+    no_triples = ("", "a,,b", "a:b", "10.0.0.2:8470", "a/b", "::::", "[10.0.0.22", "10.0.0.22]", "[host]")
+    for text in (*no_triples, "name:id:", "name:id:bad host", "name::10.0.0.2", ":id:10.0.0.2"):
+        with pytest.raises(ProtocolError, match="worker-network-endpoints: entry"):
+            parse_worker_hosts(text)
 
 
 HOSTS = st.ip_addresses().map(str) | st.from_regex(r"\A[a-z]([a-z0-9-]{0,8}[a-z0-9])?\Z")

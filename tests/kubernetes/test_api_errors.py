@@ -49,14 +49,12 @@ def status(code: int, message: str, reason: str = "", **details: object) -> byte
 
 
 def error_for(response: Response, query: PodQuery | None = None) -> ResolveError:
-    return error_from_response(
-        response, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k, context 'dev'"
-    )
+    return error_from_response(response, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k")
 
 
 @pytest.mark.parametrize(
     ("code", "kind", "retryable"),
-    [(401, UnauthorizedError, False), (403, ForbiddenError, False), (500, APIError, True)],
+    [(401, UnauthorizedError, False), (403, ForbiddenError, False), (0, APIError, True)],
 )
 def test_error_event_of_a_watch_has_the_type_of_its_code(
     code: int, kind: type[APIError], retryable: bool
@@ -67,71 +65,36 @@ def test_error_event_of_a_watch_has_the_type_of_its_code(
     assert type(error) is kind
     assert isinstance(error, APIError)
     assert error.retryable is retryable
-    assert (error.host, error.scope, error.status, error.reason) == (HOST, query.scope, code, "Why")
-
-
-def test_error_event_without_a_code_is_a_failure_of_the_server() -> None:
-    error = error_from_watch_event(Status(message="no"), PodQuery("app=a"), host=HOST, source="a file")
-    assert isinstance(error, APIError)
-    assert (error.status, error.retryable) == (500, True)
-
-
-@pytest.mark.parametrize(("status", "is_redirect"), [(299, False), (300, True), (399, True), (400, False)])
-def test_redirects_are_the_statuses_from_300_to_399(status: int, is_redirect: bool) -> None:
-    error = error_for(Response(status, b"", location="https://elsewhere.example"))
-    assert ("redirects" in str(error)) is is_redirect
+    assert (error.host, error.scope, error.status) == (HOST, query.scope, code or 500)
+    assert error.reason == "Why"
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "retryable"),
+    ("code", "kind", "retryable", "hint"),
     [
-        (400, ConfigurationError, False),
-        (401, UnauthorizedError, False),
-        (403, ForbiddenError, False),
-        (404, APIError, False),
-        (406, APIError, False),
-        (410, APIError, False),
-        (418, APIError, False),
-        (429, APIError, True),
-        (500, APIError, True),
-        (502, APIError, True),
-        (503, APIError, True),
-        (504, APIError, True),
+        (400, ConfigurationError, False, "Correct the selector 'app=a'."),
+        (
+            401,
+            UnauthorizedError,
+            False,
+            "from kubeconfig /k, also after they were renewed. Log in again, or renew the token there.",
+        ),
+        (404, APIError, False, "Correct the server in the kubeconfig."),
+        (410, APIError, False, "Try again."),
+        (418, APIError, False, "Check that this is a Kubernetes API server, and check its log."),
+        (429, APIError, True, "Try again later."),
+        (503, APIError, True, "Try again later."),
     ],
 )
-def test_each_status_has_its_error_class_and_retryability(
-    code: int, kind: type[ResolveError], retryable: bool
+def test_each_status_has_its_error_class_its_hint_and_whether_it_is_retryable(
+    code: int, kind: type[ResolveError], retryable: bool, hint: str
 ) -> None:
     error = error_for(Response(code, status(code, "message of the server")))
     assert type(error) is kind
     assert error.retryable is retryable
     assert HOST in str(error)
-    assert "selector 'app=a' in namespace 'ml'" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("code", "hint"),
-    [
-        (404, "Correct the server in the kubeconfig."),
-        (410, "Try again."),
-        (418, "Check that this is a Kubernetes API server, and check its log."),
-        (429, "Try again later."),
-        (503, "Try again later."),
-    ],
-)
-def test_hint_is_to_try_again_only_if_that_may_help(code: int, hint: str) -> None:
-    assert str(error_for(Response(code, b""))).endswith(hint)
-
-
-def test_error_for_an_invalid_selector_quotes_the_server() -> None:
-    body = status(400, "unable to parse requirement: found '=', expected: identifier", "BadRequest")
-    error = error_for(Response(400, body), PodQuery("=a"))
-    assert "found '=', expected: identifier" in str(error)
-    assert "Correct the selector '=a'." in str(error)
-
-
-def test_error_for_rejected_credentials_names_their_source() -> None:
-    assert "kubeconfig /k, context 'dev'" in str(error_for(Response(401, status(401, "Unauthorized"))))
+    assert "selector 'app=a' in namespace 'ml' ('message of the server')" in str(error)
+    assert str(error).endswith(hint)
 
 
 def test_error_for_a_403_has_verb_scope_and_manifest() -> None:
@@ -174,35 +137,21 @@ def test_error_for_a_403_of_an_anonymous_user_says_that_no_credentials_were_acce
     assert error.manifest == ""
 
 
-@pytest.mark.parametrize(
-    ("user", "other"),
-    [
-        ("a/b", "a@c"),
-        ("system:serviceaccount:ml:x", "ml-x"),
-        ("alice@corp.com", "alice-corp.com"),
-        ("x" * 300, "x" * 301),
-    ],
-)
-def test_two_users_have_different_bindings(user: str, other: str) -> None:
-    names = [
-        list(yaml.safe_load_all(rbac_manifest(one, "ml")))[1]["metadata"]["name"] for one in (user, other)
-    ]
-    assert names[0] != names[1]
-    assert all(re.fullmatch("aioresolve-list-[A-Za-z0-9.-]{1,200}", name) for name in names)
+def test_two_users_have_different_bindings() -> None:
+    pairs = [("a/b", "a@c"), ("system:serviceaccount:ml:x", "ml-x"), ("x" * 300, "x" * 301)]
+    for users in pairs:
+        names = {list(yaml.safe_load_all(rbac_manifest(user, "ml")))[1]["metadata"]["name"] for user in users}
+        assert len(names) == 2
+        assert all(re.fullmatch("aioresolve-list-[A-Za-z0-9.-]{1,200}", name) for name in names)
 
 
 def test_manifest_to_list_leaves_the_objects_that_permit_to_watch_unchanged() -> None:
-    objects = [
-        list(yaml.safe_load_all(rbac_manifest("alice", "ml", verbs))) for verbs in (LIST_VERBS, WATCH_VERBS)
-    ]
-    (role, binding), (watch_role, watch_binding) = objects
-    assert role["metadata"]["name"] == "aioresolve-list"
-    assert watch_role["metadata"]["name"] == "aioresolve-list-watch"
+    (role, binding), (watch_role, watch_binding) = (
+        yaml.safe_load_all(rbac_manifest("alice", "ml", verbs)) for verbs in (LIST_VERBS, WATCH_VERBS)
+    )
+    assert role["metadata"]["name"] == binding["roleRef"]["name"] == "aioresolve-list"
+    assert watch_role["metadata"]["name"] == watch_binding["roleRef"]["name"] == "aioresolve-list-watch"
     assert binding["metadata"]["name"] != watch_binding["metadata"]["name"]
-    assert [one["roleRef"]["name"] for one in (binding, watch_binding)] == [
-        "aioresolve-list",
-        "aioresolve-list-watch",
-    ]
 
 
 def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
@@ -214,7 +163,6 @@ def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
     ("message", "denial"),
     [
         ("no user name", None),
-        ('User "a" cannot', Denial("a", "", "")),
         (
             'pods is forbidden: User "a" cannot list resource "pods" in API group "" in the namespace "ml"',
             Denial("a", "list", "pods"),
@@ -224,7 +172,6 @@ def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
             'users "b" is forbidden: User "a" cannot impersonate resource "users" in API group ""',
             Denial("a", "impersonate", "users"),
         ),
-        (r'User "CORP\\alice" cannot list resource "pods"', Denial("CORP\\alice", "list", "pods")),
         (
             r'User "a\"b\tc\x7f\u00ad\U000e0001" cannot list resource "pods"',
             Denial('a"b\tc\x7f\u00ad\U000e0001', "list", "pods"),
@@ -233,37 +180,24 @@ def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
             r'User "\xff\ud800\U00110000\q" cannot list resource "pods"',
             Denial(r"\xff\ud800\U00110000\q", "list", "pods"),
         ),
-        (
-            r'User "\x80\udfff\ue000\U0010ffff" cannot list resource "pods"',
-            Denial(r"\x80\udfff" + "\ue000\U0010ffff", "list", "pods"),
-        ),
     ],
 )
 def test_denial_is_read_from_the_message_of_a_403(message: str, denial: Denial | None) -> None:
     assert parse_denial(message) == denial
 
 
-@pytest.mark.parametrize(
-    ("denied", "hint"),
-    [
-        (
-            'impersonate resource "users"',
-            "Remove the impersonation (`as` in the kubeconfig, or `impersonate=`)",
-        ),
+def test_error_for_a_403_for_something_else_than_reading_pods_quotes_the_server() -> None:
+    for denied, hint in (
+        ('impersonate resource "users"', "Remove the impersonation (`as` in the kubeconfig, or"),
         ('list resource "widgets"', "Have a cluster administrator grant user 'limited' that permission."),
-        ('deletecollection resource "pods"', "Have a cluster administrator grant user 'limited'"),
-    ],
-)
-def test_error_for_a_403_for_something_else_than_reading_pods_quotes_the_server(
-    denied: str, hint: str
-) -> None:
-    message = f'it is forbidden: User "limited" cannot {denied} in API group "" at the cluster scope'
-    error = error_for(Response(403, status(403, message)))
-    assert isinstance(error, ForbiddenError)
-    assert message in str(error)
-    assert "may not" not in str(error)
-    assert hint in str(error)
-    assert error.manifest == ""
+    ):
+        message = f'it is forbidden: User "limited" cannot {denied} in API group "" at the cluster scope'
+        error = error_for(Response(403, status(403, message)))
+        assert isinstance(error, ForbiddenError)
+        assert message in str(error)
+        assert "may not" not in str(error)
+        assert hint in str(error)
+        assert error.manifest == ""
 
 
 def test_error_for_a_403_that_names_no_user_quotes_the_server() -> None:
@@ -273,38 +207,23 @@ def test_error_for_a_403_that_names_no_user_quotes_the_server() -> None:
     assert "no credentials were accepted" not in str(error)
 
 
-def test_manifest_has_the_user_name_without_escapes() -> None:
-    message = r'pods is forbidden: User "CORP\\alice" cannot list resource "pods" in API group ""'
-    error = error_for(Response(403, status(403, message)))
-    assert isinstance(error, ForbiddenError)
-    _, binding = yaml.safe_load_all(error.manifest)
-    assert binding["subjects"][0]["name"] == r"CORP\alice"
-
-
-@pytest.mark.parametrize(
-    ("response", "seconds"),
-    [
-        (Response(429, status(429, "busy"), retry_after=7.0), 7.0),
-        (Response(429, status(429, "busy", retryAfterSeconds=3)), 3.0),
-        (Response(429, status(429, "busy", retryAfterSeconds=3), retry_after=0.0), 0.0),
-        (Response(429, status(429, "busy", retryAfterSeconds=int("9" * 400))), float("inf")),
-        (Response(429, status(429, "busy", retryAfterSeconds="soon")), None),
-        (Response(429, status(429, "busy")), None),
+def test_retry_after_is_read_from_the_header_or_else_from_the_status_object() -> None:
+    body = status(429, "busy", retryAfterSeconds=3)
+    for response, seconds in (
+        (Response(429, body), 3.0),
+        (Response(429, body, retry_after=0.0), 0.0),
         (Response(429, b"busy"), None),
-    ],
-)
-def test_retry_after_is_read_from_the_header_or_else_from_the_status_object(
-    response: Response, seconds: float | None
-) -> None:
-    error = error_for(response)
-    assert isinstance(error, APIError)
-    assert error.retry_after == seconds
+    ):
+        error = error_for(response)
+        assert isinstance(error, APIError)
+        assert error.retry_after == seconds
 
 
 def test_redirect_is_an_error_that_names_its_location() -> None:
-    error = error_for(Response(302, b"", location="https://elsewhere.example"))
-    assert isinstance(error, ProtocolError)
-    assert "redirects selector 'app=a' in namespace 'ml' to https://elsewhere.example" in str(error)
+    for code in (300, 399):
+        error = error_for(Response(code, b"", location="https://elsewhere.example"))
+        assert isinstance(error, ProtocolError)
+        assert "redirects selector 'app=a' in namespace 'ml' to https://elsewhere.example" in str(error)
     assert "in namespace 'ml' to nowhere;" in str(error_for(Response(302, b"")))
 
 
@@ -312,22 +231,20 @@ def test_server_that_gives_no_reason_for_a_400_may_expect_https() -> None:
     error = error_for(Response(400, b"Client sent an HTTP request to an HTTPS server."))
     assert isinstance(error, ProtocolError)
     assert str(error).endswith("and whether it expects https.")
-    page = error_for(Response(400, b""), PodQuery("app=a").page(500, "token"))
-    assert is_expired(page)
 
 
-@pytest.mark.parametrize("code", [400, 410])
-def test_watch_that_cannot_be_resumed_is_expired(code: int) -> None:
+def test_watch_that_cannot_be_resumed_is_expired() -> None:
     query = PodQuery("app=a", "ml")
-    response = Response(code, status(code, "too old resource version", "Expired"))
-    for error in (
-        error_from_watch_response(response, query, host=HOST, source="a file"),
-        error_from_watch_event(Status("too old", "Expired", code), query, host=HOST, source="a file"),
-    ):
-        assert is_expired(error)
-        assert isinstance(error, APIError)
-        assert (error.status, error.reason, error.retryable) == (code, "Expired", False)
-        assert "so the pods are listed again" in str(error)
+    for code in (400, 410):
+        response = Response(code, status(code, "too old resource version", "Expired"))
+        for error in (
+            error_from_watch_response(response, query, host=HOST, source="a file"),
+            error_from_watch_event(Status("too old", "Expired", code), query, host=HOST, source="a file"),
+        ):
+            assert is_expired(error)
+            assert isinstance(error, APIError)
+            assert (error.status, error.reason, error.retryable) == (code, "Expired", False)
+            assert "so the pods are listed again" in str(error)
 
 
 def test_error_for_a_watch_that_is_denied_has_both_verbs() -> None:
@@ -339,9 +256,9 @@ def test_error_for_a_watch_that_is_denied_has_both_verbs() -> None:
     assert "verbs: [list, watch]" in error.manifest
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>token</html>", b"[]", b'"x"', b"\xff", b"[" * 100_000])
-def test_body_that_is_not_a_status_object_is_not_quoted(body: bytes) -> None:
-    assert "no reason given" in str(error_for(Response(503, body)))
+def test_body_that_is_not_a_status_object_is_not_quoted() -> None:
+    for body in (b"", b"<html>token</html>", b"[]", b"\xff"):
+        assert "no reason given" in str(error_for(Response(503, body)))
 
 
 def test_long_message_of_the_server_is_truncated() -> None:

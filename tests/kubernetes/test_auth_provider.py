@@ -28,59 +28,49 @@ def provider(name: str, **config: str) -> AuthProvider:
     )
 
 
-def test_valid_oidc_token_is_the_bearer_token() -> None:
+def test_valid_oidc_token_is_the_bearer_token_until_it_expires() -> None:
     expires = int(time.time()) + HOUR
     token = id_token(exp=expires)
     assert identity_of(provider("oidc", id_token=token)) == Identity(f"Bearer {token}", expires=expires)
-
-
-def test_oidc_token_without_an_expiration_time_never_expires() -> None:
     assert identity_of(provider("oidc", id_token=id_token(sub="ada"))).expires is None
 
 
-def test_expired_oidc_token_is_reported_with_a_hint() -> None:
+def test_expired_or_missing_oidc_token_is_reported_with_a_hint() -> None:
     with pytest.raises(
         CredentialsError, match=r"the oidc entry: its token has expired\. Run any kubectl command"
     ):
         identity_of(provider("oidc", id_token=id_token(exp=1), refresh_token="r"))
-
-
-def test_missing_oidc_token_is_reported() -> None:
     with pytest.raises(CredentialsError, match="its token is missing"):
         identity_of(provider("oidc", refresh_token="r"))
 
 
-@pytest.mark.parametrize("token", ["hunter22", "a.hunter22.b", "a.aGk.b", "a.a.b", "ä.ä.ä", "a.W10.b"])
-def test_malformed_oidc_token_is_reported_and_not_shown(token: str) -> None:
-    with pytest.raises(ConfigurationError, match="its id-token is not a JSON Web Token") as caught:
-        identity_of(provider("oidc", id_token=token))
-    assert "hunter22" not in "".join(traceback.format_exception(caught.value))
+def test_malformed_oidc_token_is_reported_and_not_shown() -> None:
+    for token in ("hunter22", "a.hunter22.b", "ä.ä.ä", "a.W10.b"):
+        with pytest.raises(ConfigurationError, match="its id-token is not a JSON Web Token") as caught:
+            identity_of(provider("oidc", id_token=token))
+        assert "hunter22" not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("name", ["azure", "openstack"])
-def test_provider_that_kubectl_does_not_support_is_reported_with_a_hint(name: str) -> None:
+def test_provider_that_kubectl_does_not_support_is_reported_with_a_hint() -> None:
     with pytest.raises(
-        ConfigurationError, match=f"the {name} entry is not supported, and not by kubectl since 1.26"
+        ConfigurationError, match=r"the azure entry is not supported, and not by kubectl since 1\.26"
     ):
-        identity_of(provider(name))
+        identity_of(provider("azure"))
 
 
-def test_valid_google_token_is_used() -> None:
+def test_google_token_is_used_until_it_expires() -> None:
     good = provider("gcp", access_token="t", expiry="2100-01-01T00:00:00Z")
     assert identity_of(good) == Identity("Bearer t", expires=4102444800)
     assert google_command(good) is None
-
-
-def test_expired_google_token_is_reported_with_a_hint() -> None:
     with pytest.raises(CredentialsError, match=r"has expired\. Use the exec plugin gke-gcloud-auth-plugin"):
         identity_of(provider("gcp", access_token="t", expiry="2000-01-01T00:00:00Z"))
     with pytest.raises(ConfigurationError, match="its expiry is not an RFC 3339 time"):
         identity_of(provider("gcp", access_token="t", expiry="soon"))
 
 
-def google(path: Path, **config: str) -> AuthProvider:
+def google(path: Path) -> AuthProvider:
     keys = {"token_key": "{.credential.access_token}", "expiry_key": "{.credential.token_expiry}"}
-    return provider("gcp", cmd_path=str(path), cmd_args="config config-helper", **{**keys, **config})
+    return provider("gcp", cmd_path=str(path), cmd_args="config config-helper", **keys)
 
 
 async def test_google_command_provides_the_token(tmp_path: Path) -> None:
@@ -101,9 +91,7 @@ async def test_google_command_without_options_prints_the_token_at_the_keys_of_ku
     assert await command.identity() == Identity("Bearer t", expires=4102444800)
 
 
-@pytest.mark.parametrize(
-    "printed", ["hunter22", '{"credential": 5}', "{}", '{"credential": {"access_token": 5}}']
-)
+@pytest.mark.parametrize("printed", ["hunter22", '{"credential": {"access_token": 5}}'])
 async def test_google_command_without_a_token_is_reported_without_its_output(
     tmp_path: Path, printed: str
 ) -> None:

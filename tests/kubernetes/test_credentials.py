@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import json
 import logging
-import os
 import ssl
-import sys
 import time
-import traceback
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import anyio
-import anyio.to_thread
-import psutil
 import pytest
 import trustme
 
-from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError, TLSError
+from aioresolve.errors import ConfigurationError, CredentialsError, DeadlineExceededError, TLSError
+from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.api.client import AiohttpTransport
-from aioresolve.kubernetes.auth import Connection, CredentialCache, ExecutableLocation, validate_location
+from aioresolve.kubernetes.auth import Connection, CredentialCache
 from aioresolve.kubernetes.auth.connection import PLUGIN_PERIOD, ROTATION_PERIOD, Trust
 from aioresolve.testing import pod
 
@@ -71,10 +65,8 @@ async def connect_as(user: dict[str, Any], folder: Path, **cluster: Any) -> Conn
     ("user", "authorization"),
     [
         ({}, None),
-        ({"token": "t"}, "Bearer t"),
         ({"token": " t\n"}, "Bearer t"),
         ({"tokenFile": "token"}, "Bearer from-file"),
-        ({"tokenFile": "token", "token": "t"}, "Bearer from-file"),
         ({"tokenFile": "none", "token": "t"}, "Bearer t"),
         ({"username": "ada", "password": "pä:ss"}, "Basic " + base64_of("ada:pä:ss".encode())),
         ({"username": "ada"}, "Basic " + base64_of(b"ada:")),
@@ -88,14 +80,6 @@ async def test_credentials_of_a_user_become_a_header(
     assert headers == ({} if authorization is None else {"Authorization": authorization})
 
 
-async def test_valid_oidc_token_is_sent(tmp_path: Path) -> None:
-    token = id_token(exp=4102444800)
-    connection = await connect_as(
-        {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}, tmp_path
-    )
-    assert await bearer_of(connection) == token
-
-
 async def test_expired_oidc_token_is_reported_and_its_successor_used(tmp_path: Path) -> None:
     def user(token: str) -> dict[str, Any]:
         return {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
@@ -103,6 +87,7 @@ async def test_expired_oidc_token_is_reported_and_its_successor_used(tmp_path: P
     with pytest.raises(CredentialsError, match=r"has expired\. Run any kubectl command"):
         await connect_as(user(id_token(exp=1)), tmp_path)
     connection = await connect_as(user(id_token(exp=4102444800)), tmp_path)
+    assert await bearer_of(connection) == id_token(exp=4102444800)
     write_file(tmp_path / "config", kubeconfig(user(id_token(exp=4102444801))))
     assert await connection.renew(await connection.headers())
     assert await bearer_of(connection) == id_token(exp=4102444801)
@@ -137,66 +122,31 @@ async def test_impersonation_and_compression_become_headers_of_each_request(tmp_
     ]
 
 
-@pytest.mark.parametrize("content", [None, "", " \n"])
-async def test_token_is_used_while_the_token_file_is_missing_or_empty(
-    tmp_path: Path, content: str | None
-) -> None:
-    if content is not None:
-        (tmp_path / "token").write_text(content)
-    connection = await connect_as({"token": "inline", "tokenFile": "token"}, tmp_path)
-    assert await bearer_of(connection) == "inline"
-    (tmp_path / "token").write_text("from-file\n")
-    await connection.renew(await connection.headers())
-    assert await bearer_of(connection) == "from-file"
-
-
-@pytest.mark.parametrize("content", [None, "", "a\nb"], ids=["missing", "empty", "malformed"])
-async def test_last_token_of_the_file_is_kept_although_there_is_another_token(
-    tmp_path: Path, content: str | None
-) -> None:
+async def test_token_in_the_kubeconfig_is_used_until_the_token_file_had_one(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text("from-file")
-    connection = await connect_as({"token": "inline", "tokenFile": "token"}, tmp_path)
-    assert await bearer_of(connection) == "from-file"
-    if content is None:
-        file.unlink()
-    else:
-        file.write_text(content)
-    await connection.renew(await connection.headers())
-    assert await bearer_of(connection) == "from-file"
-    file.write_text("renewed")
-    await connection.renew(await connection.headers())
-    assert await bearer_of(connection) == "renewed"
+    user = {"token": "inline", "tokenFile": "token"}
+    connection = await connect_as(user, tmp_path)
 
+    async def renewed() -> str | None:
+        await connection.renew(await connection.headers())
+        return await bearer_of(connection)
 
-async def test_malformed_token_file_is_an_error_although_there_is_a_token(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("hunter22\nhunter22")
-    with pytest.raises(ConfigurationError, match=r"tokenFile .*/token contains a line break") as caught:
-        await connect_as({"token": "inline", "tokenFile": "token"}, tmp_path)
-    assert "hunter22" not in str(caught.value)
-
-
-async def test_path_with_a_null_character_in_a_kubeconfig_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"user 'dev': tokenFile .* cannot be read: the path contains"
+    assert await bearer_of(connection) == "inline"
+    for content, token in (
+        (" \n", "inline"),
+        ("from-file\n", "from-file"),
+        ("", "from-file"),
+        ("a\nb", "from-file"),
+        ("renewed", "renewed"),
     ):
-        await connect_as({"tokenFile": "a\0b"}, tmp_path)
-
-
-async def test_scheme_of_the_server_may_be_in_upper_case(tmp_path: Path) -> None:
-    authority = trustme.CA().cert_pem.bytes()
-    connection = await connect_as(
-        {"token": "t"},
-        tmp_path,
-        server="HTTPS://10.0.0.1",
-        **{"certificate-authority-data": base64_of(authority)},
-    )
-    assert connection.server == "https://10.0.0.1"
-    assert await connection.headers() == {"Authorization": "Bearer t"}
-    context = await connection.ssl_context()
-    assert context is not None
-    assert context.cert_store_stats()["x509_ca"] == 1
-    assert (await connect_as({"token": "t"}, tmp_path, server="HTTP://10.0.0.1")).server == "http://10.0.0.1"
+        file.write_text(content)
+        assert await renewed() == token
+    file.unlink()
+    assert await renewed() == "renewed"
+    file.write_text("hunter22\nhunter22")
+    with pytest.raises(ConfigurationError, match=r"tokenFile .*/token contains a line break") as caught:
+        await connect_as(user, tmp_path)
+    assert "hunter22" not in str(caught.value)
 
 
 async def test_no_credentials_are_sent_over_plain_http(tmp_path: Path) -> None:
@@ -213,7 +163,6 @@ async def test_no_credentials_are_sent_over_plain_http(tmp_path: Path) -> None:
         ({"tokenFile": "none"}, "user 'dev': tokenFile {}/none cannot be read: No such file"),
         ({"tokenFile": "empty"}, "user 'dev': tokenFile {}/empty is empty"),
         ({"token": "hunter22\nX: y"}, "user 'dev': token contains a line break"),
-        ({"token": "hunter22 ä"}, "user 'dev': token contains a line break, a space or another character"),
         (
             {"client-certificate": "none", "client-key": "none"},
             "client-certificate {}/none cannot be read: No such",
@@ -239,13 +188,8 @@ async def test_proxy_of_the_cluster_comes_before_that_of_the_environment(
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://env:3128")
     assert (await connect_as({}, tmp_path)).proxy == "http://env:3128"
-    assert (await connect_as({}, tmp_path, **{"proxy-url": "http://own:1"})).proxy == "http://own:1"
     monkeypatch.setenv("NO_PROXY", "10.0.0.0/8")
     assert (await connect_as({}, tmp_path)).proxy is None
-    assert (await connect_as({}, tmp_path, **{"proxy-url": "http://own:1"})).proxy == "http://own:1"
-
-
-async def test_no_repr_shows_the_password_of_a_proxy(tmp_path: Path) -> None:
     connection = await connect_as({}, tmp_path, **{"proxy-url": "http://me:hunter22@own:1"})
     assert connection.proxy == "http://me:hunter22@own:1"
     assert repr(connection) == (
@@ -342,11 +286,8 @@ async def test_resolver_recovers_when_the_authority_of_the_server_is_replaced(tm
                     break
 
 
-@pytest.mark.parametrize("kind", ["token", "plugin"])
-async def test_replaced_authority_in_the_kubeconfig_is_used(tmp_path: Path, kind: str) -> None:
-    user = {"token": "t"}
-    if kind == "plugin":
-        user = exec_user(write_plugin(tmp_path, 'credential({"token": "t"})'))
+async def test_replaced_authority_in_the_kubeconfig_is_used(tmp_path: Path) -> None:
+    user = exec_user(write_plugin(tmp_path, 'credential({"token": "t"})'))
 
     def write() -> None:
         authority = base64_of(trustme.CA().cert_pem.bytes())
@@ -392,18 +333,10 @@ async def test_error_for_a_key_of_another_certificate_names_both_places(tmp_path
 # After a 401
 
 
-async def test_replaced_token_in_the_kubeconfig_is_used(tmp_path: Path) -> None:
+async def test_replaced_token_in_the_kubeconfig_is_read_once_after_a_rejection(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     rejected = await connection.headers()
     assert not await connection.renew(rejected)
-    write_file(tmp_path / "config", kubeconfig({"token": "new"}))
-    assert await connection.renew(rejected)
-    assert await bearer_of(connection) == "new"
-
-
-async def test_token_that_is_already_renewed_is_not_renewed_again(tmp_path: Path) -> None:
-    connection = await connect_as({"token": "old"}, tmp_path)
-    rejected = await connection.headers()
     write_file(tmp_path / "config", kubeconfig({"token": "new"}))
     assert await connection.renew(rejected)
     write_file(tmp_path / "config", kubeconfig({"token": "newer"}))
@@ -411,15 +344,11 @@ async def test_token_that_is_already_renewed_is_not_renewed_again(tmp_path: Path
     assert await bearer_of(connection) == "new"
 
 
-async def test_token_for_another_server_is_not_sent(tmp_path: Path) -> None:
+async def test_server_and_context_do_not_change_after_the_start(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     write_file(tmp_path / "config", kubeconfig({"token": "other"}, server="https://10.9.9.9"))
     assert not await connection.renew(await connection.headers())
     assert await bearer_of(connection) == "old"
-
-
-async def test_context_does_not_change_after_the_start(tmp_path: Path) -> None:
-    connection = await connect_as({"token": "old"}, tmp_path)
     config = kubeconfig({"token": "new"})
     config["contexts"].append({"name": "other", "context": {"cluster": "dev"}})
     write_file(tmp_path / "config", {**config, "current-context": "other"})
@@ -436,6 +365,8 @@ async def test_plugin_runs_once_and_only_when_its_credentials_are_needed(tmp_pat
     assert runs_of(path) == 0
     assert [await bearer_of(connection) for _ in range(3)] == ["t"] * 3
     assert runs_of(path) == 1
+    assert not await connection.renew(await connection.headers())
+    assert runs_of(path) == 2
 
 
 async def test_cache_keeps_the_credentials_of_a_plugin_for_the_next_connection(tmp_path: Path) -> None:
@@ -447,7 +378,6 @@ async def test_cache_keeps_the_credentials_of_a_plugin_for_the_next_connection(t
     write_file(config, kubeconfig(exec_user(path, args=["other"])))
     assert await bearer_of(await connect(config, cache=cache)) == "t2"
     assert await bearer_of(await connect(config, cache=CredentialCache())) == "t3"
-    assert repr(cache) == "<CredentialCache of 1 plugins>"
 
 
 async def test_plugin_runs_again_when_its_credentials_expire(
@@ -464,18 +394,9 @@ async def test_plugin_runs_again_when_its_credentials_expire(
     assert [await bearer_of(connection) for _ in range(2)] == ["t2", "t2"]
 
 
-@pytest.mark.parametrize("expires", ["now", "2000-01-01T00:00:00Z", "0001-01-01T00:00:00Z"])
-async def test_call_runs_a_plugin_once_even_if_its_credentials_expire_at_once(
-    tmp_path: Path, expires: str
-) -> None:
+async def test_call_runs_a_plugin_once_even_if_its_credentials_have_expired(tmp_path: Path) -> None:
     path = write_plugin(
-        tmp_path,
-        f"""
-expires = {expires!r}
-if expires == "now":
-    expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 5))
-credential({{"token": "{TOKEN}", "expirationTimestamp": expires}})
-""",
+        tmp_path, f'credential({{"token": "{TOKEN}", "expirationTimestamp": "2000-01-01T00:00:00Z"}})'
     )
     pods = [pod(f"train-{number}", namespace="ml", labels=TRAIN) for number in range(3)]
     with run_loopback(tmp_path, *pods) as loopback:
@@ -487,24 +408,6 @@ credential({{"token": "{TOKEN}", "expirationTimestamp": expires}})
         assert spec.num_tasks("worker") == 12
         assert len(loopback.requests) >= 4
     assert runs_of(path) == 1
-
-
-async def test_ten_concurrent_rejections_run_the_plugin_once(tmp_path: Path) -> None:
-    path = write_plugin(tmp_path, 'credential({"token": f"t{runs}"})')
-    connection = await connect_as(exec_user(path), tmp_path)
-    rejected = await connection.headers()
-    assert await asyncio.gather(*(connection.renew(rejected) for _ in range(10))) == [True] * 10
-    assert runs_of(path) == 2
-    assert await connection.renew(rejected)
-    assert runs_of(path) == 2
-    assert await bearer_of(connection) == "t2"
-
-
-async def test_unchanged_credentials_of_a_plugin_are_not_worth_a_retry(tmp_path: Path) -> None:
-    path = write_plugin(tmp_path, 'credential({"token": "t"})')
-    connection = await connect_as(exec_user(path), tmp_path)
-    assert not await connection.renew(await connection.headers())
-    assert runs_of(path) == 2
 
 
 async def test_certificate_of_a_plugin_is_used_and_renewed(tmp_path: Path) -> None:
@@ -528,39 +431,22 @@ credential({{"clientCertificateData": read("chain"), "clientKeyData": read("key"
     assert await connection.renew({})
     assert await connection.ssl_context() is not before
     assert runs_of(path) == 2
-
-
-async def test_error_for_an_invalid_certificate_of_a_plugin_names_the_plugin(tmp_path: Path) -> None:
-    path = write_plugin(
-        tmp_path, 'credential({"clientCertificateData": "hunter22", "clientKeyData": "hunter22"})'
-    )
-    connection = await connect_as(exec_user(path), tmp_path)
+    write_file(tmp_path / "chain3", "hunter22")
+    write_file(tmp_path / "key3", "hunter22")
+    assert await connection.renew({})
     with pytest.raises(ConfigurationError, match="the client certificate of the plugin 'plugin'") as caught:
         await connection.ssl_context()
-    assert "hunter22" not in "".join(traceback.format_exception(caught.value))
+    assert "hunter22" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"token": "own"},
-        {"tokenFile": "token"},
-        {"username": "own"},
-        {"client-certificate": "c", "client-key": "k"},
-    ],
-)
-async def test_static_credentials_come_before_a_plugin(tmp_path: Path, own: dict[str, Any]) -> None:
+async def test_static_credentials_come_before_a_plugin(tmp_path: Path) -> None:
     for name in ("token", "c", "k"):
         write_file(tmp_path / name, "own")
     path = write_plugin(tmp_path, 'credential({"token": "t"})')
-    connection = await connect_as({**exec_user(path), **own}, tmp_path)
-    await connection.headers()
+    certificate = {"client-certificate": "c", "client-key": "k"}
+    for own in ({"token": "own"}, {"tokenFile": "token"}, {"username": "own"}, certificate):
+        await (await connect_as({**exec_user(path), **own}, tmp_path)).headers()
     assert runs_of(path) == 0
-
-
-async def test_command_next_to_the_kubeconfig_is_found(tmp_path: Path) -> None:
-    write_plugin(tmp_path, 'credential({"token": "t"})')
-    assert await bearer_of(await connect_as(exec_user("./plugin"), tmp_path)) == "t"
 
 
 async def test_google_command_runs_once_and_again_after_a_rejection(tmp_path: Path) -> None:
@@ -574,105 +460,10 @@ async def test_google_command_runs_once_and_again_after_a_rejection(tmp_path: Pa
     assert await bearer_of(connection) == "t2"
 
 
-async def test_slow_plugin_is_killed_at_the_deadline(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    path = write_plugin(
-        tmp_path, f"open({str(fifo)!r}, 'w').write(str(os.getpid()))\nimport signal\nsignal.pause()"
-    )
-    connection = await connect_as(exec_user(path), tmp_path)
-    task = asyncio.create_task(connection.headers())
-    with anyio.fail_after(60):
-        pid = int(await anyio.to_thread.run_sync(fifo.read_text, abandon_on_cancel=True))
-    assert psutil.pid_exists(pid)
-    task.cancel()
-    await asyncio.wait([task])
-    assert not psutil.pid_exists(pid)
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        'print("hunter22")',
-        'credential({"token": "hunter22 "+ "x"})',
-        'credential({"token": "hunter22"}, kind="Pod")',
-        'credential({"token": "hunter22", "expirationTimestamp": "never"})',
-        'print("hunter22"); sys.exit(2)',
-        'print("x" * 2_000_000 + "hunter22")',
-    ],
-)
-async def test_no_error_of_a_plugin_shows_its_output(tmp_path: Path, code: str) -> None:
-    user = exec_user(
-        write_plugin(tmp_path, code), args=["hunter22"], env=[{"name": "A", "value": "hunter22"}]
-    )
-    connection = await connect_as(user, tmp_path)
-    with pytest.raises(ResolveError) as caught:
-        await connection.headers()
-    shown = (
-        "".join(traceback.format_exception(caught.value)) + repr(connection) + repr(caught.value.__context__)
-    )
-    assert "hunter22" not in shown
-    assert f"kubeconfig {tmp_path}/config, user 'dev'" in shown
-
-
-# Arguments
-
-
-class KubernetesExecutableLocation(enum.Enum):
-    """A copy of TensorFlow's enum."""
-
-    WITHIN_CLUSTER = 0
-    OFF_CLUSTER = 1
-
-
-@pytest.mark.parametrize(
-    ("given", "location"),
-    [
-        (None, None),
-        ("WITHIN_CLUSTER", ExecutableLocation.WITHIN_CLUSTER),
-        (ExecutableLocation.OFF_CLUSTER, ExecutableLocation.OFF_CLUSTER),
-        (KubernetesExecutableLocation.OFF_CLUSTER, ExecutableLocation.OFF_CLUSTER),
-    ],
-)
-def test_location_may_be_ours_or_that_of_tensorflow_or_a_string(
-    given: object, location: ExecutableLocation | None
-) -> None:
-    assert validate_location(given) is location
-
-
-@pytest.mark.parametrize("given", ["within_cluster", "", 0, 1, True, object, ssl.CERT_NONE])
-def test_error_for_an_unknown_location_lists_the_known_ones(given: object) -> None:
-    with pytest.raises(ValueError, match=r"executable_location=.*Pass ExecutableLocation\.WITHIN_CLUSTER"):
-        validate_location(given)
-
-
-@pytest.mark.parametrize("arguments", [{"kubeconfig": "x"}, {"context": "x"}])
-def test_location_that_contradicts_the_kubeconfig_is_rejected(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="WITHIN_CLUSTER uses only the service account of the pod"):
-        validate_location("WITHIN_CLUSTER", **arguments)
-    validate_location("OFF_CLUSTER", **arguments)
-
-
-@pytest.mark.parametrize("given", ["", [], [""], 5, [5], b"x", {"a": "b"}])
-def test_invalid_path_of_a_kubeconfig_is_rejected(given: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"kubeconfig=.*Pass a path"):
-        validate_location(None, kubeconfig=given)
-
-
-@pytest.mark.parametrize("given", ["", 5])
-def test_invalid_context_is_rejected(given: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"context=.*Pass the name of a context"):
-        validate_location(None, context=given)
-
-
-def test_reading_a_kubeconfig_imports_no_client(tmp_path: Path) -> None:
-    """Every short command reads one, and kubernetes_asyncio alone takes two seconds to import."""
-    code = """
-import sys
-import aioresolve.kubernetes.auth.discovery as discovery
-heavy = {"yaml", "kubernetes_asyncio", "kubernetes", "google", "grpc", "tensorflow"} & set(sys.modules)
-assert not heavy, heavy
-"""
-    import subprocess
-
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+async def test_error_at_the_deadline_names_the_credentials_that_are_waited_for(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "config", kubeconfig(exec_user(write_plugin(tmp_path, "time.sleep(600)"))))
+    resolver = KubernetesClusterResolver({"worker": ["app=t"]}, kubeconfig=path)
+    with pytest.raises(DeadlineExceededError) as caught:
+        await resolver.cluster_spec(timeout=0.5)
+    assert "the credentials of kubeconfig" in caught.value.missing["selector 'app=t' in all namespaces"]
+    assert caught.value.reached == {}

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import aioresolve
 from aioresolve import CONTEXT_NAMESPACE, Check
@@ -30,7 +32,6 @@ from .kubeconfigs import (
     isolate,
     kubeconfig,
     write_file,
-    write_plugin,
 )
 from .loopback import TOKEN, TRAIN, Loopback, point_kubeconfig_to
 from .peers import connect_proxy, never_respond, peer, responder
@@ -130,36 +131,17 @@ async def test_broken_plugin_leaves_the_way_to_the_server_checked(loopback: Loop
     assert names(checks, "ok") == ["configuration", "server name", "TCP", "TLS"]
     assert "no-such-plugin" in checks["credentials"].found
 
-    plugin = write_plugin(tmp_path, f'credential({{"token": {TOKEN!r}}})')
-    document["users"][0]["user"] = exec_user(plugin)
-    loopback.kubeconfig.write_text(json.dumps(document))
-    checks = await diagnose(loopback)
-    assert checks["credentials"].found == "user 'loopback': exec plugin 'plugin'"
-    assert checks["authentication"].result == "ok"
 
-
-@pytest.mark.parametrize(
-    ("user", "found"),
-    [
-        ({"token": "a-token"}, "user 'dev': token"),
-        ({"username": "ada", "password": "hunter22"}, "user 'dev': user name and password"),
-        ({"token": "a-token", "as": "eve"}, "user 'dev': token, acting as 'eve'"),
-        ({"token": id_token(exp=4102444800)}, "user 'dev': token, valid until 2100-01-01T00:00:00Z"),
-        ({"token": id_token(exp=0)}, "user 'dev': token, expired at 1970-01-01T00:00:00Z"),
-        ({"token": id_token(exp=1e300)}, "user 'dev': token"),
-        ({}, "user 'dev': no credentials: requests are anonymous"),
-    ],
-    ids=str,
-)
-async def test_kind_and_expiry_of_credentials_are_shown(
-    tmp_path: Path, port: int, user: dict[str, str], found: str
-) -> None:
-    path = write_file(tmp_path / "config", kubeconfig(user, server=f"https://127.0.0.1:{port}"))
-    resolver = KubernetesClusterResolver({"worker": "app=train"}, kubeconfig=path)
-    checks = {check.name: check for check in await aioresolve.doctor(resolver)}
-    assert checks["credentials"].found == found
-    expected = "failed" if "expired" in found else "warning" if "anonymous" in found else "ok"
-    assert checks["credentials"].result == expected
+async def test_kind_and_expiry_of_credentials_are_shown(tmp_path: Path, port: int) -> None:
+    for user, result, found in (
+        ({"token": id_token(exp=4102444800)}, "ok", "token, valid until 2100-01-01T00:00:00Z"),
+        ({"token": id_token(exp=0)}, "failed", "token, expired at 1970-01-01T00:00:00Z"),
+        ({}, "warning", "no credentials: requests are anonymous"),
+    ):
+        path = write_file(tmp_path / "config", kubeconfig(user, server=f"https://127.0.0.1:{port}"))
+        resolver = KubernetesClusterResolver({"worker": "app=train"}, kubeconfig=path)
+        check = {check.name: check for check in await aioresolve.doctor(resolver)}["credentials"]
+        assert (check.result, check.found) == (result, f"user 'dev': {found}")
 
 
 async def test_expiry_of_a_client_certificate_is_shown(loopback: Loopback, tmp_path: Path) -> None:
@@ -187,7 +169,12 @@ async def test_service_account_of_a_pod_is_shown(
 # The way to the API server
 
 
-async def test_unknown_name_of_the_server(loopback: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_of_the_first_hop_is_looked_up(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loopback.edit_kubeconfig(server=f"https://localhost:{loopback.server.port}")
+    assert (await diagnose(loopback))["server name"].found.startswith("'localhost' of the API server is ")
+
     def look_up(host: str, *_: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -200,18 +187,6 @@ async def test_unknown_name_of_the_server(loopback: Loopback, monkeypatch: pytes
     )
     assert remedy(checks["server name"]) == "Correct the server in the kubeconfig, or check the DNS."
     assert checks["credentials"].result == "ok"
-
-
-async def test_name_of_the_first_hop_is_looked_up(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loopback.edit_kubeconfig(server=f"https://localhost:{loopback.server.port}")
-    assert (await diagnose(loopback))["server name"].found.startswith("'localhost' of the API server is ")
-
-    def look_up(host: str, *_: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(tcp, "_addresses", look_up)
     loopback.edit_kubeconfig(proxy_url="http://proxy.example:3128")
     check = (await diagnose(loopback))["server name"]
     assert check.found == "the name 'proxy.example' of the proxy was not found: Name or service not known"
@@ -224,8 +199,6 @@ async def test_closed_port(loopback: Loopback, port: int) -> None:
     assert names(checks, "failed") == ["TCP"]
     assert checks["TCP"].found == f"no TCP connection to 127.0.0.1:{port}: Connection refused"
     assert "the server runs" in remedy(checks["TCP"])
-    loopback.edit_kubeconfig(server=loopback.server.url)
-    assert (await diagnose(loopback))["TCP"].result == "ok"
 
 
 @pytest.mark.slow
@@ -239,11 +212,7 @@ async def test_server_that_accepts_and_hangs(loopback: Loopback) -> None:
     assert names(checks, "ok") == ["configuration", "credentials", "server name", "TCP"]
 
 
-@pytest.mark.slow
-async def test_server_that_hangs_after_the_handshake(loopback: Loopback) -> None:
-    loopback.server.inject(Hang(), match=lambda request: request.path == "/version")
-    checks = await diagnose(loopback, check_timeout=3.0)
-    assert (names(checks, "failed"), names(checks, "ok")) == (["API server"], CONNECTION)
+FAILURE = b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"
 
 
 def certificate_server(
@@ -256,7 +225,6 @@ def certificate_server(
 
 
 async def test_certificate_of_another_authority(loopback: Loopback) -> None:
-    good = json.loads(loopback.kubeconfig.read_text())["clusters"][0]["cluster"]["certificate-authority-data"]
     loopback.edit_kubeconfig(certificate_authority_data=base64_of(CertificateAuthority().pem.encode()))
     checks = await diagnose(loopback)
     assert names(checks, "failed") == ["TLS"]
@@ -264,8 +232,6 @@ async def test_certificate_of_another_authority(loopback: Loopback) -> None:
     assert found.startswith(f"the certificate of {loopback.server.url} was not accepted: ")
     assert "certificate chain (it is for localhost, 127.0.0.1, ::1, valid until" in found
     assert "Correct certificate-authority" in remedy(checks["TLS"])
-    loopback.edit_kubeconfig(certificate_authority_data=good)
-    assert (await diagnose(loopback))["TLS"].result == "ok"
 
 
 @pytest.mark.parametrize(
@@ -282,31 +248,30 @@ async def test_certificate_that_is_not_valid_at_this_time(loopback: Loopback, ye
     assert remedy(checks["TLS"]).startswith("Renew the certificate of the server")
 
 
-@pytest.mark.parametrize(("days", "result"), [(2, "warning"), (6.5, "warning"), (7.5, "ok")])
+@pytest.mark.parametrize(("days", "result"), [(6.5, "warning"), (7.5, "ok")])
 async def test_certificate_that_expires_within_a_week_is_a_warning(
     loopback: Loopback, days: float, result: str
 ) -> None:
     now = datetime.now(UTC)
     begins, ends = now - timedelta(days=1), now + timedelta(days=days)
     context, pem = certificate_server(trustme.CA(), "127.0.0.1", begins=begins, ends=ends)
-    with peer(responder(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"), context) as soon:
+    with peer(responder(FAILURE), context) as soon:
         point_kubeconfig_to(loopback, pem, soon)
         checks = await diagnose(loopback)
     assert checks["TLS"].result == result
     assert checks["API server"].found.endswith("returned status 500 ('no reason given')")
 
 
-@pytest.mark.slow
 async def test_certificate_of_another_host(loopback: Loopback) -> None:
     context, pem = certificate_server(trustme.CA(), "api.example")
-    with peer(never_respond, context) as other:
+    with peer(responder(FAILURE), context) as other:
         point_kubeconfig_to(loopback, pem, other)
         checks = await diagnose(loopback)
         assert "(it is for api.example, valid until" in checks["TLS"].found
         assert "tls-server-name" in remedy(checks["TLS"])
         loopback.edit_kubeconfig(tls_server_name="api.example")
-        checks = await diagnose(loopback, check_timeout=3.0)
-    assert (checks["TLS"].result, names(checks, "failed")) == ("ok", ["API server"])
+        checks = await diagnose(loopback)
+    assert checks["TLS"].result == "ok"
 
 
 async def test_server_that_requires_a_client_certificate(loopback: Loopback, tmp_path: Path) -> None:
@@ -317,7 +282,7 @@ async def test_server_that_requires_a_client_certificate(loopback: Loopback, tmp
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     chain, key = client_pair(authority)
     user = {"client-certificate-data": base64_of(chain), "client-key-data": base64_of(key)}
-    with peer(responder(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"), context) as strict:
+    with peer(responder(FAILURE), context) as strict:
         cluster = {"server": f"https://127.0.0.1:{strict}", "certificate-authority-data": base64_of(pem)}
         path = write_file(tmp_path / "config", kubeconfig(user, **cluster))
         checks = await diagnose(loopback, kubeconfig=path)
@@ -339,15 +304,6 @@ async def test_unverified_certificate_is_a_warning(loopback: Loopback) -> None:
     assert checks["TLS"].found.startswith("the certificate is not verified; it is for localhost")
 
 
-async def test_certificate_that_cannot_be_read_is_no_failure(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_checks, "read_certificate", lambda _: int("x"))
-    check = (await diagnose(loopback))["TLS"]
-    assert check.result == "ok"
-    assert check.found.startswith("established; the certificate cannot be described (invalid literal")
-
-
 async def test_server_without_tls(loopback: Loopback) -> None:
     def respond(connection: socket.socket) -> None:
         connection.recv(65536)
@@ -358,14 +314,11 @@ async def test_server_without_tls(loopback: Loopback) -> None:
         checks = await diagnose(loopback)
     assert names(checks, "failed") == ["TLS"]
     assert remedy(checks["TLS"]).startswith("Check that the port speaks https")
-    prefix = f"TLS with https://127.0.0.1:{plain} failed: "
-    assert checks["TLS"].found.startswith(prefix)
-    reason = checks["TLS"].found.removeprefix(prefix)
-    assert reason == reason.lower().replace("_", " ")
+    assert checks["TLS"].found.startswith(f"TLS with https://127.0.0.1:{plain} failed: ")
 
 
 async def test_server_of_plain_http_gets_no_credentials(loopback: Loopback) -> None:
-    with peer(responder(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n")) as plain:
+    with peer(responder(FAILURE)) as plain:
         loopback.edit_kubeconfig(server=f"http://127.0.0.1:{plain}")
         checks = await diagnose(loopback)
     assert checks["credentials"].found == "none are sent over plain http"
@@ -394,59 +347,52 @@ async def test_proxy_is_the_first_hop(loopback: Loopback, port: int) -> None:
     assert remedy(checks["TCP"]).startswith("Correct proxy-url in the kubeconfig")
 
 
-@pytest.mark.parametrize("status", [401, 403])
-async def test_server_that_hides_its_version_is_ok(loopback: Loopback, status: int) -> None:
-    loopback.server.inject(Answer(status), match=lambda request: request.path == "/version", times=None)
+async def test_server_that_hides_its_version_is_ok(loopback: Loopback) -> None:
+    loopback.server.inject(Answer(403), match=lambda request: request.path == "/version", times=None)
     check = (await diagnose(loopback))["API server"]
-    found = f"{loopback.server.url} responded; its version is unknown (status {status})"
+    found = f"{loopback.server.url} responded; its version is unknown (status 403)"
     assert (check.result, check.found) == ("ok", found)
 
 
-@pytest.mark.parametrize(
-    "page", [Answer(200, b"<html>Log in"), Answer(302, headers={"Location": "/login"}), Answer(404)]
-)
-async def test_server_that_is_no_api_server(loopback: Loopback, page: Answer) -> None:
-    loopback.server.inject(page, match=lambda request: request.path == "/version")
-    checks = await diagnose(loopback)
-    assert names(checks, "failed") == ["API server"]
-    assert "is not a Kubernetes API server" in checks["API server"].found
+async def test_server_that_is_no_api_server(loopback: Loopback) -> None:
+    for page in (Answer(200, b"<html>Log in"), Answer(302, headers={"Location": "/login"})):
+        loopback.server.inject(page, match=lambda request: request.path == "/version")
+        checks = await diagnose(loopback)
+        assert names(checks, "failed") == ["API server"]
+        assert "is not a Kubernetes API server" in checks["API server"].found
 
 
 @pytest.mark.parametrize(
     ("date", "result", "found"),
     [
-        ("Mon, 23 Nov 2026 12:00:00 GMT", "ok", "differs from that of the server by 0 s"),
         ("Mon, 23 Nov 2026 12:00:00 -0000", "ok", "differs from that of the server by 0 s"),
         ("Mon, 23 Nov 2026 12:01:00 GMT", "ok", "differs from that of the server by 59 s"),
-        ("Mon, 23 Nov 2026 11:59:00 GMT", "ok", "differs from that of the server by 59 s"),
         ("Mon, 23 Nov 2026 12:01:01 GMT", "failed", "of this machine is 61 s behind that of the server"),
         ("Mon, 23 Nov 2026 11:58:59 GMT", "failed", "of this machine is 61 s ahead of that of the server"),
         ("today", "skipped", "the server does not report its time"),
-        (None, "skipped", "the server does not report its time"),
     ],
 )
-async def test_clocks_may_differ_by_a_minute(date: str | None, result: str, found: str) -> None:
+async def test_clocks_may_differ_by_a_minute(date: str, result: str, found: str) -> None:
     async def find_connection() -> Any:
         raise AssertionError("must not be called")
 
     checks = server_checks.ServerChecks(find_connection)
-    checks.version = Response(200, b"", headers={} if date is None else {"Date": date})
+    checks.version = Response(200, b"", headers={"Date": date})
     checks.received_at = datetime(2026, 11, 23, 12, tzinfo=UTC)
     (check,) = (planned for planned in checks.plan() if planned.name == "clock")
     finding = await check.run(Progress())
     assert (finding.result, finding.found.removeprefix("the clock ")) == (result, found)
 
 
-@pytest.mark.parametrize(("hours", "direction"), [(-2, "ahead of"), (2, "behind")])
-async def test_clock_that_differs_from_the_servers(loopback: Loopback, hours: int, direction: str) -> None:
+async def test_clock_that_differs_from_the_servers(loopback: Loopback) -> None:
     train(loopback, 0)
-    date = format_datetime(datetime.now(UTC) + timedelta(hours=hours), usegmt=True)
+    date = format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True)
     loopback.server.inject(
         Answer(200, b'{"gitVersion": "v1.36.2"}', {"Date": date}), match=lambda r: r.path == "/version"
     )
     checks = await diagnose(loopback)
     assert checks["clock"].result == "failed"
-    assert f"s {direction} that of the server" in checks["clock"].found
+    assert "s behind that of the server" in checks["clock"].found
     assert "NTP" in remedy(checks["clock"])
     assert checks["tasks"].found == "worker: 1"
 
@@ -464,8 +410,6 @@ async def test_rejected_credentials(loopback: Loopback) -> None:
         f" {loopback.kubeconfig}, context 'loopback'), also after they were renewed"
     )
     assert "Log in again" in remedy(checks["authentication"])
-    loopback.server.tokens = {TOKEN: "alice"}
-    assert (await diagnose(loopback))["authentication"].result == "ok"
 
 
 @pytest.mark.parametrize(("verbs", "denied"), [({"list", "get"}, "watch"), ({"watch", "get"}, "list")])
@@ -494,12 +438,6 @@ async def test_denied_namespace_leaves_the_others_checked(loopback: Loopback) ->
     assert checks["pods with app=train (ml)"].found == "1 pod in namespace 'ml': 1 running"
     assert checks["pods with app=train (web)"].result == "skipped"
     assert 'namespace: "web"' in remedy(checks["list pods (web)"])
-    loopback.server.allow = {"alice": None}
-    assert (await diagnose(loopback, namespace=["ml", "web"]))["list pods (web)"].result == "ok"
-
-
-async def test_all_namespaces_need_a_cluster_role(loopback: Loopback) -> None:
-    loopback.server.allow = {"alice": {"ml"}}
     checks = await diagnose(loopback, namespace=None)
     assert "kind: ClusterRole\n" in remedy(checks["list pods"])
 
@@ -527,22 +465,24 @@ async def test_review_that_denies_a_permitted_request_is_believed(loopback: Loop
     assert remedy(check) == "Have a cluster administrator grant that permission."
 
 
-async def test_invalid_namespace_of_the_context_fails_the_checks_that_use_it(loopback: Loopback) -> None:
-    loopback.server.write_kubeconfig(loopback.kubeconfig, namespace="..")
-    assert (await diagnose(loopback))["list pods"].result == "ok"
-    checks = await diagnose(loopback, namespace=CONTEXT_NAMESPACE)
-    assert (checks["configuration"].result, checks["list pods"].result) == ("ok", "failed")
-    assert "'..' is not a valid namespace name" in checks["list pods"].found
-
-
-async def test_namespace_of_the_context_is_used(loopback: Loopback) -> None:
-    document = json.loads(loopback.kubeconfig.read_text())
-    document["contexts"][0]["context"]["namespace"] = "ml"
-    loopback.kubeconfig.write_text(json.dumps(document))
+async def test_namespace_of_the_context_is_used_and_pods_being_deleted_are_no_failure(
+    loopback: Loopback,
+) -> None:
+    loopback.server.write_kubeconfig(loopback.kubeconfig, namespace="ml")
     train(loopback, 0)
+    train(loopback, 1, deleting=True)
     checks = await diagnose(loopback, namespace=CONTEXT_NAMESPACE)
     assert checks["list pods"].found == "allowed in namespace 'ml'"
     assert checks["tasks"].found == "worker: 1"
+    found = checks["pods with app=train"]
+    assert (found.result, found.found) == (
+        "ok",
+        "2 pods in namespace 'ml': 1 running; 1 being deleted: ml/train-1",
+    )
+    loopback.server.write_kubeconfig(loopback.kubeconfig, namespace="..")
+    checks = await diagnose(loopback, namespace=CONTEXT_NAMESPACE)
+    assert (checks["configuration"].result, checks["list pods"].result) == ("ok", "failed")
+    assert "'..' is not a valid namespace name" in checks["list pods"].found
 
 
 # Pods
@@ -563,22 +503,15 @@ async def test_selector_that_matches_nothing(loopback: Loopback) -> None:
     assert (await diagnose(loopback))["pods with app=train"].found == (
         "no pod in namespace 'ml' has these labels"
     )
-
-
-async def test_invalid_selector(loopback: Loopback) -> None:
     checks = await diagnose(loopback, jobs={"worker": "a b"})
     assert checks["pods with a b"].result == "failed"
     assert "Correct the selector 'a b'" in remedy(checks["pods with a b"])
 
 
 async def test_remedy_for_pods_that_have_ended_is_not_to_wait(loopback: Loopback, port: int) -> None:
-    train(loopback, 0)
-    train(loopback, 1, phase="Failed")
+    train(loopback, 0, 1, phase="Failed")
     checks = await diagnose(loopback, tf_server_port=port)
-    assert "train-1`. Pods that have ended do not run again" in remedy(checks["pods with app=train"])
-    check = (await diagnose(loopback, tf_server_port=port, not_running="skip"))["pods with app=train"]
-    assert check.result == "warning"
-    assert remedy(check).endswith("train-1`, or wait until they are ready.")
+    assert "train-0`. Pods that have ended do not run again" in remedy(checks["pods with app=train"])
 
 
 async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopback, port: int) -> None:
@@ -600,29 +533,6 @@ async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopbac
     assert skipping["pods with app=train"].result == "warning"
 
 
-async def test_pods_that_calls_leave_out_are_no_failure(loopback: Loopback) -> None:
-    train(loopback, 0)
-    train(loopback, 1, deleting=True)
-    found = (await diagnose(loopback))["pods with app=train"]
-    assert (found.result, found.found) == (
-        "ok",
-        "2 pods in namespace 'ml': 1 running; 1 being deleted: ml/train-1",
-    )
-
-
-@pytest.mark.slow
-async def test_tasks_have_the_order_of_the_resolver(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("POD_NAME", "a")
-    loopback.train("a", index=1, ip="127.0.0.1")
-    loopback.train("b", index=0, ip="127.0.0.2")
-    checks = await diagnose(loopback, order_by="index", check_timeout=3.0)
-    assert checks["this task"].found == "/job:worker/task:1, rank 1 of 2"
-    checks = await diagnose(loopback, check_timeout=3.0)
-    assert checks["this task"].found == "/job:worker/task:0, rank 0 of 2"
-
-
 @pytest.mark.parametrize(("order_by", "result"), [("index", "failed"), ("name", "warning")])
 async def test_missing_and_repeated_indices(loopback: Loopback, order_by: str, result: str) -> None:
     train(loopback, 0, 1, 3)
@@ -632,12 +542,6 @@ async def test_missing_and_repeated_indices(loopback: Loopback, order_by: str, r
     assert found.result == result
     assert "no pod has index 2; index 1 is claimed by ml/other-1 and ml/train-1" in found.found
     assert checks["tasks"].found == "worker: 4"
-
-
-async def test_controller_of_the_indices_is_named(loopback: Loopback) -> None:
-    train(loopback, 0, 1, labels={**TRAIN, "batch.kubernetes.io/job-name": "train"})
-    checks = await diagnose(loopback)
-    assert checks["indices of worker"].found == "0 to 1, without gaps (Job 'train')"
 
 
 async def test_pods_without_indices(loopback: Loopback) -> None:
@@ -676,7 +580,8 @@ async def test_number_of_pods_that_the_controller_wants_is_compared(loopback: Lo
     loopback.server.add_controllers(job | {"spec": {"completions": 2, "parallelism": 2}})
 
     def add(index: int) -> None:
-        one = pod(f"train-{index}", "ml", labels=TRAIN, index=index, ip="127.0.0.1")
+        labels = {**TRAIN, "batch.kubernetes.io/job-name": "train"}
+        one = pod(f"train-{index}", "ml", labels=labels, index=index, ip="127.0.0.1")
         one["metadata"]["ownerReferences"] = [owner]
         loopback.server.add(one)
 
@@ -685,8 +590,10 @@ async def test_number_of_pods_that_the_controller_wants_is_compared(loopback: Lo
     assert check.result == "warning"
     assert check.found.startswith("worker: 1 of 2 (")
     add(1)
-    check = (await diagnose(loopback))["size"]
+    checks = await diagnose(loopback)
+    check = checks["size"]
     assert (check.result, check.found.partition(" (")[0]) == ("ok", "worker: 2 of 2")
+    assert checks["indices of worker"].found == "0 to 1, without gaps (Job 'train')"
     loopback.server.inject(Answer(403), match=lambda request: "/jobs/" in request.path)
     check = (await diagnose(loopback))["size"]
     assert (check.result, check.found.partition(":")[0]) == ("ok", "not known")
@@ -705,7 +612,6 @@ async def test_order_by_labels_of_nodes_needs_a_permission(loopback: Loopback) -
 
 async def test_devices_of_claims_are_reported_and_their_permission_is_optional(loopback: Loopback) -> None:
     train(loopback, 0)
-    assert (await diagnose(loopback))["ResourceClaims"].found == "no running pod has one"
     for number in (1, 2):
         loopback.server.add(resource_claim(f"gpus-{number}", "ml", devices=8))
         claiming = pod(
@@ -726,7 +632,9 @@ async def test_devices_of_claims_are_reported_and_their_permission_is_optional(l
 # EndpointSlices
 
 
-async def test_service_needs_permission_for_its_endpoint_slices(loopback: Loopback) -> None:
+async def test_service_needs_permission_for_its_endpoint_slices_and_ready_endpoints(
+    loopback: Loopback,
+) -> None:
     loopback.server.add(service("train", "ml", selector=TRAIN, ports={"": 8470}))
     train(loopback, 0)
     loopback.server.resources = {"alice": {"endpointslices"}}
@@ -743,13 +651,8 @@ async def test_service_needs_permission_for_its_endpoint_slices(loopback: Loopba
     assert denied.found.startswith("user 'alice' may not list endpointslices in namespace 'ml'")
     assert "resources: [endpointslices]" in remedy(denied)
     assert checks["tasks"].result == "skipped"
-
-
-async def test_endpoints_that_are_not_ready_are_named(loopback: Loopback) -> None:
-    loopback.server.add(service("train", "ml", selector=TRAIN, ports={"": 8470}))
-    train(loopback, 0)
     train(loopback, 1, ready=False)
-    resolver = KubernetesClusterResolver(service="train", namespace="ml", kubeconfig=loopback.kubeconfig)
+    loopback.server.resources = {"alice": {"endpointslices"}}
     checks = {check.name: check for check in await aioresolve.doctor(resolver)}
     assert checks["tasks"].result == "failed"
     assert checks["tasks"].found.startswith("worker: 1; 1 missing or not ready: ml/train-1: ")
@@ -773,10 +676,6 @@ async def test_missing_service(loopback: Loopback) -> None:
     loopback.server.add(service("train", "ml"))
     check = (await diagnose(loopback))["headless Service"]
     assert (check.result, check.found) == ("ok", "ml/train exists, and is headless")
-
-
-async def test_service_that_may_not_be_read_is_a_warning(loopback: Loopback) -> None:
-    train(loopback, 0, hostname="train-0", subdomain="train")
     loopback.server.verbs["alice"] = {"list", "watch"}
     check = (await diagnose(loopback))["headless Service"]
     assert (check.result, check.found) == (
@@ -814,15 +713,17 @@ async def test_names_of_pods_are_looked_up_inside_the_cluster(
 
 
 @pytest.mark.slow
-async def test_this_process_as_a_task(loopback: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(loopback, 0, ip="127.0.0.1")
-    train(loopback, 1, ip="127.0.0.2")
-    monkeypatch.setenv("POD_NAME", "train-1")
+async def test_this_process_is_a_task_in_the_order_of_the_resolver(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loopback.train("a", index=1, ip="127.0.0.1")
+    loopback.train("b", index=0, ip="127.0.0.2")
+    monkeypatch.setenv("POD_NAME", "a")
     monkeypatch.setenv("POD_NAMESPACE", "ml")
-    checks = await diagnose(loopback, check_timeout=3.0)
+    checks = await diagnose(loopback, order_by="index", check_timeout=3.0)
     assert checks["this task"].found == "/job:worker/task:1, rank 1 of 2"
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "7")
-    checks = await diagnose(loopback, check_timeout=3.0)
+    checks = await diagnose(loopback, order_by="index", check_timeout=3.0)
     assert checks["this task"].result == "warning"
     assert "$JOB_COMPLETION_INDEX is '7'" in checks["this task"].found
 
@@ -849,28 +750,28 @@ async def test_requests_that_hang_end_at_the_deadline_of_their_check(loopback: L
     assert checks["list pods"].result == "ok"
 
 
-def test_certificates_are_read() -> None:
-    authority = trustme.CA()
-    issued = authority.issue_cert("a.example", "*.b.example", "10.0.0.1", "fd00::1")
-    certificate = read_certificate(ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode()))
-    assert certificate.names == ("a.example", "*.b.example", "10.0.0.1", "fd00::1")
-    assert certificate.not_before < datetime.now(UTC) < certificate.not_after
-    assert read_certificate(ssl.PEM_cert_to_DER_cert(authority.cert_pem.bytes().decode())).names == ()
-
-
-@pytest.mark.parametrize("names", [1, 6, 20])  # the length of the extension takes 1, 2 and 3 bytes
-def test_every_name_of_a_certificate_is_read(names: int) -> None:
-    expected = tuple(f"worker-{number:02}.train.example" for number in range(names))
+@pytest.mark.parametrize("names", [1, 9, 20])  # the length of the extension takes 1, 2 and 3 bytes
+def test_names_and_dates_of_a_certificate_are_read(names: int) -> None:
+    expected = ("*.b.example", "10.0.0.1", "fd00::1")[:names] + tuple(
+        f"worker-{number:02}.train.example" for number in range(names - 3)
+    )
     issued = trustme.CA().issue_cert(*expected)
     der = ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
-    assert read_certificate(der).names == expected
+    certificate = read_certificate(der)
+    assert sorted(certificate.names) == sorted(expected)
+    assert certificate.not_before < datetime.now(UTC) < certificate.not_after
     with pytest.raises(ValueError, match="not a certificate: it is too short"):
         read_certificate(der[:-1])
 
 
-@pytest.mark.parametrize(
-    "der", [b"", b"\x30", b"\x30\x82", b"\x30\x03\x02\x01", b"x" * 100, bytes(range(256))]
-)
+def test_certificate_may_have_no_names() -> None:
+    der = ssl.PEM_cert_to_DER_cert(trustme.CA().cert_pem.bytes().decode())
+    assert read_certificate(der).names == ()
+
+
+@given(st.binary(max_size=100))
+@example(b"\x30\x82")
+@example(b"\x30\x03\x02\x01")
 def test_what_is_no_certificate_is_a_value_error(der: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         read_certificate(der)

@@ -37,17 +37,6 @@ def credential(status: Any, **fields: Any) -> bytes:
 # What the plugin prints
 
 
-def test_token_is_a_bearer_token() -> None:
-    assert parse_exec_credential(credential({"token": "t"}), EXEC_V1, "p") == Identity("Bearer t")
-
-
-def test_half_of_a_surrogate_pair_in_a_certificate_is_replaced() -> None:
-    output = credential({"clientCertificateData": "\ud800", "clientKeyData": "\udfff"})
-    certificate = parse_exec_credential(output, EXEC_V1, "p").certificate
-    assert certificate is not None
-    assert (certificate.chain, certificate.key) == (b"?", b"?")
-
-
 def test_certificate_and_token_may_be_combined() -> None:
     output = credential({"token": "t", "clientCertificateData": "C", "clientKeyData": "K"})
     assert parse_exec_credential(output, EXEC_V1, "p") == Identity(
@@ -55,14 +44,7 @@ def test_certificate_and_token_may_be_combined() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "timestamp",
-    [
-        "2030-01-31T12:00:00Z",
-        "2030-01-31T13:00:00+01:00",
-        "2030-01-31T12:00:00.000000000Z",
-    ],
-)
+@pytest.mark.parametrize("timestamp", ["2030-01-31T13:00:00+01:00", "2030-01-31T12:00:00.000000000Z"])
 def test_expiration_time_is_read(timestamp: str) -> None:
     output = credential({"token": "t", "expirationTimestamp": timestamp})
     assert parse_exec_credential(output, EXEC_V1, "p").expires == 1896091200
@@ -71,32 +53,19 @@ def test_expiration_time_is_read(timestamp: str) -> None:
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
-        (b"", "printed 0 bytes that are neither a JSON nor"),
         (b"hunter22", "printed 8 bytes that are neither a JSON nor"),
-        (b'"hunter22"', "that are neither a JSON nor"),
         (b"\xff\xfe\xfd", "that are neither a JSON nor"),
-        (b"{token: hunter22}", "that are neither a JSON nor"),
-        (b"token: hunter22\n" * 100_000, "that are neither a JSON nor"),
-        (b"a: &hunter22 [*hunter22x]", "that are neither a JSON nor"),
         (b"token: hunter22", f"apiVersion other than {EXEC_V1}"),
-        (b"[" * 100_000, "that are neither a JSON nor"),
         (credential({"token": "hunter22"}, apiVersion=EXEC_V1BETA1), f"apiVersion other than {EXEC_V1}"),
         (credential({"token": "hunter22"}, kind="Token"), "kind other than ExecCredential"),
         (credential(None), "without status"),
-        (credential("hunter22"), "without status"),
-        (credential({}), "neither a token nor a client certificate"),
         (credential({"token": ""}), "neither a token nor a client certificate"),
         (credential({"token": 5}), "returned a token that is not a string"),
         (credential({"token": "hunter22 x"}), "contains a line break, a space"),
-        (credential({"token": "hunter22\nX-Header: y"}), "contains a line break, a space"),
-        (
-            credential({"clientCertificateData": "hunter22"}),
-            "only one of clientCertificateData and clientKeyData",
-        ),
         (credential({"clientKeyData": "hunter22"}), "only one of clientCertificateData and clientKeyData"),
         *(
             (credential({"token": "hunter22", "expirationTimestamp": time}), "is not an RFC 3339 time")
-            for time in ("soon", "2030-01-31T12:00:00", "2030-13-31T12:00:00Z", "20300131T120000Z")
+            for time in ("2030-01-31T12:00:00", "2030-13-31T12:00:00Z")
         ),
     ],
 )
@@ -109,17 +78,13 @@ def test_invalid_output_is_an_error_that_does_not_show_it(output: bytes, expecte
     assert "hunter22" not in shown
 
 
-@pytest.mark.parametrize("time", ["2030-01-31T12:00:00Z", '"2030-01-31T12:00:00Z"'])
-def test_output_may_be_yaml(time: str) -> None:
-    output = (
-        f"apiVersion: {EXEC_V1}\nkind: ExecCredential\nstatus:\n  token: t\n  expirationTimestamp: {time}\n"
-    )
+def test_output_may_be_yaml_of_which_the_first_document_is_read() -> None:
+    output = f"""apiVersion: {EXEC_V1}
+status: {{token: t, expirationTimestamp: 2030-01-31T12:00:00Z}}
+---
+x: 1
+"""
     assert parse_exec_credential(output.encode(), EXEC_V1, "p") == Identity("Bearer t", expires=1896091200)
-
-
-def test_only_the_first_yaml_document_is_read() -> None:
-    output = f"apiVersion: {EXEC_V1}\nstatus: {{token: t}}\n---\nx: 1\n".encode()
-    assert parse_exec_credential(output, EXEC_V1, "p") == Identity("Bearer t")
 
 
 def test_yaml_of_more_than_64_kib_is_not_parsed() -> None:
@@ -132,9 +97,8 @@ def test_yaml_of_more_than_64_kib_is_not_parsed() -> None:
         parse_exec_credential(output + b"#", EXEC_V1, "p")
 
 
-@pytest.mark.parametrize("kind", [None, ""])
-def test_output_may_lack_its_kind(kind: str | None) -> None:
-    output = credential({"token": "t"}, kind=kind)
+def test_output_may_lack_its_kind() -> None:
+    output = credential({"token": "t"}, kind="")
     assert parse_exec_credential(output, EXEC_V1, "p") == Identity("Bearer t")
 
 
@@ -201,23 +165,22 @@ users: [{name: dev, user: {exec: {
         exec_call(selection.user.exec_plugin, selection.cluster, None)
 
 
-@pytest.mark.parametrize("version", [EXEC_V1, EXEC_V1BETA1])
 async def test_plugin_gets_arguments_variables_and_the_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INHERITED", "yes")
     path = write_plugin(
         tmp_path,
         f"""
 received = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
-assert received["apiVersion"] == {version!r}
+assert received["apiVersion"] == {EXEC_V1BETA1!r}
 parts = [*sys.argv[1:], os.environ["GIVEN"], os.environ["INHERITED"], received["spec"]["cluster"]["server"]]
-credential({{"token": "+".join(parts)}}, api_version={version!r})
+credential({{"token": "+".join(parts)}}, api_version={EXEC_V1BETA1!r})
 """,
     )
     user = exec_user(
         path,
-        apiVersion=version,
+        apiVersion=EXEC_V1BETA1,
         args=["a", "b"],
         env=[{"name": "GIVEN", "value": "g"}],
         provideClusterInfo=True,
@@ -225,13 +188,7 @@ credential({{"token": "+".join(parts)}}, api_version={version!r})
     assert await call(user).identity() == Identity(f"Bearer a+b+g+yes+{SERVER}")
 
 
-async def test_bare_command_is_looked_up_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_plugin(tmp_path, 'credential({"token": "t"})', "my-login")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert await call(exec_user("my-login")).identity() == Identity("Bearer t")
-
-
-@pytest.mark.parametrize("entry", ["", ".", "bin", "./bin"])
+@pytest.mark.parametrize("entry", ["", "bin"])
 async def test_command_in_a_relative_folder_of_path_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str
 ) -> None:
@@ -247,63 +204,38 @@ async def test_command_in_a_relative_folder_of_path_is_refused(
     assert await call(exec_user("my-login")).identity() == Identity("Bearer t")
 
 
-async def test_error_for_a_missing_command_has_its_install_hint() -> None:
-    hint = "Get it:\n\x1b[1mbrew install my-login"
+async def test_error_for_a_missing_command_has_its_install_hint(tmp_path: Path) -> None:
+    hint = "Get it:\n\x1b[1mhttps://me:hunter22@example.com/" + "x" * 2_000
     with pytest.raises(CredentialsError) as caught:
         await call(exec_user("my-login", installHint=hint)).identity()
-    assert str(caught.value) == (
+    reason, _, shown = str(caught.value).partition(" Get it:\n")
+    assert reason == (
         "the plugin 'my-login' (kubeconfig /home/me/.kube/config, user 'dev', exec) is not installed: "
-        "it is not on PATH. Get it:\n[1mbrew install my-login"
+        "it is not on PATH."
     )
-
-
-async def test_install_hint_is_shortened_and_shows_no_password() -> None:
-    hint = "https://me:hunter22@example.com/" + "x" * 2_000
-    with pytest.raises(CredentialsError) as caught:
-        await call(exec_user("my-login", installHint=hint)).identity()
-    shown = str(caught.value).partition("it is not on PATH. ")[2]
-    assert shown.startswith("https://(secret)@example.com/xxx")
-    assert len(shown) == 1_000
-
-
-async def test_error_for_a_missing_program_says_so(tmp_path: Path) -> None:
+    assert shown.startswith("[1mhttps://(secret)@example.com/xxx")
+    assert len(shown) == 1_000 - len("Get it:\n")
     with pytest.raises(
         CredentialsError, match=r"is not installed: there is no such program\. Install it, or"
     ):
         await call(exec_user(tmp_path / "nothing")).identity()
 
 
-@pytest.mark.parametrize(
-    ("user", "cluster"),
-    [
-        ({"env": [{"name": "REALM", "value": "hunter22"}]}, {}),
-        ({"args": ["hunter22"]}, {}),
-        ({"provideClusterInfo": True}, {"proxy-url": "http://me:hunter22@proxy"}),
-        (
-            {"provideClusterInfo": True},
-            {"extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"a": ["hunter22"]}}]},
+async def test_neither_error_nor_repr_of_a_plugin_shows_what_it_was_given(tmp_path: Path) -> None:
+    path = write_plugin(tmp_path, 'sys.exit("login of hunter1, hunter2, hunter3 and hunter4 failed")')
+    failing = call(
+        exec_user(
+            path, args=["hunter1"], env=[{"name": "REALM", "value": "hunter2"}], provideClusterInfo=True
         ),
-    ],
-)
-async def test_error_of_a_failing_plugin_shows_nothing_that_it_was_given(
-    tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any]
-) -> None:
-    path = write_plugin(tmp_path, 'sys.exit("login of hunter22 failed")')
+        **{
+            "proxy-url": "http://me:hunter3@proxy",
+            "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"a": ["hunter4"]}}],
+        },
+    )
     with pytest.raises(CredentialsError) as caught:
-        await call(exec_user(path, **user), **cluster).identity()
+        await failing.identity()
     assert str(caught.value) == (
         "the plugin 'plugin' (kubeconfig /home/me/.kube/config, user 'dev', exec) exited with code 1"
-        ": login of (secret) failed"
+        ": login of (secret), (secret), (secret) and (secret) failed"
     )
-
-
-def test_no_repr_shows_arguments_or_variables() -> None:
-    shown = repr(
-        call(
-            exec_user(
-                "p", args=["hunter22"], env=[{"name": "A", "value": "hunter22"}], provideClusterInfo=True
-            ),
-            **{"proxy-url": "http://me:hunter22@proxy"},
-        )
-    )
-    assert "hunter22" not in shown
+    assert "hunter" not in repr(failing)

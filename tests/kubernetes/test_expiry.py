@@ -15,25 +15,16 @@ def test_first_part_that_expires_decides() -> None:
     assert expiry(Identity(token, expires=1_000.0)) == 1_000.0
     assert expiry(Identity(token, expires=3_000.0)) == 2_000.0
     assert expiry(Identity(token)) == 2_000.0
+    for authorization in (None, "Basic YTpi", "Bearer opaque", f"Bearer {id_token(sub='ada')}"):
+        assert expiry(Identity(authorization)) is None
+        assert expiry(Identity(authorization, expires=1_000.0)) == 1_000.0
 
 
-@pytest.mark.parametrize(
-    "authorization", [None, "Basic YTpi", "Bearer opaque", f"Bearer {id_token(sub='ada')}"]
-)
-def test_credentials_that_say_nothing_have_no_known_end(authorization: str | None) -> None:
-    assert expiry(Identity(authorization)) is None
-    assert expiry(Identity(authorization, expires=1_000.0)) == 1_000.0
-
-
-@pytest.mark.parametrize("expires", [-1.0, END_OF_TIME])
-def test_end_that_is_not_a_date_from_1970_to_9999_is_not_known(expires: float) -> None:
-    assert expiry(Identity(expires=expires)) is None
-    assert expiry(Identity(f"Bearer {id_token(exp=expires)}")) is None
-
-
-@pytest.mark.parametrize("expires", [0.0, END_OF_TIME - 1])
-def test_first_and_last_date_are_known(expires: float) -> None:
-    assert expiry(Identity(expires=expires)) == expires
+def test_end_that_is_not_a_date_from_1970_to_9999_is_not_known() -> None:
+    for expires in (-1.0, END_OF_TIME):
+        assert expiry(Identity(f"Bearer {id_token(exp=expires)}")) is None
+    for expires in (0.0, END_OF_TIME - 1):
+        assert expiry(Identity(expires=expires)) == expires
 
 
 @pytest.mark.parametrize(("seconds_left", "is_used"), [(EXPIRY_MARGIN + 0.5, True), (EXPIRY_MARGIN, False)])

@@ -7,7 +7,6 @@ import gzip
 import json
 import logging
 import socket
-import ssl
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import trustme
 
 from aioresolve._core.http.errors import BodyTooLongError
 from aioresolve.errors import (
@@ -50,13 +48,11 @@ from .loopback import (
     client_sockets,
     disable_retries,
     outcome,
-    point_kubeconfig_to,
     request_kind,
     run_loopback,
     trusted_peer,
 )
 from .peers import connect_proxy, never_read, never_respond, peer, read_head, responder
-from .samples import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,9 +63,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 
-KINDS = ["rows", "named", "whole list", "first page", "next page"]
 NAMES = ["train-0", "train-1", "train-2"]
-SCOPE = "selector 'app=train' in all namespaces"
 SLACK = 20.0
 """Seconds that a call may take beyond its deadline. On an idle machine, a few milliseconds are enough."""
 
@@ -81,18 +75,13 @@ def kind(request: pytest.FixtureRequest, loopback: Loopback) -> str:
     kind: str = request.param
     if "page" in kind:
         request.getfixturevalue("small_pages")
-    if kind == "named":
-        loopback.train("train-1", waiting="CrashLoopBackOff")
     return kind
-
-
-each_kind = pytest.mark.parametrize("kind", KINDS, indirect=True)
 
 
 async def resolve(loopback: Loopback, kind: str, **arguments: Any) -> ClusterSpec:
     """Return the spec by a call that sends requests of this kind."""
     resolver = loopback.resolver(**{"timeout": 10.0, **arguments})
-    if kind in ("rows", "named"):
+    if kind == "rows":
         return await resolver.cluster_spec()
     return (await resolver.cluster_state()).spec
 
@@ -137,41 +126,31 @@ TRANSIENT: dict[str, tuple[Fault, ...]] = {
     "reset before the response": (Reset(),),
     "reset in the body": (Reset(after=10),),
     "cut in the body": (Cut(after=10),),
-    "cut before the body": (Cut(after=0),),
-    "401, then success": (Answer(401),),
-    "408": (Answer(408),),
-    "429 without Retry-After": (Answer(429),),
-    "429 with Retry-After in seconds": (Answer(429, headers={"Retry-After": "0"}),),
-    "429 with Retry-After as a date": (Answer(429, headers={"Retry-After": http_date(-5)}),),
+    "a body that is not gzip": (Answer(200, b"not gzip", {"Content-Encoding": "gzip"}),),
+    "401": (Answer(401),),
     "429 with Retry-After in the Status": (Answer(429, status(429, retryAfterSeconds=0)),),
+    "429 with a Retry-After in the past": (Answer(429, headers={"Retry-After": http_date(-5)}),),
     "429 with an invalid Retry-After": (Answer(429, headers={"Retry-After": "+9999 soon"}),),
     "429 with a Retry-After that is out of range": (
         Answer(429, headers={"Retry-After": "Mon, 01 Jan 2024 00:00:00 +99999999999999"}),
     ),
-    "500": (Answer(500),),
-    "502 of a proxy": (Answer(502, b"<html>Bad Gateway</html>", {"Content-Type": "text/html"}),),
-    "503": (Answer(503),),
-    "504": (Answer(504),),
-    "a body that is not gzip": (Answer(200, b"not gzip", {"Content-Encoding": "gzip"}),),
-    "a delay, then a reset": (Delay(0.01), Reset(after=1)),
+    **{str(code): (Answer(code),) for code in (408, 429, 500, 502, 503, 504)},
 }  # fmt: skip
 
 
-@each_kind
-@pytest.mark.parametrize("fault", TRANSIENT)
-async def test_transient_fault_is_retried_until_success(loopback: Loopback, kind: str, fault: str) -> None:
-    loopback.server.inject(
-        *TRANSIENT[fault], match=is_kind(kind), times=2 if fault != "401, then success" else 1
-    )
-    assert_resolved(loopback, await outcome(resolve(loopback, kind), within=25 + SLACK))
-    assert loopback.server.faults == ()
-    assert num_attempts(loopback, kind) >= 2
+@pytest.mark.parametrize("kind", ["rows", "whole list"], indirect=True)
+async def test_transient_faults_are_retried_until_success(loopback: Loopback, kind: str) -> None:
+    for name, faults in TRANSIENT.items():
+        loopback.server.forget_requests()
+        loopback.server.inject(*faults, match=is_kind(kind), times=1 if name == "401" else 2)
+        assert_resolved(loopback, await outcome(resolve(loopback, kind), within=25 + SLACK))
+        assert loopback.server.faults == (), name
+        assert num_attempts(loopback, kind) >= 2, name
 
 
-@each_kind
-@pytest.mark.parametrize("fault", [Delay(0.02), Trickle(400, 0.001)])
-async def test_slow_response_is_awaited(loopback: Loopback, kind: str, fault: Fault) -> None:
-    loopback.server.inject(fault, match=is_kind(kind), times=None)
+@pytest.mark.parametrize("kind", ["rows", "whole list"], indirect=True)
+async def test_slow_response_is_awaited(loopback: Loopback, kind: str) -> None:
+    loopback.server.inject(Delay(0.02), Trickle(400, 0.001), match=is_kind(kind), times=None)
     assert_resolved(loopback, await outcome(resolve(loopback, kind), within=25))
     assert num_attempts(loopback, kind) == 1
 
@@ -182,6 +161,7 @@ class Case:
 
     Attributes:
         words: text in the message of the error, in addition to the server and the scope.
+        kinds: the kinds of requests that are tested.
         timeout: the deadline of the call in seconds.
         limit: the maximum number of requests. (A request over a connection that was kept is sent once more
             if that connection breaks.)
@@ -191,6 +171,7 @@ class Case:
     faults: tuple[Fault, ...]
     error: type[ResolveError]
     words: tuple[str, ...]
+    kinds: tuple[str, ...] = ("rows",)
     timeout: float = 10.0
     limit: int = 2
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -201,8 +182,12 @@ def json_body(value: Any) -> tuple[Fault, ...]:
 
 
 def not_a_list(*faults: Fault, words: str = "") -> Case:
-    return Case(faults, ProtocolError, ("returned an invalid pod list for", words, "not to a login page"))
+    words_ = ("returned an invalid pod list for", words, "not to a login page")
+    return Case(faults, ProtocolError, words_, DECODERS)
 
+
+DECODERS = ("rows", "whole list")
+"""The kinds of which bodies are read differently: rows, and pods (as a stream, and then in pages)."""
 
 BROKE = ("broke during GET /api/v1/pods", "Try again")
 BUSY = ("overloaded or unhealthy", "Try again later.")
@@ -212,16 +197,17 @@ POD_LIST = {"kind": "PodList", "metadata": {}}
 
 PERMANENT = {
     "resets before any response": Case((Reset(),), ConnectionFailedError, BROKE),
-    "resets in the body": Case((Reset(after=10),), ConnectionFailedError, BROKE),
-    "cuts in the body": Case((Cut(after=10),), ConnectionFailedError, BROKE),
+    "resets in the body": Case((Reset(after=10),), ConnectionFailedError, BROKE, DECODERS),
+    "cuts in the body": Case((Cut(after=10),), ConnectionFailedError, BROKE, DECODERS),
     "401": Case(
         (Answer(401),), UnauthorizedError, ("rejects the credentials from kubeconfig", "Log in again"),
         attributes={"status": 401},
     ),
-    "403": Case((Answer(403),), ForbiddenError, ("403", "Check that the kubeconfig has a user")),
+    "403": Case(
+        (Answer(403),), ForbiddenError, ("403", "Check that the kubeconfig has a user"), limit=1
+    ),
     "404": Case((Answer(404),), APIError, ("404", "no pods API", "Correct the server in the kubeconfig.")),
     "418": Case((Answer(418, b"tea"),), APIError, ("418", "no reason given", "Check that this is a")),
-    "204": Case((Answer(204, b""),), APIError, ("204", "Check that this is a Kubernetes API server")),
     "429": Case((Answer(429),), APIError, BUSY, attributes={"status": 429, "retryable": True}),
     "429 longer than the deadline": Case(
         (Answer(429, headers={"Retry-After": "3600"}),), APIError, BUSY, attributes={"retry_after": 3600.0}
@@ -232,10 +218,7 @@ PERMANENT = {
     "503 with a Retry-After that is too large": Case(
         (Answer(503, headers={"Retry-After": "9" * 400}),), APIError, BUSY, attributes={"status": 503}
     ),
-    "500": Case((Answer(500),), APIError, ("500", *BUSY), attributes={"status": 500}),
     "502": Case((Answer(502, b"<html>"),), APIError, ("502", *BUSY)),
-    "503": Case((Answer(503),), APIError, ("503", *BUSY)),
-    "504": Case((Answer(504),), APIError, ("504", *BUSY)),
     "a redirect": Case(
         (Redirect("https://elsewhere.example/login?token=x"),), ProtocolError,
         ("redirects", "to https://elsewhere.example;", "to the API server itself"),
@@ -251,34 +234,35 @@ PERMANENT = {
     "bytes that are not text": not_a_list(Answer(200, b'{"kind":"\xff\xfe"}')),
     "half of a body": not_a_list(Answer(200, b'{"kind":"PodList","items":[{"meta'), words="truncated"),
     "JSON of another kind": not_a_list(*json_body({"kind": "Status"}), words="'Status'"),
-    "JSON without a kind": not_a_list(*json_body({"items": []}), words="kind"),
     "a JSON list": not_a_list(*json_body([]), words="object"),
-    "a JSON null": not_a_list(*json_body(None), words="object"),
     "items that are not a list": not_a_list(*json_body({**POD_LIST, "items": {}}), words="$.items"),
     "a pod without name": not_a_list(*json_body({**POD_LIST, "items": [{"metadata": {}}]}), words="name"),
-    "a pod that is a number": not_a_list(*json_body({**POD_LIST, "items": [7]}), words="$.items[0]"),
     "JSON nested without end": not_a_list(Answer(200, b'{"kind":"PodList","items":' + b"[" * 100_000)),
     "an endless body": Case(
-        (Endless(), AT_ONCE), BodyTooLongError, ("exceeds the limit of 1 MiB", "Narrow the selector"), limit=3
+        (Endless(), AT_ONCE), BodyTooLongError, ("exceeds the limit of 1 MiB", "Narrow the selector"),
+        DECODERS, limit=3
     ),
     "an endless body that is not JSON": Case(
-        (Endless(head=b""), AT_ONCE), BodyTooLongError, ("exceeds the limit of 1 MiB",), limit=3
+        (Endless(head=b""), AT_ONCE), BodyTooLongError, ("exceeds the limit of 1 MiB",), DECODERS, limit=3
     ),
     "a small body that is too large after decompression": Case(
         (Answer(200, gzip.compress(bytes(8 << 20)), {"Content-Encoding": "gzip"}),),
-        BodyTooLongError, ("exceeds the limit of 1 MiB",), limit=3
+        BodyTooLongError, ("exceeds the limit of 1 MiB",), DECODERS, limit=3
     ),
     "pages without end": Case(
-        (EndlessPages(2),), ProtocolError, ("more than 5 pages (10 pods)", "Narrow the selector"), limit=5
+        (EndlessPages(2),), ProtocolError, ("more than 5 pages (10 pods)", "Narrow the selector"),
+        ("first page",), limit=5
     ),
     "no response": Case((Hang(),), DeadlineExceededError, (*LATE, "has not responded"), timeout=0.15),
-    "a late response": Case((Delay(60),), DeadlineExceededError, LATE, timeout=0.15),
-    "a slow trickle": Case((Trickle(1, 0.01),), DeadlineExceededError, LATE, timeout=0.3),
+    "a slow trickle": Case((Trickle(1, 0.01),), DeadlineExceededError, LATE, DECODERS, timeout=0.3),
 }  # fmt: skip
 
 
-@each_kind
-@pytest.mark.parametrize("fault", PERMANENT)
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [(kind, name) for name, case in PERMANENT.items() for kind in case.kinds],
+    indirect=["kind"],
+)
 @pytest.mark.usefixtures("no_retries")
 async def test_permanent_fault_is_one_error_with_cause_place_and_hint(
     loopback: Loopback,
@@ -311,7 +295,16 @@ async def test_permanent_fault_is_one_error_with_cause_place_and_hint(
     assert_no_secret(error, caplog)
 
 
-@each_kind
+async def test_403_after_an_outage_is_retried_because_the_server_may_be_starting(loopback: Loopback) -> None:
+    loopback.train(*NAMES)
+    for code in (503, 403):
+        loopback.server.inject(Answer(code, headers={"Retry-After": "0"}))
+    result = await outcome(loopback.resolver(not_running="skip").cluster_spec(), within=25)
+    assert_resolved(loopback, result)
+    assert len(loopback.requests) == 3
+
+
+@pytest.mark.parametrize("kind", ["rows", "whole list", "next page"], indirect=True)
 async def test_400_means_an_invalid_selector_unless_it_is_for_a_later_page(
     loopback: Loopback, kind: str
 ) -> None:
@@ -325,7 +318,7 @@ async def test_400_means_an_invalid_selector_unless_it_is_for_a_later_page(
         assert "Correct the selector 'app=train'." in str(error)
 
 
-@each_kind
+@pytest.mark.parametrize("kind", ["rows", "whole list"], indirect=True)
 async def test_406_for_rows_falls_back_to_pods_and_is_an_error_otherwise(
     loopback: Loopback, kind: str
 ) -> None:
@@ -337,7 +330,7 @@ async def test_406_for_rows_falls_back_to_pods_and_is_an_error_otherwise(
         assert (type(result), result.status) == (APIError, 406)
 
 
-@pytest.mark.parametrize("kind", ["rows", "first page", "next page"], indirect=True)
+@pytest.mark.parametrize("kind", ["rows", "next page"], indirect=True)
 async def test_permanent_410_is_an_error_after_a_few_restarts(loopback: Loopback, kind: str) -> None:
     loopback.server.inject(Answer(410), match=is_kind(kind), times=None)
     error = await outcome(resolve(loopback, kind), within=25)
@@ -356,43 +349,13 @@ async def test_deadline_after_an_expired_list_names_what_expired(loopback: Loopb
     assert error.__cause__.status == 410
 
 
-@pytest.mark.parametrize("kind", ["first page", "next page", "named"], indirect=True)
-async def test_table_instead_of_a_pod_list_is_a_protocol_error(loopback: Loopback, kind: str) -> None:
-    loopback.server.inject(Answer(200, table([])), match=is_kind(kind))
-    error = await outcome(resolve(loopback, kind), within=25)
-    assert type(error) is ProtocolError
-    assert "a Table was returned in place of a PodList" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (table([["a", "b"]], ["Name", "Ready"]), "no column Name, Status or IP"),
-        (table([["a"]]), "does not have one cell for each of the 9 columns"),
-        (table([["a", "1/1", None, "0", "1s", "10.0.0.7", "n", "", ""]]), "not all strings"),  # type: ignore[list-item]
-        (b'{"kind":"Table","columnDefinitions":null,"rows":[{"cells":["a"]}]}', "no column Name"),
-        (b'{"kind":"Table","columnDefinitions":[],"rows":{}}', "$.rows"),
-        (b'{"kind":"Table","columnDefinitions":[{}],"rows":[]}', "name"),
-    ],
-)
-async def test_table_of_an_unexpected_shape_is_a_protocol_error(
-    loopback: Loopback, body: bytes, words: str
-) -> None:
-    loopback.server.inject(Answer(200, body), match=is_kind("rows"))
-    error = await outcome(loopback.resolver().cluster_spec(), within=25)
-    assert type(error) is ProtocolError
-    assert words in str(error)
-    assert SCOPE in str(error)
-
-
-@pytest.mark.parametrize("header", [lambda: "1", lambda: http_date(1.9)], ids=["seconds", "date"])
-async def test_retry_waits_for_retry_after(loopback: Loopback, header: Callable[[], str]) -> None:
+async def test_retry_waits_for_retry_after(loopback: Loopback) -> None:
     loopback.train(*NAMES)
     injected = time.monotonic()
-    loopback.server.inject(Answer(429, headers={"Retry-After": header()}), match=is_kind("rows"))
+    # A date has whole seconds, so this one is 0.9 to 1.9 seconds in the future.
+    loopback.server.inject(Answer(429, headers={"Retry-After": http_date(1.9)}), match=is_kind("rows"))
     assert_resolved(loopback, await outcome(loopback.resolver().cluster_spec(), within=25))
     _, second = (request for request in loopback.requests if is_kind("rows")(request))
-    # A date has whole seconds, so this one is 0.9 to 1.9 seconds in the future.
     assert second.time - injected > 0.85
 
 
@@ -407,46 +370,6 @@ async def test_no_request_is_sent_to_the_location_of_a_redirect(loopback: Loopba
             assert type(error) is ProtocolError
             assert elsewhere.server.url in str(error)
         assert elsewhere.requests == []
-
-
-async def test_token_in_a_response_is_not_shown(loopback: Loopback, caplog: pytest.LogCaptureFixture) -> None:
-    for code in (400, 401, 403, 404, 418, 429):
-        message = f'bad header "Authorization: Bearer {TOKEN}"'
-        loopback.server.inject(Answer(code, status(code, message), {"Retry-After": "999"}), times=None)
-        error = await outcome(loopback.resolver().cluster_spec(), within=25)
-        assert isinstance(error, ResolveError)
-        assert_no_secret(error, caplog)
-        loopback.server.clear_faults()
-
-
-ECHOES: dict[str, Fault] = {
-    "kind": Answer(200, json.dumps({"kind": TOKEN}).encode()),
-    "columns of a Table": Answer(
-        200, json.dumps({"kind": "Table", "columnDefinitions": [{"name": TOKEN}], "rows": []}).encode()
-    ),
-    "host of a redirect": Redirect(f"https://{TOKEN}.example/"),
-    "user of a redirect": Redirect(f"https://{TOKEN}@elsewhere.example/"),
-    "reason of a failure": Answer(418, json.dumps({"kind": "Status", "reason": TOKEN}).encode()),
-}
-
-
-@pytest.mark.parametrize("echo", ECHOES)
-async def test_token_is_not_shown_wherever_the_server_echoes_it(
-    loopback: Loopback, caplog: pytest.LogCaptureFixture, echo: str
-) -> None:
-    loopback.server.inject(ECHOES[echo], match=is_kind("rows"))
-    error = await outcome(loopback.resolver().cluster_spec(), within=25)
-    assert isinstance(error, ProtocolError | APIError)
-    assert_no_secret(error, caplog)
-
-
-async def test_new_token_is_read_after_a_401(loopback: Loopback) -> None:
-    loopback.train(*NAMES)
-    async with loopback.resolver() as resolver:
-        await resolver.cluster_spec()
-        loopback.server.tokens = {"a-newer-token": "alice"}
-        loopback.server.write_kubeconfig(loopback.kubeconfig, token="a-newer-token")
-        assert_resolved(loopback, await outcome(resolver.cluster_spec(), within=25))
 
 
 # Before a request
@@ -493,16 +416,6 @@ async def test_resolver_reconnects_to_a_server_that_restarted(loopback: Loopback
         assert_resolved(loopback, await outcome(resolver.cluster_spec(), within=25))
 
 
-async def test_http_to_an_https_port_is_a_connection_error(
-    loopback: Loopback, caplog: pytest.LogCaptureFixture
-) -> None:
-    loopback.edit_kubeconfig(server=loopback.server.url.replace("https:", "http:"))
-    error = await error_of_both_calls(loopback, caplog)
-    assert type(error) is ConnectionFailedError
-    assert f"http://127.0.0.1:{loopback.server.port}" in str(error)
-    assert loopback.requests == []
-
-
 async def test_400_of_a_real_server_for_http_to_an_https_port_does_not_blame_the_selector(
     loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -529,44 +442,16 @@ async def test_https_to_an_http_port_is_a_tls_error(
     assert "Check that the port speaks https" in str(error)
 
 
-async def test_certificate_of_another_authority_is_rejected(
-    loopback: Loopback, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    folder = tmp_path / "other"
-    folder.mkdir()
-    with run_loopback(folder) as other:
-        document = json.loads(other.kubeconfig.read_text())["clusters"][0]["cluster"]
-        data = document["certificate-authority-data"]
-        loopback.edit_kubeconfig(certificate_authority_data=data)
-        error = await error_of_both_calls(loopback, caplog)
-    assert type(error) is TLSError
-    assert f"the certificate of {loopback.server.url}" in str(error)
-    assert "self-signed certificate in certificate chain" in str(error)
-    assert "Correct certificate-authority or tls-server-name" in str(error)
-    assert loopback.requests == []
-
-
 async def test_certificate_for_another_name_is_rejected(
     loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
     loopback.edit_kubeconfig(tls_server_name="elsewhere.example")
     error = await error_of_both_calls(loopback, caplog)
     assert type(error) is TLSError
+    assert f"the certificate of {loopback.server.url}" in str(error)
     assert "elsewhere.example" in str(error)
     assert "Correct certificate-authority or tls-server-name" in str(error)
-
-
-async def test_expired_certificate_is_rejected(loopback: Loopback, caplog: pytest.LogCaptureFixture) -> None:
-    authority = trustme.CA()
-    past = datetime.now(UTC) - timedelta(days=2)
-    certificate = authority.issue_cert("127.0.0.1", not_before=past, not_after=past + timedelta(days=1))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    certificate.configure_cert(context)
-    with peer(never_respond, context) as port:
-        point_kubeconfig_to(loopback, authority.cert_pem.bytes(), port)
-        error = await error_of_both_calls(loopback, caplog)
-    assert type(error) is TLSError
-    assert "certificate has expired" in str(error)
+    assert loopback.requests == []
 
 
 @pytest.mark.parametrize(
@@ -574,19 +459,16 @@ async def test_expired_certificate_is_rejected(loopback: Loopback, caplog: pytes
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", ProtocolError, "Check that the port is that of the API server"),
         (b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n", ProtocolError, "non-HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", ProtocolError, "non-HTTP"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", ResolveError, ""),
         (b"HTTP/1.1 999 What\r\nContent-Length: 0\r\n\r\n", ResolveError, "999"),
         (b"", ConnectionFailedError, "the server closed the connection"),
-        (b"HTTP/1.1 200 OK\r\nContent-Le", ConnectionFailedError, "the server closed the connection"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", ConnectionFailedError, "was incomplete"),
-        (None, ProtocolError, "non-HTTP"),
     ],
 )
 async def test_invalid_http_response_is_one_error_without_the_token(
     loopback: Loopback,
     caplog: pytest.LogCaptureFixture,
-    response: bytes | None,
+    response: bytes,
     error_type: type[ResolveError],
     words: str,
 ) -> None:
@@ -594,8 +476,7 @@ async def test_invalid_http_response_is_one_error_without_the_token(
 
     def handle(connection: socket.socket) -> None:
         seen.append(read_head(connection))
-        # None stands for a server that echoes the request, which contains the token.
-        connection.sendall(seen[-1] if response is None else response)
+        connection.sendall(response)
 
     with trusted_peer(loopback, handle) as port:
         error = await error_of_both_calls(loopback, caplog)
@@ -686,9 +567,7 @@ async def test_proxy_is_used_but_never_receives_the_token(loopback: Loopback) ->
     ("response", "words", "retryable"),
     [
         (b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n", "407", False),
-        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "403", False),
         (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad", "502", True),
-        (b"HTTP/1.1 200 OK\r\n\r\n", "127.0.0.1", True),
         (b"", "broke", True),
         (b"nonsense\r\n\r\n", "", False),
     ],
@@ -714,12 +593,3 @@ async def test_error_names_the_proxy_that_refuses_connections(
         error = await error_of_both_calls(loopback, caplog)
     assert type(error) is ConnectionFailedError
     assert f"through the proxy http://127.0.0.1:{port}" in str(error)
-
-
-async def test_proxy_that_never_responds_does_not_delay_the_deadline(
-    loopback: Loopback, caplog: pytest.LogCaptureFixture
-) -> None:
-    with peer(never_respond) as port:
-        loopback.edit_kubeconfig(proxy_url=f"{PROXY_USER}:{port}")
-        error = await error_of_both_calls(loopback, caplog, timeout=0.15)
-    assert type(error) is DeadlineExceededError

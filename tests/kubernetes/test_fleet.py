@@ -10,14 +10,14 @@ import anyio.to_thread
 import pytest
 
 from aioresolve._core.retry import RetryPolicy
-from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, ForbiddenError
+from aioresolve.errors import ConnectionFailedError, ForbiddenError
 from aioresolve.fleet import Fleet
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
-from aioresolve.testing import Hang, pod
+from aioresolve.testing import pod
 from tests.fleet.fleets import take, until
 
-from .loopback import JOBS, TOKEN, TRAIN, run_loopback
+from .loopback import TOKEN, run_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,14 +68,6 @@ async def test_fifty_targets_on_one_server_share_its_connections(loopback: Loopb
             assert [(reading.num_tasks, reading.error) for reading in readings.values()] == [(1, None)] * 50
             assert 1 <= loopback.server.connections <= 4
         assert len(loopback.requests) == 150
-
-
-async def test_targets_share_connections_for_one_call_outside_async_with(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    targets = {f"t{n}": loopback.resolver() for n in range(20)}
-    readings = await Fleet(targets, max_concurrency=2, timeout=10.0).resolve()
-    assert [reading.error for reading in readings.values()] == [None] * 20
-    await until(lambda: loopback.server.connections == 0)
 
 
 async def test_two_users_of_one_server_do_not_share_connections(loopback: Loopback, tmp_path: Path) -> None:
@@ -148,18 +140,6 @@ async def test_target_is_stale_while_its_server_is_down_and_the_others_are_not_a
         assert (well.name, well.num_tasks, well.error, well.stale_since) == ("c2", 2, None, None)
 
 
-async def test_hanging_server_does_not_delay_the_others(clusters: dict[str, Loopback]) -> None:
-    clusters["c2"].server.inject(Hang(), times=None)
-    fleet = Fleet({name: loopback.resolver() for name, loopback in clusters.items()}, timeout=2.0)
-    async with aclosing(fleet.poll(interval=0.05)) as readings:
-        names = [reading.name for reading in await take(readings, 10)]
-        assert set(names) <= {"c1", "c3"}
-        await until(lambda: "c2" in fleet.readings)
-        error = fleet.readings["c2"].error
-        assert isinstance(error, DeadlineExceededError)
-        assert "has not responded" in str(error)
-
-
 async def test_watch_recovers_after_the_server_grants_permission(clusters: dict[str, Loopback]) -> None:
     clusters["c1"].server.allow = {"alice": set()}
     fleet = fleet_of(clusters)
@@ -170,11 +150,3 @@ async def test_watch_recovers_after_the_server_grants_permission(clusters: dict[
         clusters["c1"].server.allow = None
         [well] = await take(readings, 1)
         assert (well.name, well.num_tasks, well.error) == ("c1", 1, None)
-
-
-async def test_pods_that_are_not_running_are_absent(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    loopback.server.add(pod("train-1", "ml", labels=TRAIN, phase="Pending"))
-    [reading] = (await Fleet({"a": loopback.resolver(JOBS)}).resolve()).values()
-    assert (reading.num_tasks, reading.error) == (1, None)
-    assert [missing.name for missing in reading.absent] == ["ml/train-1"]

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +33,6 @@ synchronous = pytest.importorskip("kubernetes")
 AUTHORITY = trustme.CA()
 CA = AUTHORITY.cert_pem.bytes()
 CHAIN, KEY = client_pair(AUTHORITY)
-PAIR = {"clientCertificateData": CHAIN.decode(), "clientKeyData": KEY.decode()}
 TOKENS = st.text("abcXYZ019-_.", min_size=1, max_size=20)
 HOSTS = st.sampled_from(["10.0.0.1", "api.example", "[fd00::1]"])
 
@@ -157,74 +154,3 @@ async def test_all_three_clients_get_the_same_token_from_a_plugin(tmp_path: Path
     ours = (await connection.headers())["Authorization"]
     for read in (read_asynchronously, read_synchronously):
         assert seen_by(await asyncio.to_thread(read, path))["authorization"] == ours
-
-
-# The reasons why kubernetes_asyncio does not run plugins and auth providers for aioresolve. If one of these
-# tests fails after an upgrade, its reason no longer exists: check whether the code in aioresolve can be
-# removed.
-
-version = pytest.mark.skipif(
-    not asynchronous.__version__.startswith("36."), reason="these defects are those of kubernetes_asyncio 36"
-)
-
-
-async def theirs_of(user: dict[str, Any], folder: Path) -> Any:
-    configuration = asynchronous.client.Configuration()
-    await asynchronous.config.load_kube_config(
-        str(write_file(folder / "config", kubeconfig(user))),
-        client_configuration=configuration,
-        persist_config=False,
-        temp_file_path=str(folder / "temporary"),
-    )
-    return configuration
-
-
-@version
-def test_kubernetes_asyncio_hangs_with_a_plugin_that_writes_much_and_leaves_it_running(
-    tmp_path: Path,
-) -> None:
-    """In its own process, so that the plugin is killed with it."""
-    script = write_plugin(tmp_path, 'sys.stderr.write("x" * 1_000_000); credential({"token": "t"})')
-    path = write_file(tmp_path / "config", kubeconfig(exec_user(script)))
-    code = f"""
-import asyncio, psutil
-from kubernetes_asyncio import client, config
-async def main():
-    load = config.load_kube_config({str(path)!r}, client_configuration=client.Configuration())
-    try:
-        await asyncio.wait_for(load, 1)
-    except TimeoutError:
-        print([child.status() for child in psutil.Process().children()])
-asyncio.run(main())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "['sleeping']\n"
-
-
-@version
-def test_kubernetes_asyncio_drops_a_certificate_that_comes_with_a_token(tmp_path: Path) -> None:
-    script = write_plugin(tmp_path, f"credential({dict(PAIR, token='t')})")
-    assert asyncio.run(theirs_of(exec_user(script), tmp_path)).cert_file is None
-
-
-@version
-def test_kubernetes_asyncio_leaves_a_plugins_key_in_a_file(tmp_path: Path) -> None:
-    script = write_plugin(tmp_path, f"credential({PAIR})")
-    asyncio.run(theirs_of(exec_user(script), tmp_path))
-    assert KEY in [path.read_bytes() for path in (tmp_path / "temporary").iterdir()]
-
-
-@version
-async def test_kubernetes_asyncio_refreshes_oidc_tokens_without_verifying_the_issuer(tmp_path: Path) -> None:
-    from kubernetes_asyncio.config.openid import OpenIDRequestor
-
-    with pytest.warns(DeprecationWarning, match="verify_ssl"):
-        connector = OpenIDRequestor("id", "secret", "https://issuer")._get_connector()
-    assert connector._ssl is False
-    await connector.close()
-    authority = str(write_file(tmp_path / "ca", CA))
-    with (
-        pytest.warns(DeprecationWarning, match="ssl_context"),
-        pytest.raises(TypeError, match="ssl should be SSLContext"),
-    ):
-        OpenIDRequestor("id", "secret", "https://issuer", authority)._get_connector()

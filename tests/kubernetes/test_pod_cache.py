@@ -1,321 +1,392 @@
-"""The cached pods and the observations that follow from them: lists and events of one query."""
+"""What `test_pod_cache_properties` does not compare: versions, absent pods, task indices, pods in transit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve.errors import ConfigurationError, InvalidClusterError
-from aioresolve.kubernetes.api.objects import Added, Deleted, Failed, Modified, PodQuery, Status
+from aioresolve.errors import ConfigurationError, PodIndexError
+from aioresolve.kubernetes.api.objects import Added, Deleted, Modified, PodQuery
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
 from .samples import READY, UNSCHEDULABLE, pod, waiting
 from .watched_cluster import (
     EVAL,
+    INDEX,
     NOW,
     TRAIN,
     bookmark,
-    contents,
     deleting,
     listed_cache,
     names,
     new_cache,
+    observe,
     replace,
     state,
     versioned,
 )
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.api.objects import Pod, WatchEvent
+    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes.watch.pod_cache import PodCache
 
 
-class TestLists:
-    def test_there_is_no_state_before_every_query_was_listed(self) -> None:
-        cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
-        assert (cache.is_complete, cache.version(TRAIN)) == (False, "")
-        assert cache.observation(NOW) == Observation(None)
+# Lists and versions
+
+
+def test_there_is_no_state_before_every_query_was_listed() -> None:
+    cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
+    assert (cache.is_complete, cache.version(TRAIN)) == (False, "")
+    replace(cache, TRAIN, [pod()], "9")
+    assert (cache.is_complete, cache.version(TRAIN)) == (False, "9")
+    assert cache.observation(NOW) == Observation(None)
+    replace(cache, EVAL, [], "8")
+    assert cache.is_complete
+    assert state(cache).spec == ClusterSpec({"worker": ["10.8.0.10:8470"], "eval": []})
+    assert (state(cache).version, state(cache).observed_at) == ("8", NOW)  # of the oldest list
+
+
+def test_a_pod_that_cannot_be_addressed_changes_nothing() -> None:
+    def fails(found: Pod) -> str:
+        raise LookupError("no such annotation")
+
+    cache = new_cache(address=fails)
+    with pytest.raises(ConfigurationError, match="pod ml/train-0 cannot be addressed: no such"):
         replace(cache, TRAIN, [pod()], "7")
-        assert (cache.is_complete, cache.version(TRAIN)) == (False, "7")
-        assert cache.observation(NOW) == Observation(None)
-        replace(cache, EVAL, [], "8")
-        assert cache.is_complete
-        assert state(cache).spec == ClusterSpec({"worker": ["10.8.0.10:8470"], "eval": []})
-
-    def test_the_version_of_a_state_is_that_of_its_oldest_list(self) -> None:
-        cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
-        replace(cache, TRAIN, [], "10")
-        replace(cache, EVAL, [], "9")
-        assert (state(cache).version, state(cache).observed_at) == ("9", NOW)
-
-    def test_a_job_without_members_has_no_tasks(self) -> None:
-        assert state(listed_cache()).spec.as_dict() == {"worker": {}}
-
-    def test_a_list_replaces_everything_cached(self) -> None:
-        cache = listed_cache(pod("train-0"), pod("train-1"))
-        replace(cache, TRAIN, [pod("train-1"), pod("train-2")], "200")
-        assert names(cache) == ["train-1", "train-2"]
-        assert cache.version(TRAIN) == "200"
-
-    def test_a_list_without_changes_keeps_the_endpoints(self) -> None:
-        cache = listed_cache(versioned("train-0", 7))
-        (before,) = state(cache).endpoints["worker"]
-        replace(cache, TRAIN, [versioned("train-0", 9)], "200")
-        assert state(cache).endpoints["worker"][0] is before
-
-    def test_numbers_in_names_are_ordered_as_numbers(self) -> None:
-        shuffled = [pod(f"train-{number}") for number in (10, 9, 100, 1)]
-        assert names(listed_cache(*shuffled)) == ["train-1", "train-9", "train-10", "train-100"]
-
-    def test_equal_names_are_in_the_order_of_their_namespaces(self) -> None:
-        everywhere = PodQuery("app=train")
-        cache = new_cache({"worker": [[everywhere]]})
-        found = [pod(metadata={"namespace": name, "uid": name}) for name in ("b", "a", "a-b")]
-        replace(cache, everywhere, found, "1")
-        # As a server lists them: it sorts `a-b/train-0` before `a/train-0`.
-        assert [e.namespace for e in state(cache).endpoints["worker"]] == ["a-b", "a", "b"]
-
-    @pytest.mark.parametrize("given", [["z", "a"], [f"team-{number}" for number in range(120, 0, -1)]])
-    def test_equal_names_are_in_the_order_in_which_namespaces_were_given(self, given: list[str]) -> None:
-        queries = [PodQuery("app=train", name) for name in given]
-        cache = new_cache({"worker": [queries]})
-        for query in reversed(queries):
-            replace(cache, query, [pod(metadata={"namespace": query.namespace, "uid": query.namespace})], "1")
-        assert [e.namespace for e in state(cache).endpoints["worker"]] == given
-
-    def test_the_tasks_of_selectors_follow_one_another(self) -> None:
-        cache = new_cache({"worker": [[EVAL], [TRAIN]]})
-        replace(cache, TRAIN, [pod("a-0")], "1")
-        replace(cache, EVAL, [pod("b-0"), pod("b-1")], "1")
-        assert names(cache) == ["b-0", "b-1", "a-0"]
-        assert state(cache).spec.task_indices("worker") == [0, 1, 2]
-
-    def test_a_pod_that_two_selectors_match_is_two_tasks(self) -> None:
-        cache = listed_cache(pod(), jobs={"worker": [[TRAIN], [TRAIN]], "eval": [[TRAIN]]})
-        assert names(cache) == ["train-0", "train-0"]
-        assert names(cache, "eval") == ["train-0"]
-
-    def test_a_list_with_an_invalid_address_changes_nothing(self) -> None:
-        def fails(found: Pod) -> str:
-            raise LookupError("no such annotation")
-
-        cache = new_cache(address=fails)
-        with pytest.raises(ConfigurationError, match="pod ml/train-0 cannot be addressed: no such"):
-            replace(cache, TRAIN, [pod()], "7")
-        assert not cache.is_complete
-
-    def test_an_address_that_is_not_unicode_is_an_error_that_names_the_pod(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"ml/train-0 cannot be addressed: .*is not a host name"):
-            replace(new_cache(address=lambda found: "\ud800"), TRAIN, [pod()], "7")
-
-    def test_a_job_name_that_is_not_unicode_is_an_error(self) -> None:
-        with pytest.raises(InvalidClusterError):
-            new_cache({"\ud800": [[TRAIN]]})
+    assert not cache.is_complete
+    replace(cache, TRAIN, [], "100")
+    with pytest.raises(ConfigurationError):
+        cache.apply(TRAIN, [bookmark(150), Added(versioned("train-0", 151))])
+    assert cache.version(TRAIN) == "150"
 
 
-class TestEvents:
-    def test_an_added_pod_is_a_member(self) -> None:
-        cache = listed_cache(pod("train-1"))
-        assert cache.apply(TRAIN, [Added(versioned("train-0", 101))])
-        assert names(cache) == ["train-0", "train-1"]
-        assert cache.version(TRAIN) == "101"
-
-    def test_a_pod_being_deleted_is_neither_a_member_nor_absent(self) -> None:
-        cache = listed_cache(pod("train-0"), pod("train-1"))
-        assert cache.apply(TRAIN, [Modified(deleting("train-0", 101))])
-        assert names(cache) == ["train-1"]
-        assert cache.observation(NOW).absent == ()
-
-    def test_the_end_of_a_pod_being_deleted_changes_nothing(self) -> None:
-        cache = listed_cache(pod("train-0"))
-        cache.apply(TRAIN, [Modified(deleting("train-0", 101))])
-        before = contents(cache.observation(NOW))
-        cache.apply(TRAIN, [Deleted(deleting("train-0", 102))])
-        assert contents(cache.observation(NOW)) == before
-
-    def test_a_new_address_is_reported(self) -> None:
-        cache = listed_cache(versioned("train-0", 7))
-        assert cache.apply(TRAIN, [Modified(versioned("train-0", 101, ip="10.8.0.99"))])
-        assert state(cache).spec.task_address("worker", 0) == "10.8.0.99:8470"
-
-    def test_a_change_of_readiness_is_reported_with_the_same_spec(self) -> None:
-        cache = listed_cache(versioned("train-0", 7))
-        before = state(cache)
-        ready = versioned("train-0", 101, status={"conditions": READY}, spec={"nodeName": "node-b"})
-        assert cache.apply(TRAIN, [Modified(ready)])
-        after = state(cache)
-        assert after == before
-        assert after.spec is before.spec
-        assert (after.endpoints["worker"][0].ready, after.endpoints["worker"][0].node) == (True, "node-b")
-
-    def test_an_irrelevant_change_is_not_reported(self) -> None:
-        cache = listed_cache(versioned("train-0", 7), versioned("train-1", 8))
-        before = cache.observation(NOW)
-        annotated = versioned("train-0", 101, metadata={"annotations": {"a": "b"}})
-        assert not cache.apply(TRAIN, [Modified(annotated)])
-        after = cache.observation(NOW)
-        assert before.state is not None
-        assert after.state is not None
-        assert after.state.endpoints["worker"] is before.state.endpoints["worker"]
-        assert after.state.spec is before.state.spec
-        assert after.state.version == "101"
-
-    def test_a_bookmark_changes_the_version_only(self) -> None:
-        cache = listed_cache(pod())
-        assert not cache.apply(TRAIN, [bookmark(150)])
-        assert cache.version(TRAIN) == "150"
-        assert state(cache).version == "150"
-
-    def test_a_bookmark_never_decreases_the_version(self) -> None:
-        cache = listed_cache(pod())
-        cache.apply(TRAIN, [bookmark(150), bookmark(120)])
-        assert cache.version(TRAIN) == "150"
-
-    def test_an_older_version_is_reported_until_the_next_list(self) -> None:
-        old = versioned("train-0", 99)
-        for event in (bookmark(99), Modified(old), Deleted(old)):
-            cache = listed_cache(pod("train-1"), version="100")
-            cache.apply(TRAIN, [Added(versioned("train-2", 100)), bookmark(100)])
-            assert not cache.version_decreased(TRAIN)
-            cache.apply(TRAIN, [event])
-            assert cache.version_decreased(TRAIN)
-            replace(cache, TRAIN, [], "99")
-            assert not cache.version_decreased(TRAIN)
-
-    def test_a_pod_without_a_version_does_not_change_that_of_the_query(self) -> None:
-        cache = listed_cache()
-        assert cache.apply(TRAIN, [Added(pod("train-0"))])
-        assert cache.version(TRAIN) == "100"
-
-    def test_an_error_event_changes_nothing(self) -> None:
-        cache = listed_cache(pod())
-        assert not cache.apply(TRAIN, [Failed(Status(code=410))])
-        assert (names(cache), cache.version(TRAIN)) == (["train-0"], "100")
-
-    def test_repeated_events_change_nothing(self) -> None:
-        events: list[WatchEvent[Pod]] = [
-            Added(versioned("train-0", 101)),
-            Modified(versioned("train-0", 102, ip="10.8.0.2")),
-            Deleted(deleting("train-0", 103)),
-            Added(versioned("train-1", 104)),
-        ]
-        cache = listed_cache()
-        cache.apply(TRAIN, events)
-        before = contents(cache.observation(NOW))
-        assert not cache.apply(TRAIN, events)
-        assert contents(cache.observation(NOW)) == before
-        assert cache.version(TRAIN) == "104"
-
-    def test_a_repeated_deletion_of_a_pod_that_matches_again_changes_nothing(self) -> None:
-        left = Deleted(versioned("train-0", 101))
-        cache = listed_cache(versioned("train-0", 7))
-        cache.apply(TRAIN, [left, Added(versioned("train-0", 102))])
-        assert not cache.apply(TRAIN, [left])
-        assert names(cache) == ["train-0"]
-
-    def test_versions_of_pods_compare_even_if_that_of_their_list_does_not(self) -> None:
-        cache = listed_cache(versioned("train-0", 7), version="b")
-        assert not cache.apply(TRAIN, [Modified(versioned("train-0", 6, ip="10.8.0.2"))])
-        assert state(cache).spec.task_address("worker", 0) == "10.8.0.10:8470"
-
-    def test_a_recreated_pod_replaces_the_one_whose_deletion_was_missed(self) -> None:
-        cache = listed_cache(versioned("train-0", 7))
-        recreated = versioned("train-0", 101, ip="10.8.0.99", metadata={"uid": "new"})
-        assert cache.apply(TRAIN, [Added(recreated)])
-        (endpoint,) = state(cache).endpoints["worker"]
-        assert (endpoint.uid, endpoint.address) == ("new", "10.8.0.99:8470")
-
-    def test_a_late_deletion_of_the_previous_pod_does_not_affect_the_recreated_one(self) -> None:
-        cache = listed_cache(versioned("train-0", 7))
-        cache.apply(TRAIN, [Added(versioned("train-0", 101, metadata={"uid": "new"}))])
-        assert not cache.apply(TRAIN, [Deleted(deleting("train-0", 101))])
-        assert names(cache) == ["train-0"]
-
-    def test_versions_that_are_not_numbers_count_in_the_order_of_arrival(self) -> None:
-        cache = listed_cache(pod(metadata={"resourceVersion": "b"}), version="b")
-        assert cache.apply(TRAIN, [Modified(pod(ip="10.8.0.2", metadata={"resourceVersion": "a"}))])
-        assert state(cache).spec.task_address("worker", 0) == "10.8.0.2:8470"
-        assert (cache.version(TRAIN), state(cache).version) == ("a", "a")
-        assert cache.apply(TRAIN, [Deleted(pod(metadata={"resourceVersion": "c"}))])
-        assert names(cache) == []
-
-    def test_an_event_with_an_invalid_address_does_not_change_the_version(self) -> None:
-        def fails(found: Pod) -> str:
-            raise LookupError("no such annotation")
-
-        cache = listed_cache(address=fails)
-        with pytest.raises(ConfigurationError):
-            cache.apply(TRAIN, [bookmark(150), Added(versioned("train-0", 151))])
-        assert cache.version(TRAIN) == "150"
+def test_an_irrelevant_change_is_not_reported_and_creates_no_objects() -> None:
+    cache = listed_cache(versioned("train-0", 7), versioned("train-1", 8), versioned("x", 9, phase="Pending"))
+    before = cache.observation(NOW)
+    annotated = versioned("train-0", 101, metadata={"annotations": {"a": "b"}})
+    assert not cache.apply(TRAIN, [Modified(annotated)])
+    after = cache.observation(NOW)
+    assert before.state is not None
+    assert after.state is not None
+    assert after.state.endpoints["worker"] is before.state.endpoints["worker"]
+    assert after.state.spec is before.state.spec
+    assert (after.absent, after.unready, after.expected) == (before.absent, before.unready, before.expected)
+    assert after.absent is before.absent
+    assert after.unready is before.unready
+    assert after.state.version == "101"
 
 
-OWNED = {"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]}
-OWNED_WITHOUT_CONTROLLER = {"ownerReferences": [{"kind": "Job", "name": "train"}]}
+@pytest.mark.parametrize("order_by", ["name", "index"])
+def test_a_change_of_readiness_is_reported_with_the_same_spec(order_by: str) -> None:
+    cache = listed_cache(completion(0), order_by=order_by)
+    before = state(cache)
+    ready = completion(0, 101, status={"conditions": READY}, spec={"nodeName": "node-b"})
+    assert cache.apply(TRAIN, [Modified(ready)])
+    assert state(cache) == before
+    assert state(cache).spec is before.spec
+    (endpoint,) = state(cache).endpoints["worker"]
+    assert (endpoint.ready, endpoint.node) == (True, "node-b")
 
 
-class TestAbsentAndUnreadyPods:
-    @pytest.mark.parametrize(
-        ("found", "absent"),
-        [
-            (
-                pod(phase="Pending", ip=None, status={"conditions": UNSCHEDULABLE}),
-                Missing("worker", "ml/train-0", "Pending (Unschedulable: 0/1 nodes are available)"),
-            ),
-            (pod(ip=None), Missing("worker", "ml/train-0", "Running, but without an address yet")),
-            (pod(phase="Unknown"), Missing("worker", "ml/train-0", "Unknown")),
-            (pod(phase="Failed"), Missing("worker", "ml/train-0", "Failed", is_final=True)),
-            (pod(phase="Succeeded"), Missing("worker", "ml/train-0", "Succeeded", is_final=True)),
-            (
-                pod(phase="Failed", metadata=OWNED_WITHOUT_CONTROLLER),
-                Missing("worker", "ml/train-0", "Failed", is_final=True),
-            ),
-            (pod(phase="Failed", metadata=OWNED), None),
-            (pod(phase="Succeeded", metadata=OWNED), None),
-            (pod(phase="Pending", metadata=OWNED), Missing("worker", "ml/train-0", "Pending")),
-            (pod(phase="Pending", metadata={"deletionTimestamp": "now"}), None),
-        ],
+def test_bookmarks_change_the_version_only_and_never_decrease_it() -> None:
+    cache = listed_cache(pod())
+    assert not cache.apply(TRAIN, [bookmark(150), bookmark(120)])
+    assert (cache.version(TRAIN), state(cache).version) == ("150", "150")
+
+
+def test_an_older_version_is_reported_until_the_next_list() -> None:
+    old = versioned("train-0", 99)
+    for event in (bookmark(99), Modified(old), Deleted(old)):
+        cache = listed_cache(pod("train-1"), version="100")
+        cache.apply(TRAIN, [Added(versioned("train-2", 100)), bookmark(100)])
+        assert not cache.version_decreased(TRAIN)
+        cache.apply(TRAIN, [event])
+        assert cache.version_decreased(TRAIN)
+        replace(cache, TRAIN, [], "99")
+        assert not cache.version_decreased(TRAIN)
+
+
+def test_a_list_of_a_restored_server_replaces_newer_versions() -> None:
+    cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
+    for query in (TRAIN, EVAL):
+        replace(cache, query, [versioned("both", 90, ip="10.0.0.1")], "100")
+    before = versioned("both", 40, ip="10.9.9.9")
+    replace(cache, TRAIN, [before], "50")
+    replace(cache, EVAL, [before], "51")
+    assert state(cache).spec.as_dict() == {"worker": ["10.9.9.9:8470"], "eval": ["10.9.9.9:8470"]}
+
+
+def test_versions_that_are_not_numbers_count_in_the_order_of_arrival() -> None:
+    cache = listed_cache(pod(metadata={"resourceVersion": "b"}), version="b")
+    assert cache.apply(TRAIN, [Modified(pod(ip="10.8.0.2", metadata={"resourceVersion": "a"}))])
+    assert state(cache).spec.task_address("worker", 0) == "10.8.0.2:8470"
+    assert (cache.version(TRAIN), state(cache).version) == ("a", "a")
+    assert cache.apply(TRAIN, [Deleted(pod(metadata={"resourceVersion": "c"}))])
+    assert names(cache) == []
+
+
+# Pods that are absent or not ready
+
+
+def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> None:
+    owned = {"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]}
+    not_controlled = {"ownerReferences": [{"kind": "Job", "name": "train"}]}
+    cache = listed_cache(
+        pod("w-10", phase="Pending", ip=None, status={"conditions": UNSCHEDULABLE}),
+        pod("w-2", ip=None),
+        pod("w-3", phase="Unknown"),
+        pod("w-4", phase="Failed"),
+        pod("w-5", phase="Succeeded"),  # done: others of its run may still run
+        pod("w-6", phase="Failed", metadata=not_controlled),
+        pod("w-7", phase="Failed", metadata=owned),
+        pod("w-8", phase="Succeeded", metadata=owned),
+        pod("w-9", phase="Pending", metadata=owned),
+        pod("w-11", phase="Pending", metadata={"deletionTimestamp": "now"}),
+        jobs={"worker": [[TRAIN]], "eval": [[TRAIN]]},
     )
-    def test_a_pod_that_is_not_a_member_is_absent_unless_its_controller_replaces_it(
-        self, found: Pod, absent: Missing | None
-    ) -> None:
-        observation = listed_cache(found).observation(NOW)
-        assert observation.absent == (() if absent is None else (absent,))
-        assert observation.unready == ()
-        assert observation.state is not None
-        assert observation.state.endpoints["worker"] == ()
+    observation = cache.observation(NOW)
+    assert observation.absent == tuple(
+        Missing(job, f"ml/{name}", reason, is_final=is_final)
+        for job in ("worker", "eval")
+        for name, reason, is_final in (
+            ("w-2", "Running, but without an address yet", False),
+            ("w-3", "Unknown", False),
+            ("w-4", "Failed", True),
+            ("w-6", "Failed", True),
+            ("w-9", "Pending", False),
+            ("w-10", "Pending (Unschedulable: 0/1 nodes are available)", False),
+        )
+    )
+    assert (observation.unready, names(cache)) == ((), [])
+    alone = listed_cache(pod("w-5", phase="Succeeded")).observation(NOW)
+    assert alone.absent == (Missing("worker", "ml/w-5", "Succeeded", is_final=True),)
 
-    def test_a_member_that_is_not_ready_has_a_reason(self) -> None:
-        crashing = pod(status={"containerStatuses": waiting("CrashLoopBackOff")})
-        observation = listed_cache(crashing, pod("train-1", status={"conditions": READY})).observation(NOW)
-        assert observation.unready == (Missing("worker", "ml/train-0", "CrashLoopBackOff"),)
-        assert observation.absent == ()
 
-    def test_a_pod_of_two_jobs_is_reported_for_each(self) -> None:
-        cache = listed_cache(pod(phase="Pending"), jobs={"worker": [[TRAIN]], "eval": [[TRAIN]]})
-        assert [missing.job for missing in cache.observation(NOW).absent] == ["worker", "eval"]
+def test_a_change_of_the_reason_alone_is_reported() -> None:
+    cache = listed_cache(versioned("train-0", 7, phase="Pending"))
+    scheduled = {"containerStatuses": waiting("ContainerCreating")}
+    assert cache.apply(TRAIN, [Modified(versioned("train-0", 101, phase="Pending", status=scheduled))])
+    assert [m.reason for m in cache.observation(NOW).absent] == ["Pending (ContainerCreating)"]
 
-    def test_a_pod_that_becomes_running_and_ready_is_no_longer_reported(self) -> None:
-        cache = listed_cache(versioned("train-0", 7, phase="Pending"))
-        assert cache.apply(TRAIN, [Modified(versioned("train-0", 101))])
-        assert (cache.observation(NOW).absent, len(cache.observation(NOW).unready)) == ((), 1)
-        assert cache.apply(TRAIN, [Modified(versioned("train-0", 102, status={"conditions": READY}))])
-        assert (cache.observation(NOW).absent, cache.observation(NOW).unready) == ((), ())
 
-    def test_a_change_of_the_reason_alone_is_reported(self) -> None:
-        cache = listed_cache(versioned("train-0", 7, phase="Pending"))
-        scheduled = {"containerStatuses": waiting("ContainerCreating")}
-        assert cache.apply(TRAIN, [Modified(versioned("train-0", 101, phase="Pending", status=scheduled))])
-        assert [m.reason for m in cache.observation(NOW).absent] == ["Pending (ContainerCreating)"]
+def test_a_member_that_is_not_ready_has_a_reason() -> None:
+    crashing = pod(status={"containerStatuses": waiting("CrashLoopBackOff")})
+    observation = listed_cache(crashing, pod("train-1", status={"conditions": READY})).observation(NOW)
+    assert observation.unready == (Missing("worker", "ml/train-0", "CrashLoopBackOff"),)
+    assert observation.absent == ()
 
-    def test_absent_pods_are_ordered_by_name_with_numbers_as_numbers(self) -> None:
-        cache = listed_cache(*(pod(f"train-{number}", phase="Pending") for number in (10, 2, 1)))
-        assert [m.name for m in cache.observation(NOW).absent] == ["ml/train-1", "ml/train-2", "ml/train-10"]
 
-    def test_unchanged_parts_are_the_same_objects(self) -> None:
-        cache = listed_cache(pod("train-0", phase="Pending"), pod("train-1"))
-        before = cache.observation(NOW)
-        cache.apply(TRAIN, [bookmark(150)])
-        after = cache.observation(NOW)
-        assert after.absent is before.absent
-        assert after.unready is before.unready
-        assert after.expected is before.expected
+# Task indices
+
+
+def indexed(name: str, labels: dict[str, str], version: int = 7, **more: Any) -> Pod:
+    return versioned(name, version, metadata={"labels": labels}, **more)
+
+
+def completion(index: int, version: int = 7, **more: Any) -> Pod:
+    return indexed(f"train-{index}", {INDEX: str(index)}, version, **more)
+
+
+def indices(cache: PodCache) -> list[int]:
+    return state(cache).spec.task_indices("worker")
+
+
+def test_a_deleted_pod_leaves_a_gap_that_a_new_one_fills() -> None:
+    cache = listed_cache(*map(completion, range(4)), order_by="index")
+    before = state(cache)
+    assert cache.apply(TRAIN, [Deleted(deleting("train-2", 101))])
+    assert indices(cache) == [0, 1, 3]
+    diff = state(cache).diff(before)
+    assert ([member.task_index for member in diff.left], diff.joined, diff.moved) == ([2], (), ())
+    cache.apply(TRAIN, [Added(completion(2, 102))])
+    assert indices(cache) == [0, 1, 2, 3]
+
+
+def test_a_pending_pod_at_the_end_of_a_selector_keeps_its_index() -> None:
+    cache = new_cache({"worker": [[TRAIN], [EVAL]]}, order_by="index")
+    replace(cache, TRAIN, [completion(0), completion(1, phase="Pending")], "100")
+    replace(cache, EVAL, [completion(0)], "100")
+    assert indices(cache) == [0, 2]
+
+
+def test_a_group_without_a_member_is_as_large_as_the_largest_and_moves_no_other() -> None:
+    group_index, worker_index = (f"leaderworkerset.sigs.k8s.io/{name}-index" for name in ("group", "worker"))
+    cache = listed_cache(
+        *(
+            indexed(f"g{group}-{worker}", {group_index: str(group), worker_index: str(worker)})
+            for group in (0, 2)
+            for worker in range(3)
+        ),
+        order_by="index",
+    )
+    assert indices(cache) == [0, 1, 2, 6, 7, 8]
+    restarting = indexed("g0-2", {group_index: "0", worker_index: "2"}, 101, phase="Pending")
+    cache.apply(TRAIN, [Modified(restarting)])
+    assert indices(cache) == [0, 1, 6, 7, 8]
+    assert [missing.name for missing in cache.observation(NOW).absent] == ["ml/g0-2"]
+
+
+def test_with_a_second_replicated_job_all_indices_count_over_the_set() -> None:
+    def of_set(job: str, global_index: str, index: str) -> dict[str, str]:
+        keys = {"replicatedjob-name": job, "job-index": "0", "job-global-index": global_index}
+        return {INDEX: index, **{f"jobset.sigs.k8s.io/{key}": value for key, value in keys.items()}}
+
+    workers = [indexed(f"w-{index}", of_set("workers", "1", str(index))) for index in range(2)]
+    cache = listed_cache(*workers, order_by="index")
+    assert (names(cache), indices(cache)) == (["w-0", "w-1"], [0, 1])
+    cache.apply(TRAIN, [Added(indexed("leader", of_set("leader", "0", "0"), 101))])
+    assert (names(cache), indices(cache)) == (["leader", "w-0", "w-1"], [0, 1, 2])
+    cache.apply(TRAIN, [Deleted(deleting("leader", 102))])
+    assert (names(cache), indices(cache)) == (["w-0", "w-1"], [0, 1])
+
+
+def test_a_duplicate_index_is_an_error_until_one_pod_is_deleted() -> None:
+    cache = listed_cache(completion(0), indexed("again", {INDEX: "0"}), order_by="index")
+    for _ in range(2):
+        with pytest.raises(PodIndexError, match="index 0 is claimed by ml/again and ml/train-0") as caught:
+            cache.observation(NOW)
+        assert caught.value.duplicates == {0: ("ml/again", "ml/train-0")}
+    cache.apply(TRAIN, [Deleted(deleting("again", 101))])
+    assert names(cache) == ["train-0"]
+
+
+def test_a_member_without_an_index_is_an_error_until_it_ends() -> None:
+    cache = listed_cache(completion(0), versioned("plain", 7), order_by="index")
+    with pytest.raises(PodIndexError, match="no index label or annotation on ml/plain") as caught:
+        cache.observation(NOW)
+    assert caught.value.unindexed == ("ml/plain",)
+    cache.apply(TRAIN, [Modified(versioned("plain", 101, phase="Succeeded"))])
+    assert names(cache) == ["train-0"]
+
+
+def test_an_index_larger_than_any_cluster_is_an_error() -> None:
+    with pytest.raises(PodIndexError, match="claims index 999999999"):
+        listed_cache(completion(999_999_999), order_by="index").observation(NOW)
+
+
+# Two queries are two streams: one of them reports a change first.
+
+
+def in_transit(cache: PodCache) -> bool:
+    # A function, because mypy assumes that a property does not change between two assertions.
+    return cache.in_transit
+
+
+def two_queries(train: list[Pod], evaluate: list[Pod]) -> PodCache:
+    cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
+    replace(cache, TRAIN, train, "100")
+    replace(cache, EVAL, evaluate, "100")
+    assert not in_transit(cache)
+    observe(cache)
+    return cache
+
+
+BEFORE = versioned("train-0", 7)
+
+
+def test_first_list_of_a_query_does_not_restore_an_old_version() -> None:
+    cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
+    replace(cache, EVAL, [versioned("train-0", 101, ip="10.8.0.2")], "101")
+    replace(cache, TRAIN, [BEFORE], "100")
+    assert state(cache).spec.as_dict() == {"worker": ["10.8.0.2:8470"], "eval": ["10.8.0.2:8470"]}
+
+
+def test_a_pod_that_one_query_reports_as_deleted_or_recreated_leaves_the_other() -> None:
+    deleted, recreated = two_queries([BEFORE], [BEFORE]), two_queries([BEFORE], [BEFORE])
+    assert deleted.apply(EVAL, [Deleted(deleting("train-0", 102))])
+    assert (names(deleted), names(deleted, "eval")) == ([], [])
+    again = Added(versioned("train-0", 103, metadata={"uid": "new"}))
+    recreated.apply(EVAL, [again])
+    assert (names(recreated), len(names(recreated, "eval"))) == ([], 1)
+    recreated.apply(TRAIN, [Modified(versioned("train-0", 101)), Deleted(deleting("train-0", 102))])
+    assert names(recreated) == []
+    recreated.apply(TRAIN, [again])
+    assert [endpoint.uid for endpoint in state(recreated).endpoints["worker"]] == ["new"]
+
+
+def test_a_pod_is_in_transit_from_one_query_to_another_until_both_have_reported_it() -> None:
+    left, arrived = Deleted(versioned("train-0", 101)), Added(versioned("train-0", 101))
+    for first, second in (((TRAIN, left), (EVAL, arrived)), ((EVAL, arrived), (TRAIN, left))):
+        cache = two_queries([BEFORE], [])
+        for is_moving, (query, event) in ((True, first), (False, second)):
+            cache.apply(query, [event])
+            assert in_transit(cache) == is_moving
+        assert (names(cache), names(cache, "eval")) == ([], ["train-0"])
+
+
+def test_a_change_that_one_query_has_not_reported_is_in_transit() -> None:
+    changed = Modified(versioned("train-0", 101))
+    for query, event in ((TRAIN, changed), (EVAL, Deleted(deleting("train-0", 102)))):
+        cache = two_queries([BEFORE], [BEFORE])
+        cache.apply(EVAL, [changed])
+        assert in_transit(cache)
+        cache.apply(query, [event])
+        assert not in_transit(cache)
+
+
+def test_a_new_list_or_an_observation_ends_the_transit() -> None:
+    left = Deleted(versioned("train-0", 101))
+    observed, listed, gone = (
+        two_queries([BEFORE], []),
+        two_queries([BEFORE], []),
+        two_queries([BEFORE], [BEFORE]),
+    )
+    observed.apply(TRAIN, [left])
+    listed.apply(TRAIN, [left])
+    gone.apply(EVAL, [Modified(versioned("train-0", 101))])
+    assert all(map(in_transit, (observed, listed, gone)))
+    observe(observed)
+    replace(listed, TRAIN, [versioned("train-0", 102)], "102")
+    replace(gone, TRAIN, [], "101")
+    assert not any(map(in_transit, (observed, listed, gone)))
+
+
+def test_a_pod_that_no_other_query_may_match_is_not_in_transit() -> None:
+    here, there = PodQuery("app=train", "ml"), PodQuery("app=train", "other")
+    elsewhere = new_cache({"worker": [[here, there]]})
+    replace(elsewhere, here, [BEFORE], "100")
+    replace(elsewhere, there, [], "100")
+    for cache in (elsewhere, listed_cache(BEFORE)):
+        cache.apply(TRAIN, [Deleted(versioned("train-0", 101))])
+        assert not in_transit(cache)
+    deleted = two_queries([BEFORE], [])
+    deleted.apply(TRAIN, [Deleted(deleting("train-0", 101))])
+    assert not in_transit(deleted)
+
+
+def test_one_namespace_and_all_namespaces_may_match_the_same_pod() -> None:
+    everywhere = PodQuery("app=train")
+    cache = new_cache({"worker": [[TRAIN]], "eval": [[everywhere]]})
+    replace(cache, TRAIN, [BEFORE], "100")
+    replace(cache, everywhere, [BEFORE], "100")
+    observe(cache)
+    cache.apply(TRAIN, [Modified(versioned("train-0", 101, phase="Pending"))])
+    assert (names(cache), names(cache, "eval")) == ([], [])
+    cache.apply(everywhere, [Modified(versioned("train-0", 102))])
+    assert (names(cache), names(cache, "eval")) == (["train-0"], ["train-0"])
+
+
+class CountingName(str):
+    """A namespace that counts how often it is compared."""
+
+    __slots__ = ()
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).comparisons += 1
+        return str(self) == other
+
+    __hash__ = str.__hash__
+
+
+def test_cost_of_a_cache_is_linear_in_the_number_of_queries() -> None:
+    comparisons = []
+    for number in (100, 1000):
+        namespaces = [CountingName(f"team-{each}") for each in range(number)]
+        selectors = [[PodQuery(selector, name) for name in namespaces] for selector in ("a", "b")]
+        CountingName.comparisons = 0
+        new_cache({"worker": selectors})
+        comparisons.append(CountingName.comparisons)
+    few, many = comparisons
+    assert many <= 20 * max(few, 100)  # 10,000 and 1,000,000 if each is compared with every other one

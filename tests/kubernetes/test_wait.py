@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from aioresolve import ConfigurationError, FailedClusterError, ForbiddenError, IncompleteClusterError
+from aioresolve import FailedClusterError, IncompleteClusterError
 from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
-from aioresolve.resolver import wait as waiting_module
-from aioresolve.testing import Answer, Cut, Delay, pod
+from aioresolve.testing import Delay, pod
 
 from .loopback import TRAIN, client_sockets
 
@@ -26,9 +23,6 @@ if TYPE_CHECKING:
     from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback
-
-STABLE_FOR = 30.0
-"""Seconds on the clock of a test."""
 
 UNSCHEDULABLE = "0/5 nodes are available: 5 Insufficient google.com/tpu."
 
@@ -55,61 +49,6 @@ async def watching(loopback: Loopback) -> None:
 
 def is_watch(request: RequestRecord) -> bool:
     return request.verb == "watch"
-
-
-class Clock:
-    """The clock on which a cluster must be stable for some time: only `advance` moves it.
-
-    Attributes:
-        started: how often such a time has begun.
-        interrupted: how often one has ended early, because the cluster changed.
-    """
-
-    def __init__(self) -> None:
-        self.started = 0
-        self.interrupted = 0
-        self._now = 0.0
-        self._changed = anyio.Event()
-
-    def current_time(self) -> float:
-        return self._now
-
-    async def sleep(self, seconds: float) -> None:
-        end = self._now + seconds
-        self.started += 1
-        self._notify()
-        try:
-            while self._now < end:
-                await self._changed.wait()
-        except asyncio.CancelledError:
-            self.interrupted += 1
-            self._notify()
-            raise
-
-    async def advance(self, seconds: float) -> None:
-        """Move the clock, and return once everything that waited for that has run."""
-        self._now += seconds
-        self._notify()
-        await anyio.wait_all_tasks_blocked()
-
-    async def until(self, *, started: int, interrupted: int = 0) -> None:
-        """Return once so many times have started, and so many were interrupted."""
-        with anyio.fail_after(60):
-            while self.started < started or self.interrupted < interrupted:
-                await self._changed.wait()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    controlled = {"current_time": clock.current_time, "sleep": clock.sleep}
-    monkeypatch.setattr(waiting_module, "MAX_RECHECKS", 1)  # one sleep for the whole time
-    monkeypatch.setattr(waiting_module, "anyio", SimpleNamespace(**{**vars(anyio), **controlled}))
-    return clock
 
 
 def unschedulable(name: str) -> dict[str, Any]:
@@ -159,36 +98,6 @@ async def test_a_pod_that_becomes_ready_between_list_and_watch_is_not_missed(loo
     assert (await task).endpoints["worker"][0].ready
 
 
-async def test_readiness_is_ignored_if_it_is_not_required(loopback: Loopback) -> None:
-    loopback.train("train-0", ready=False)
-    assert (await resolver_of(loopback).wait(1, ready=False, timeout=10)).spec.num_tasks("worker") == 1
-
-
-async def test_a_pod_being_deleted_does_not_count(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1")
-    loopback.server.delete("train-1", "ml", grace_period_seconds=30)
-    with pytest.raises(IncompleteClusterError) as caught:
-        await resolver_of(loopback).wait(2, timeout=1.5)
-    assert caught.value.found == {"worker": 1}
-
-
-async def test_a_pod_being_deleted_and_its_successor_do_not_count_as_two(
-    loopback: Loopback, clock: Clock
-) -> None:
-    loopback.train("train-0", "train-1")
-    task = await waiting(resolver_of(loopback).wait(2, stable_for=STABLE_FOR, timeout=60))
-    await clock.until(started=1)
-    loopback.server.delete("train-1", "ml", grace_period_seconds=30)
-    loopback.train("train-1-next", phase="Pending")
-    await clock.until(started=1, interrupted=1)
-    await clock.advance(2 * STABLE_FOR)
-    assert not task.done()
-    loopback.train("train-1-next", ip="10.7.7.7")
-    await clock.until(started=2)
-    await clock.advance(STABLE_FOR)
-    assert (await task).spec.task_address("worker", 1) == "10.7.7.7:8470"
-
-
 async def test_without_a_count_every_matching_pod_must_be_a_member(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.add(unschedulable("train-1"))
@@ -196,17 +105,6 @@ async def test_without_a_count_every_matching_pod_must_be_a_member(loopback: Loo
     await watching(loopback)
     loopback.train("train-1")
     assert (await task).spec.num_tasks("worker") == 2
-
-
-async def test_each_job_has_its_own_count(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1")
-    resolver = resolver_of(loopback, {"worker": ["app=train"], "ps": ["app=ps"]})
-    task = await waiting(resolver.wait(jobs={"worker": 2, "ps": 1}, timeout=10))
-    await watching(loopback)
-    assert (await resolver.wait(jobs={"worker": 2}, timeout=10)).spec.num_tasks("worker") == 2
-    assert not task.done()
-    loopback.server.add(pod("ps-0", "ml", labels={"app": "ps"}))
-    assert (await task).spec.num_tasks("ps") == 1
 
 
 async def test_the_deadline_error_has_the_reason_of_each_pod(loopback: Loopback) -> None:
@@ -245,90 +143,12 @@ async def test_the_wait_continues_until_a_controller_replaces_a_failed_pod(loopb
     assert (await task).spec.num_tasks("worker") == 2
 
 
-async def test_a_failed_pod_is_ignored_if_there_are_enough_others(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1")
-    loopback.train("old", phase="Failed")
-    assert (await resolver_of(loopback).wait(2, timeout=10)).spec.num_tasks("worker") == 2
-
-
-async def test_the_members_must_be_stable(loopback: Loopback, clock: Clock) -> None:
-    loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(1, stable_for=STABLE_FOR, timeout=60))
-    await clock.until(started=1)
-    for number in range(1, 4):
-        await clock.advance(STABLE_FOR - 1)
-        loopback.train(f"train-{number}")
-        await clock.until(started=number + 1, interrupted=number)
-    await clock.advance(STABLE_FOR - 1)
-    assert not task.done()
-    await clock.advance(1)
-    assert (await task).spec.num_tasks("worker") == 4
-
-
-async def test_changing_readiness_is_not_stable(loopback: Loopback, clock: Clock) -> None:
-    loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(1, stable_for=STABLE_FOR, timeout=60))
-    await clock.until(started=1)
-    loopback.train("train-0", ready=False)
-    await clock.until(started=1, interrupted=1)
-    await clock.advance(2 * STABLE_FOR)
-    assert not task.done()
-    loopback.train("train-0")
-    await clock.until(started=2)
-    await clock.advance(STABLE_FOR - 1)
-    assert not task.done()
-    await clock.advance(1)
-    await task
-
-
-async def test_a_task_that_accepts_tcp_connections_is_reachable(loopback: Loopback) -> None:
-    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        loopback.train("train-0", ip="127.0.0.1")
-        resolver = resolver_of(loopback, tf_server_port=port)
-        await resolver.wait(1, reachable="tcp", timeout=10)
-    with pytest.raises(IncompleteClusterError, match=f"no TCP connection to 127.0.0.1:{port}"):
-        await resolver.wait(1, reachable=True, timeout=1.5)
-
-
-async def test_the_wait_survives_an_outage_of_the_api_server(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(2, timeout=20))
-    await watching(loopback)
-    with loopback.server.down():
-        loopback.train("train-1")
-    assert (await task).spec.num_tasks("worker") == 2
-
-
-async def test_a_state_from_before_an_outage_does_not_count(loopback: Loopback, clock: Clock) -> None:
-    loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(1, stable_for=STABLE_FOR, timeout=60))
-    await clock.until(started=1)
-    await watching(loopback)
-    loopback.server.inject(Answer(503), times=None)
-    loopback.server.disturb(Cut(after=0))
-    await clock.until(started=1, interrupted=1)
-    await clock.advance(2 * STABLE_FOR)
-    assert not task.done()
-    loopback.server.clear_faults()
-    await clock.until(started=2)
-    await clock.advance(STABLE_FOR)
-    await task
-
-
 async def test_the_deadline_error_names_an_api_server_that_was_never_reached(loopback: Loopback) -> None:
     with (
         loopback.server.down(),
         pytest.raises(IncompleteClusterError, match=r"the source: cannot connect to .*: connection refused"),
     ):
         await resolver_of(loopback).wait(1, timeout=1.5)
-
-
-async def test_a_403_ends_the_wait_immediately(loopback: Loopback) -> None:
-    loopback.server.allow = {"alice": ["elsewhere"]}
-    with pytest.raises(ForbiddenError):
-        await resolver_of(loopback).wait(1, timeout=60)
 
 
 async def test_a_cancelled_wait_leaves_nothing_open(loopback: Loopback) -> None:
@@ -339,27 +159,3 @@ async def test_a_cancelled_wait_leaves_nothing_open(loopback: Loopback) -> None:
         await task
     assert client_sockets(loopback) == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"count": 0}, "`count=`: 0"),
-        ({"count": True}, "`count=`: True"),
-        ({"count": 2, "jobs": {"worker": 2}}, "cannot be combined"),
-        ({"jobs": {}}, "jobs="),
-        ({"jobs": {"worker": -1}}, r"`jobs\['worker'\]=`: -1 is not"),
-        ({"jobs": ["worker"]}, "jobs="),
-        ({"reachable": "udp"}, "`reachable=`: 'udp' is invalid"),
-        ({"stable_for": -1.0}, "`stable_for=`: -1.0"),
-        ({"stable_for": float("inf")}, "`stable_for=`: inf"),
-        ({"timeout": 0}, "`timeout=`: 0"),
-        ({"interval": 0}, "`interval=`: 0 is not"),
-    ],
-)
-async def test_an_invalid_argument_is_named(
-    loopback: Loopback, arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        await partial(resolver_of(loopback).wait, **arguments)()
-    assert not loopback.requests

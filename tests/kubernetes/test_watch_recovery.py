@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import logging
 import socket
 import threading
 import time
@@ -22,24 +21,17 @@ import anyio.lowlevel
 import pytest
 
 from aioresolve import (
-    APIError,
     ConfigurationError,
-    ConnectionFailedError,
     DeadlineExceededError,
-    ForbiddenError,
-    ProtocolError,
     ResolveError,
-    UnauthorizedError,
 )
 from aioresolve._core.http.errors import RequestContext, connection_error
 from aioresolve._core.retry import RetryPolicy
-from aioresolve._core.telemetry import Outage
 from aioresolve.kubernetes.api.client import HINTS, ObjectAPI
-from aioresolve.kubernetes.watch.reflector import WatchPolicy, WatchState, _restart_reason
+from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, End, Hang, Stall
 
-from .loopback import JOBS, TOKEN, all_text, is_list, trusted_peer
-from .watched_cluster import EVAL, TRAIN, new_cache, replace, state, versioned
+from .loopback import JOBS, is_list, trusted_peer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -51,7 +43,6 @@ if TYPE_CHECKING:
     from .loopback import Loopback
 
 WAITS = RetryPolicy(first_wait=0.01, longest_wait=0.05)
-BROKEN = ConnectionFailedError("the connection broke")
 
 
 def is_watch(request: RequestRecord) -> bool:
@@ -105,53 +96,18 @@ async def until_members(observations: AsyncGenerator[Observation, None], *member
                 return
 
 
-def listed_state() -> WatchState:
-    """Return the state of a query that was listed."""
-    watch = WatchState(TRAIN, RetryPolicy(first_wait=1.0), Outage(logging.getLogger("test"), "the server"))
-    watch.on_list()
-    return watch
-
-
-@pytest.mark.parametrize("and_then", [b"", expired()], ids=["ends", "expires"])
-async def test_a_watch_that_always_ends_at_once_is_an_outage_and_not_a_hot_loop(
-    loopback: Loopback, and_then: bytes
-) -> None:
+async def test_a_watch_that_always_ends_at_once_is_an_outage_and_not_a_hot_loop(loopback: Loopback) -> None:
     loopback.train("train-0")
-    body = bookmark(loopback.server.resource_version) + and_then
-    loopback.server.inject(Answer(200, body=body), match=is_watch, times=None)
     async with aclosing(resolver_of(loopback).observations()) as observations:
-        error = await next_error(observations)
-        loopback.server.clear_faults()
-        assert "expire" in str(error) or "within 0.5 s" in str(error) or "listed again" in str(error)
-        loopback.train("train-1")
-        await until_members(observations, "train-0", "train-1")
-
-
-@pytest.mark.parametrize(
-    ("lifetime", "has_event", "is_healthy"),
-    [
-        (0.2, True, False),
-        (0.5, True, False),
-        (0.75, True, True),
-        (2.0, True, True),
-        (2.0, False, False),
-        (5.0, False, False),
-        (5.5, False, True),
-        (9.0, False, True),
-    ],
-)
-def test_the_backoff_is_reset_only_after_a_healthy_watch(
-    lifetime: float, has_event: bool, is_healthy: bool
-) -> None:
-    watch = listed_state()
-    for _ in range(5):
-        watch.on_failure(BROKEN)
-    watch.on_open(100.0)
-    if has_event:
-        watch.on_event()
-    assert watch.on_close(100.0 + lifetime) == pytest.approx(lifetime)
-    assert watch.on_close(200.0) is None
-    assert watch.failures == (0 if is_healthy else 5)
+        for number, and_then in enumerate((b"", expired()), 1):
+            body = bookmark(loopback.server.resource_version) + and_then
+            loopback.server.inject(Answer(200, body=body), match=is_watch, times=None)
+            loopback.server.disturb(End())
+            error = await next_error(observations)
+            loopback.server.clear_faults()
+            assert "expire" in str(error) or "within 0.5 s" in str(error) or "listed again" in str(error)
+            loopback.train(f"train-{number}")
+            await until_members(observations, *(f"train-{each}" for each in range(number + 1)))
 
 
 async def test_a_failing_address_callable_ends_the_watch(loopback: Loopback) -> None:
@@ -177,95 +133,6 @@ async def test_the_pods_are_listed_again_after_the_version_decreased(loopback: L
     assert list_count(loopback) == 2
 
 
-async def test_the_pods_are_listed_again_if_the_server_cannot_parse_the_version(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    said = json.dumps({"kind": "Status", "code": 400, "message": "invalid resource version"}).encode()
-    loopback.server.inject(Answer(400, body=said), match=is_watch)
-    async with aclosing(resolver_of(loopback).observations()) as observations:
-        await until_members(observations, "train-0")
-        loopback.train("train-1")
-        await until_members(observations, "train-0", "train-1")
-    assert list_count(loopback) == 2
-
-
-def test_a_list_of_a_restored_server_replaces_newer_versions() -> None:
-    cache = new_cache({"worker": [[TRAIN]], "ps": [[EVAL]]})
-    both = partial(versioned, "both", ip="10.0.0.1")
-    replace(cache, TRAIN, [both(90)], "100")
-    replace(cache, EVAL, [both(90)], "100")
-    assert state(cache).spec.task_address("worker", 0) == "10.0.0.1:8470"
-    before = versioned("both", 40, ip="10.9.9.9")
-    replace(cache, TRAIN, [before], "50")
-    replace(cache, EVAL, [before], "51")
-    assert state(cache).spec.task_address("worker", 0) == "10.9.9.9:8470"
-    assert state(cache).spec.task_address("ps", 0) == "10.9.9.9:8470"
-
-
-def test_a_host_name_that_was_resolved_before_is_looked_up_again_without_limit() -> None:
-    watch = listed_state()
-    lookup_failure = ConnectionFailedError("the name was not found", retryable=False)
-    lookup_failure.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-    for _ in range(50):
-        watch.on_failure(lookup_failure)
-    assert watch.error is lookup_failure
-
-
-def test_a_host_name_that_was_never_resolved_is_an_error_immediately() -> None:
-    watch = WatchState(TRAIN, WAITS, Outage(logging.getLogger("test"), "the server"))
-    lookup_failure = ConnectionFailedError("the name was not found", retryable=False)
-    lookup_failure.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-    with pytest.raises(ConnectionFailedError, match="was not found"):
-        watch.on_failure(lookup_failure)
-
-
-def test_an_expired_version_is_replaced_by_a_list_immediately_but_only_once() -> None:
-    expired_error = APIError("gone", status=410)
-    watch = WatchState(
-        TRAIN, RetryPolicy(first_wait=1e6, longest_wait=1e6), Outage(logging.getLogger("test"), "it")
-    )
-    watch.on_list()
-    watch.on_open(0.0)
-    watch.on_close(100.0)
-    waits = [watch.on_failure(error) for error in (BROKEN, BROKEN, expired_error)]
-    assert min(waits[:2]) > 0.0
-    assert waits[2] == 0.0
-    watch.on_list()
-    assert watch.on_failure(expired_error) > 0.0
-
-
-def test_a_version_that_expired_during_an_outage_is_replaced_without_another_wait() -> None:
-    watch = listed_state()
-    watch.on_open(0.0)
-    watch.on_close(3.0)
-    assert watch.on_failure(BROKEN) > 0.0
-    assert watch.on_failure(APIError("gone", status=410)) == 0.0
-
-
-def test_a_version_that_expires_after_another_failure_is_replaced_without_a_wait() -> None:
-    watch = listed_state()
-    assert watch.on_failure(BROKEN) > 0.0
-    assert watch.on_failure(APIError("gone", status=410)) == 0.0
-
-
-def test_a_query_is_stale_since_it_was_current_for_the_last_time() -> None:
-    watch = listed_state()
-    listed_by = datetime.now(UTC)
-    for _ in range(2):
-        watch.on_failure(BROKEN)
-    since = watch.stale_since
-    assert since is not None
-    assert since <= listed_by
-    watch.on_failure(BROKEN)
-    assert watch.stale_since == since
-    watch.on_open(0.0)
-    watch.on_replay()
-    current_at = datetime.now(UTC)
-    watch.mark_stale(BROKEN)
-    since = watch.stale_since
-    assert since is not None
-    assert since >= current_at
-
-
 def set_waits(monkeypatch: pytest.MonkeyPatch, waits: Iterable[float]) -> list[float]:
     """Make failing queries wait for these seconds, one after another; return the waits so far."""
     remaining, taken = iter(waits), list[float]()
@@ -280,9 +147,8 @@ def set_waits(monkeypatch: pytest.MonkeyPatch, waits: Iterable[float]) -> list[f
     return taken
 
 
-@pytest.mark.parametrize("is_expired", [False, True], ids=["resumes", "expires"])
 async def test_the_first_query_that_succeeds_after_an_outage_ends_the_backoff_of_the_others(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch, is_expired: bool
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     selectors = [f"app=train,part={part}" for part in range(8)]
     loopback.train("train-0", labels={"app": "train", "part": "0"})
@@ -297,8 +163,6 @@ async def test_the_first_query_that_succeeds_after_an_outage_ends_the_backoff_of
                 while len(waits) < 10:  # noqa: ASYNC110 - no event reports a wait
                     await anyio.sleep(0.01)
             loopback.train("train-7", labels={"app": "train", "part": "7"})
-            if is_expired:
-                loopback.server.compact()
         await until(loopback, lambda: loopback.server.watches == 8)
         with anyio.fail_after(10):
             async for observation in observations:
@@ -330,32 +194,6 @@ async def test_a_success_does_not_shorten_the_wait_that_a_server_requested() -> 
     api.end_sleeps(within=0.0)
     assert not await sleep
     assert anyio.current_time() - started_at >= 0.3
-
-
-async def test_a_token_in_an_error_event_is_not_shown(loopback: Loopback) -> None:
-    def respond(connection: socket.socket) -> None:
-        while b"\r\n\r\n" not in (request := connection.recv(65536)):
-            pass
-        body = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[]}'
-        if b"watch=true" in request:
-            status = {"code": 500, "message": f"unknown token {TOKEN}"}
-            body = json.dumps({"type": "ERROR", "object": status}).encode() + b"\n"
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-
-    with trusted_peer(loopback, respond):
-        async with aclosing(resolver_of(loopback).observations()) as observations:
-            with anyio.fail_after(60):
-                error = await first_error(observations)
-    assert "unknown token (secret)" in str(error)
-    assert TOKEN not in all_text(error)
-
-
-async def first_error(observations: AsyncGenerator[Observation, None]) -> ResolveError:
-    """Return the error of the first observation that has one."""
-    async for observation in observations:
-        if observation.error is not None:
-            return observation.error
-    raise AssertionError
 
 
 async def test_a_hanging_dns_lookup_occupies_no_thread_of_the_loop(
@@ -403,24 +241,10 @@ def test_too_many_open_files_is_reported_as_such() -> None:
     assert "see that the address is right" not in str(error)
 
 
-async def test_unknown_zone_of_an_address_is_reported_in_the_words_of_the_system(loopback: Loopback) -> None:
-    resolver = loopback.resolver(server="https://[fe80::1%25nonexistent]:1")
-    with pytest.raises(ConnectionFailedError) as caught:
-        await resolver.cluster_spec(timeout=60.0)
-    assert "was not found: " in str(caught.value)
-    assert "unknown error" not in str(caught.value).lower()
-    assert not caught.value.retryable
-
-
 IN_DOUBT = WatchPolicy(backoff=WAITS, max_gap=2.0, max_initial_silence=0.1)
 
-NEVER_ESTABLISHED = pytest.mark.parametrize(
-    "fault", [Hang(), Answer(429, headers={"Retry-After": "30"})], ids=["hangs", "429"]
-)
 
-
-@NEVER_ESTABLISHED
-async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: Loopback, fault: Any) -> None:
+async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: Loopback) -> None:
     loopback.train("train-0")
     resolver = loopback.resolver(JOBS)
     resolver.watch_policy = IN_DOUBT
@@ -428,7 +252,7 @@ async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: L
         assert (await anext(observations)).error is None
         await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
         await anyio.sleep(1.0)
-        loopback.server.inject(fault, match=is_watch, times=None)
+        loopback.server.inject(Hang(), match=is_watch, times=None)
         ended_at = datetime.now(UTC)
         loopback.server.disturb(End())
         with anyio.fail_after(60):
@@ -496,125 +320,9 @@ async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback
 
 
 @pytest.mark.parametrize(
-    ("status", "failures"),
-    [(400, 1), (410, 1), (404, 3), (500, 3), (504, 3)]
-    + [(each, None) for each in (401, 403, 408, 429, 502, 503)],
-)
-def test_failures_that_may_be_due_to_the_version_lead_to_a_list(status: int, failures: int | None) -> None:
-    error_type = {401: UnauthorizedError, 403: ForbiddenError}.get(status, APIError)
-    watch = listed_state()
-    watch.on_open(0.0)
-    for number in range(1, 11):
-        watch.on_failure(error_type("failed", status=status))
-        if not watch.is_listed:
-            assert number == failures
-            return
-    assert failures is None
-
-
-@pytest.mark.parametrize(
-    ("error", "is_listed", "is_stale"),
-    [
-        (ProtocolError("invalid"), False, False),
-        (DeadlineExceededError("silent"), False, True),
-        (BROKEN, True, True),
-    ],
-    ids=["invalid", "silent", "broken"],
-)
-def test_invalid_and_silent_watches_lead_to_a_list_and_broken_ones_do_not(
-    error: ResolveError, is_listed: bool, is_stale: bool
-) -> None:
-    watch = listed_state()
-    for _ in range(1 if not is_listed else 10):
-        watch.on_failure(error)
-    assert watch.is_listed == is_listed
-    assert watch.error is (error if is_stale else None)
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (None, "ended"),
-        (APIError("expired", status=410), "expired"),
-        (UnauthorizedError("denied", status=401), "unauthorized"),
-        (DeadlineExceededError("nothing arrived"), "silent"),
-        (BROKEN, "broken"),
-        (APIError("overloaded", status=429), "failed"),
-        (ForbiddenError("denied", status=403), "failed"),
-        (ProtocolError("invalid"), "failed"),
-    ],
-    ids=str,
-)
-def test_restart_of_a_watch_has_a_reason(error: ResolveError | None, reason: str) -> None:
-    assert _restart_reason(error) == reason
-
-
-def test_gap_without_a_watch_reports_the_last_failure_or_else_itself() -> None:
-    gap = DeadlineExceededError("no watch was established")
-    watch, failed = listed_state(), listed_state()
-    failed.on_failure(BROKEN)
-    errors = [failed.error]
-    for each in (watch, failed):
-        each.on_gap(gap)
-        errors.append(each.error)
-    assert errors == [None, gap, BROKEN]
-
-
-def test_events_and_lists_reset_the_count_of_failures_that_lead_to_a_list() -> None:
-    unknown = APIError("failed", status=500)
-    watch = listed_state()
-    for _ in range(5):
-        for _ in range(2):
-            watch.on_failure(unknown)
-        watch.on_open(0.0)
-        watch.on_event()
-    states = [watch.is_listed]
-    watch.on_failure(unknown)
-    watch.on_open(0.0)
-    watch.on_failure(unknown)
-    watch.on_failure(unknown)
-    states.append(watch.is_listed)
-    watch.on_list()
-    watch.on_failure(unknown)
-    watch.on_failure(unknown)
-    states.append(watch.is_listed)
-    assert states == [True, False, True]
-
-
-FORBIDDEN = ForbiddenError("the user may not watch", status=403)
-
-
-def test_a_watch_that_was_open_once_is_never_given_up() -> None:
-    watch = listed_state()
-    watch.on_open(0.0)
-    watch.on_close(600.0)
-    for _ in range(50):
-        watch.on_failure(FORBIDDEN)
-    assert watch.error is FORBIDDEN
-
-
-def test_only_consecutive_refusals_of_the_first_watch_end_it() -> None:
-    watch = listed_state()
-    for _ in range(10):
-        for _ in range(5):
-            watch.on_failure(FORBIDDEN)
-        watch.on_failure(BROKEN)
-    for _ in range(5):
-        watch.on_failure(FORBIDDEN)
-    with pytest.raises(ForbiddenError):
-        watch.on_failure(FORBIDDEN)
-
-
-@pytest.mark.parametrize(
     "line",
     [
-        b"<html>\n",
-        b"[]\n",
-        b"null\n",
         b'{"type": "RENAMED", "object": {}}\n',
-        b'{"type": "ADDED"}\n',
-        b'{"type": "ADDED", "object": {"metadata": []}}\n',
-        b'{"type": "ADDED", "object": {"metadata": {"name": "\xff"}}}\n',
         b'{"type": "ADDED", "obj',
     ],
 )
@@ -659,27 +367,6 @@ async def test_the_query_that_has_failed_for_longest_is_reported(loopback: Loopb
         with anyio.fail_after(10):
             while "app=train" not in str(await next_error(observations)):
                 pass
-
-
-def test_a_list_does_not_make_a_query_current_while_its_watches_fail() -> None:
-    watch = listed_state()
-    for _ in range(2):
-        watch.on_failure(BROKEN)
-    assert watch.error is BROKEN
-    watch.on_list()
-    assert watch.error is BROKEN
-    assert watch.on_open(0.0)
-    assert watch.error is BROKEN
-    watch.on_replay()
-    assert watch.error is None
-
-
-def test_a_list_makes_a_query_current_after_lists_failed() -> None:
-    watch = WatchState(TRAIN, WAITS, Outage(logging.getLogger("test"), "the server"))
-    watch.on_failure(BROKEN)
-    assert watch.error is BROKEN
-    watch.on_list()
-    assert watch.error is None
 
 
 async def test_a_wait_does_not_end_with_the_state_from_before_an_outage(loopback: Loopback) -> None:

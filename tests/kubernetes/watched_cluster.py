@@ -21,7 +21,7 @@ from aioresolve.kubernetes.api.objects import (
 )
 from aioresolve.kubernetes.tasks.pods import not_ready_reason
 from aioresolve.kubernetes.watch.pod_cache import PodCache
-from aioresolve.spec import ClusterState, Endpoint
+from aioresolve.spec import ClusterSpec, ClusterState, Endpoint
 
 from . import samples
 
@@ -122,13 +122,50 @@ def expected_endpoints(
     """Return the members by name: an independent implementation, which sorts everything each time."""
     return {
         job: tuple(
-            _endpoint(pod)
-            for queries in selectors
-            for pod in sorted((pod for query in queries for pod in pods(query)), key=_natural_name)
-            if pod.status.phase == "Running" and pod.status.pod_ip and pod.metadata.deletion_timestamp is None
+            _endpoint(pod) for queries in selectors for pod in _by_name(queries, pods) if _is_member(pod)
         )
         for job, selectors in jobs.items()
     }
+
+
+def expected_spec(
+    jobs: Mapping[str, Sequence[Sequence[PodQuery]]], pods: Callable[[PodQuery], list[Pod]]
+) -> ClusterSpec:
+    """Return the tasks by name. A pod that has succeeded keeps its index while others of its run may run."""
+    tasks: dict[str, dict[int, str]] = {}
+    for job, selectors in jobs.items():
+        tasks[job], start = {}, 0
+        for queries in selectors:
+            found = _by_name(queries, pods)
+            runs = {_run(pod) for pod in found if _may_run(pod)}
+            numbered = [
+                pod
+                for pod in found
+                if _is_member(pod) or (pod.status.phase == "Succeeded" and _run(pod) in runs)
+            ]
+            for index, pod in enumerate(numbered, start):
+                if _is_member(pod):
+                    tasks[job][index] = _endpoint(pod).address
+            start += len(numbered)
+    return ClusterSpec(tasks)
+
+
+def _by_name(queries: Sequence[PodQuery], pods: Callable[[PodQuery], list[Pod]]) -> list[Pod]:
+    found = sorted((pod for query in queries for pod in pods(query)), key=_natural_name)
+    return [pod for pod in found if pod.metadata.deletion_timestamp is None]
+
+
+def _is_member(pod: Pod) -> bool:
+    return pod.status.phase == "Running" and bool(pod.status.pod_ip)
+
+
+def _may_run(pod: Pod) -> bool:
+    return pod.status.phase in ("Running", "Pending") or (pod.status.phase == "Failed" and not _run(pod))
+
+
+def _run(pod: Pod) -> str:
+    """Return the controller of a pod: the one of its namespace."""
+    return pod.metadata.namespace if pod.metadata.owner_references else ""
 
 
 def _natural_name(pod: Pod) -> tuple[Any, ...]:

@@ -134,15 +134,21 @@ def run_in_pods(
     return sorted(line for line in lines if line.startswith("RESULT"))
 
 
-@pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed (extra test)")
-def test_jax_processes_find_each_other(server: ThreadedKubernetesServer, tmp_path: Path) -> None:
-    lines = run_in_pods(server, tmp_path, "--for", "jax", "--", sys.executable, "-c", JAX_PROGRAM)
-    assert lines == ["RESULT 0 2 3.0", "RESULT 1 2 3.0"]
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed (extra programs)")
-def test_torch_processes_find_each_other(server: ThreadedKubernetesServer, tmp_path: Path) -> None:
-    lines = run_in_pods(server, tmp_path, "--for", "torch", "--", sys.executable, "-c", TORCH_PROGRAM)
+@pytest.mark.parametrize(
+    ("consumer", "library", "program"),
+    [
+        ("jax", "jax", JAX_PROGRAM),
+        ("torch", "torch", TORCH_PROGRAM),
+        ("torch", "lightning_fabric", LIGHTNING_PROGRAM),
+    ],
+    ids=["jax", "torch", "lightning"],
+)
+def test_processes_find_each_other(
+    server: ThreadedKubernetesServer, tmp_path: Path, consumer: str, library: str, program: str
+) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed (extras test and programs)")
+    lines = run_in_pods(server, tmp_path, "--for", consumer, "--", sys.executable, "-c", program)
     assert lines == ["RESULT 0 2 3.0", "RESULT 1 2 3.0"]
 
 
@@ -152,12 +158,6 @@ def test_torchrun_nodes_find_each_other(server: ThreadedKubernetesServer, tmp_pa
     program.write_text(TORCH_PROGRAM)
     torchrun = ("--", sys.executable, "-m", "torch.distributed.run", str(program))
     lines = run_in_pods(server, tmp_path, "--for", "torchrun", "--processes-per-task", "1", *torchrun)
-    assert lines == ["RESULT 0 2 3.0", "RESULT 1 2 3.0"]
-
-
-@pytest.mark.skipif(find_spec("lightning_fabric") is None, reason="lightning-fabric is not installed")
-def test_processes_of_lightning_find_each_other(server: ThreadedKubernetesServer, tmp_path: Path) -> None:
-    lines = run_in_pods(server, tmp_path, "--for", "torch", "--", sys.executable, "-c", LIGHTNING_PROGRAM)
     assert lines == ["RESULT 0 2 3.0", "RESULT 1 2 3.0"]
 
 

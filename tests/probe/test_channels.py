@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import pytest
 
-from aioresolve._core import deadline
 from aioresolve.errors import ConfigurationError, ProbeError
 from aioresolve.probe import ProbeChannels, WorkerProbe, probe_worker, probe_workers
 from aioresolve.testing.faults import Delay
@@ -27,36 +24,35 @@ async def test_connection_is_kept_inside_the_block() -> None:
         async with ProbeChannels() as channels:
             for _ in range(3):
                 await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
-        assert len(set(worker.peers)) == 1
-        await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
-        assert len(set(worker.peers)) == 2
+            assert len(set(worker.peers)) == 1
+            with pytest.raises(ConfigurationError, match="already entered"):
+                await channels.__aenter__()
+        await channels.aclose()
+        for _ in range(2):  # outside of the block, each probe opens a connection
+            await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+        assert len(set(worker.peers)) == 3
 
 
 async def test_connection_over_which_a_worker_rejected_a_call_is_kept() -> None:
-    async with TPUWorker(metadata={"authorization": SECRET}) as worker, ProbeChannels() as channels:
+    channels = ProbeChannels(metadata=[("authorization", SECRET)])
+    async with TPUWorker(metadata={"authorization": "Bearer another"}) as worker, channels:
         for _ in range(2):
             with pytest.raises(ProbeError) as rejected:
                 await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
             assert rejected.value.code == "denied"
+            assert SECRET not in repr(channels) + repr(rejected.value) + repr(rejected.value.__cause__)
         first, second = worker.peers
     assert first == second
 
 
 async def test_connection_over_which_a_worker_did_not_respond_is_not_kept() -> None:
-    async with TPUWorker(faults=[Delay(2.0)]) as worker, ProbeChannels() as channels:
+    async with TPUWorker(faults=[Delay(1.0)]) as worker, ProbeChannels() as channels:
         await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
         with pytest.raises(ProbeError, match="did not respond to GetStatus"):
-            await probe_worker(worker.address, channels=channels, timeout=1.0)
+            await probe_worker(worker.address, channels=channels, timeout=0.5)
         await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
         first, second, third = worker.peers
     assert first == second != third
-
-
-async def test_each_probe_opens_a_connection_outside_a_block() -> None:
-    async with TPUWorker() as worker:
-        for _ in range(3):
-            await probe_worker(worker.address, timeout=GENEROUS)
-    assert len(set(worker.peers)) == 3
 
 
 async def test_concurrent_probes_of_a_worker_do_not_share_a_channel() -> None:
@@ -76,9 +72,7 @@ async def test_least_recently_used_channel_is_closed_first() -> None:
     assert peers[1] != peers[5]
 
 
-@pytest.mark.parametrize(
-    "host", ["unix", "unix-abstract", "vsock", "dns", "ipv4", "ipv6", "xds", "google-c2p"]
-)
+@pytest.mark.parametrize("host", ["unix", "dns", "xds"])
 async def test_a_host_whose_name_is_a_scheme_of_grpc_is_looked_up(host: str) -> None:
     channels = ProbeChannels.over_tls()  # or Python would look the name up too, to find out about TLS
     with pytest.raises(ProbeError, match=f"resolving {host}:8470|no gRPC connection to {host}:8470"):
@@ -108,57 +102,6 @@ def incarnations(probe: WorkerProbe) -> set[int | None]:
     return {device.incarnation for device in probe.devices}
 
 
-async def test_worker_that_never_responded_gets_no_second_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Connections are not counted: gRPC may make one again for a request that it has not sent yet.
-    opened: list[str] = []
-    open_channel = grpc.aio.insecure_channel
-
-    def count(address: str, options: Any) -> grpc.aio.Channel:
-        opened.append(address)
-        return open_channel(address, options)
-
-    monkeypatch.setattr(grpc.aio, "insecure_channel", count)
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    async with server, ProbeChannels() as channels:
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(ProbeError):
-            await probe_worker(f"127.0.0.1:{port}", channels=channels, libtpu_ports=[], timeout=GENEROUS)
-    assert opened == [f"dns:///127.0.0.1:{port}"]
-
-
-async def test_connection_that_breaks_after_the_deadline_is_a_deadline_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now))
-
-    async def close_after_the_deadline(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal now
-        now += 2 * GENEROUS
-        writer.close()
-
-    async with await asyncio.start_server(close_after_the_deadline, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(ProbeError, match=r"no gRPC connection to .* within 60 s") as caught:
-            await probe_worker(f"127.0.0.1:{port}", libtpu_ports=[], timeout=GENEROUS)
-    assert caught.value.code == "deadline"
-
-
-async def test_worker_that_listens_again_is_probed_without_delay() -> None:
-    """By default, gRPC waits a second or more before it connects again."""
-    worker = TPUWorker()
-    async with worker:
-        pass
-    async with ProbeChannels() as channels:
-        for _ in range(3):
-            with pytest.raises(ProbeError, match="connection refused"):
-                await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
-        async with worker:
-            probe = await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
-    assert probe.accelerators == {"TPU": 8}
-    assert probe.latency < 0.5
-
-
 def test_channels_can_be_used_in_one_loop_after_another() -> None:
     channels = ProbeChannels()
 
@@ -175,37 +118,15 @@ def test_channels_can_be_used_in_one_loop_after_another() -> None:
         assert asyncio.run(probes_inside_succeed(address))
 
 
-def test_channels_of_a_loop_that_ended_are_replaced() -> None:
-    channels = ProbeChannels()
-
-    async def probe_succeeds(address: str) -> bool:
-        return (await probe_worker(address, channels=channels, timeout=GENEROUS)).error is None
-
-    with tpu_worker_process() as (address,):
-        asyncio.run(channels.__aenter__())
-        assert asyncio.run(probe_succeeds(address))
-        assert asyncio.run(probe_succeeds(address))
-        asyncio.run(channels.aclose())
-
-
-async def test_closing_twice_does_nothing_and_entering_twice_raises_an_error() -> None:
-    async with ProbeChannels() as channels:
-        with pytest.raises(ConfigurationError, match="already entered"):
-            await channels.__aenter__()
-    await channels.aclose()
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"credentials": "token"}, r"grpc\.ssl_channel_credentials"),
         ({"tls_server_name": "a"}, "tls_server_name requires credentials"),
         ({"max_message_bytes": 0}, "at least 1"),
-        ({"max_channels": 0}, "at least 1"),
         ({"metadata": [("Upper", "a")]}, "'Upper'"),
         ({"metadata": [("grpc-timeout", "1S")]}, "'grpc-timeout'"),
         ({"metadata": [("authorization", f"{SECRET}\n")]}, "'authorization'"),
-        ({"metadata": [("authorization", SECRET.encode())]}, "'authorization'"),
         ({"metadata": [("id-bin", SECRET)]}, "'id-bin'"),
     ],
 )
@@ -213,29 +134,3 @@ def test_error_names_the_invalid_argument_without_secrets(arguments: dict[str, A
     with pytest.raises(ConfigurationError, match=words) as caught:
         ProbeChannels(**arguments)
     assert SECRET not in str(caught.value)
-
-
-async def test_repr_and_errors_contain_no_secret() -> None:
-    channels = ProbeChannels(metadata=[("authorization", SECRET)])
-    async with TPUWorker(metadata={"authorization": "Bearer another"}) as worker:
-        (probe,) = await probe_workers([worker.address], channels=channels, worker_timeout=GENEROUS)
-    assert probe.error is not None
-    assert probe.error.code == "denied"
-    assert SECRET not in repr(channels) + repr(probe) + repr(probe.error.__cause__)
-
-
-async def test_larger_response_is_accepted_with_a_larger_limit() -> None:
-    async with TPUWorker(devices=200) as worker:
-        with pytest.raises(ProbeError) as caught:
-            await probe_worker(
-                worker.address, channels=ProbeChannels(max_message_bytes=1000), timeout=GENEROUS
-            )
-        channels = ProbeChannels(max_message_bytes=100_000)
-        probe = await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
-    assert caught.value.code == "too_large"
-    assert probe.accelerators == {"TPU": 200}
-
-
-def test_repr_shows_whether_tls_is_used() -> None:
-    assert repr(ProbeChannels()) == "<ProbeChannels without TLS>"
-    assert repr(ProbeChannels(credentials=grpc.ssl_channel_credentials())) == "<ProbeChannels over TLS>"

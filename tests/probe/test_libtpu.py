@@ -45,12 +45,6 @@ async def test_libtpu_is_used_if_another_service_listens_at_the_port() -> None:
     assert (probe.source, probe.accelerators) == ("libtpu", {"TPU": 4})
 
 
-async def test_libtpu_without_a_runtime_status_reports_devices_only(closed_address: str) -> None:
-    async with libtpu(chips=None) as worker:
-        probe = await probe_worker(closed_address, libtpu_ports=[worker.port], timeout=GENEROUS)
-    assert (probe.accelerators, probe.cores, probe.chips) == ({"TPU": 4}, None, None)
-
-
 async def test_cores_are_used_if_libtpu_reports_no_devices(closed_address: str) -> None:
     body = runtime_status(*[(chip, 1) for chip in (0, 0, 1, 1)])
     async with TPUWorker(chips=2, services=["libtpu"], faults=[Answer(body=body)]) as worker:
@@ -73,32 +67,12 @@ async def test_each_of_several_processes_reports_only_its_own_devices(closed_add
         TPUWorker(1, host_devices=2, services=["libtpu"]) as first,
         TPUWorker(1, host_devices=2, services=["libtpu"]) as second,
     ):
-        ports = [first.port, second.port]
-        probe = await probe_worker(closed_address, libtpu_ports=ports, timeout=GENEROUS)
-    assert probe.accelerators == {"TPU": 2}
-
-
-async def test_port_that_is_listed_twice_is_counted_once(closed_address: str) -> None:
-    async with TPUWorker(1, services=["libtpu"]) as worker:
-        ports = [worker.port, worker.port]
-        probe = await probe_worker(closed_address, libtpu_ports=ports, timeout=GENEROUS)
-    assert probe.accelerators == {"TPU": 1}
-
-
-async def test_libtpu_that_hangs_is_named_before_the_deadline_for_all_workers(closed_address: str) -> None:
-    async with TPUWorker(1, services=["libtpu"], faults=[Hang()]) as worker:
-        (probe,) = await probe_workers(
-            [closed_address], libtpu_ports=[worker.port], timeout=3.0, worker_timeout=3.0
-        )
-    assert probe.error is not None
-    assert (probe.error.code, probe.error.status) == ("deadline", "DEADLINE_EXCEEDED")
-    assert f"127.0.0.1:{worker.port} accepted the connection but did not respond" in str(probe.error)
-
-
-async def test_single_process_reports_the_devices_of_the_whole_host(closed_address: str) -> None:
-    async with TPUWorker(1, host_devices=2, services=["libtpu"]) as worker:
-        probe = await probe_worker(closed_address, libtpu_ports=[worker.port], timeout=GENEROUS)
-    assert probe.accelerators == {"TPU": 2}
+        found = []
+        for ports in ([first.port, second.port], [first.port], [first.port] * 2):
+            probe = await probe_worker(closed_address, libtpu_ports=ports, timeout=GENEROUS)
+            found.append(probe.accelerators)
+    # A single process reports the devices of the whole host.
+    assert found == [{"TPU": 2}] * 3
 
 
 @pytest.fixture
@@ -151,22 +125,6 @@ async def test_libtpu_is_not_used_after_any_other_failure() -> None:
             await probe_worker(worker.address, libtpu_ports=[worker.port], timeout=GENEROUS)
     assert caught.value.code == "malformed"
     assert len(worker.calls) == 1
-
-
-async def test_libtpu_is_not_used_without_ports() -> None:
-    async with TPUWorker(services=["libtpu"]) as worker:
-        with pytest.raises(ProbeError) as caught:
-            await probe_worker(worker.address, libtpu_ports=[], timeout=GENEROUS)
-    assert caught.value.code == "unimplemented"
-    assert worker.calls == []
-
-
-async def test_libtpu_has_the_remaining_time_of_the_deadline(closed_address: str) -> None:
-    async with TPUWorker(services=["libtpu"], chips=1, faults=[Hang()]) as worker:
-        (probe,) = await probe_workers([closed_address], libtpu_ports=[worker.port], worker_timeout=2.0)
-    assert probe.error is not None
-    assert "accepted the connection but did not respond to GetTpuRuntimeStatus within 2 s" in str(probe.error)
-    assert 1.9 < probe.latency < GENEROUS / 2
 
 
 async def test_libtpu_is_called_over_the_same_channels(closed_address: str) -> None:

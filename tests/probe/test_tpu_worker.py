@@ -44,11 +44,6 @@ async def test_entering_twice_raises_an_error() -> None:
             await worker.__aenter__()
 
 
-async def test_without_tls_there_is_no_certificate_authority() -> None:
-    with pytest.raises(ConfigurationError, match="tls=True"):
-        _ = TPUWorker().certificate_authority
-
-
 async def test_worker_in_a_second_loop_raises_an_error() -> None:
     async def enter() -> None:
         async with TPUWorker():

@@ -24,6 +24,7 @@ from aioresolve import (
 from aioresolve.errors import ConnectionFailedError, Hint
 from aioresolve.resolver.checks import MAX_TASKS, Finding, PlannedCheck, run_checks
 from aioresolve.testing import TPUWorker
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,23 +72,7 @@ async def test_check_after_a_failed_finding_runs() -> None:
     assert found == {"pods": ("failed", "one is pending"), "tasks": ("ok", "fine")}
 
 
-async def test_checks_that_do_not_need_each_other_run_concurrently() -> None:
-    met = anyio.Event()
-
-    async def wait(_: Progress) -> Finding:
-        await met.wait()
-        return Finding("met")
-
-    async def meet(_: Progress) -> Finding:
-        met.set()
-        return Finding("met")
-
-    assert await run(PlannedCheck("a", wait), PlannedCheck("b", meet)) == {
-        "a": ("ok", "met"),
-        "b": ("ok", "met"),
-    }
-
-
+@in_virtual_time
 async def test_check_that_hangs_fails_at_its_deadline_and_delays_no_other() -> None:
     found = await run(hanging("slow"), check("next", "slow"), check("other"), check_timeout=0.2)
     assert found["slow"] == ("failed", "no result within 0.2 s; http://example: it has not responded")
@@ -95,6 +80,7 @@ async def test_check_that_hangs_fails_at_its_deadline_and_delays_no_other() -> N
     assert found["other"] == ("ok", "fine")
 
 
+@in_virtual_time
 async def test_deadline_of_all_checks_ends_them_and_keeps_the_results_so_far() -> None:
     found = await run(check("a"), hanging("slow"), check("next", "slow"), timeout=0.2)
     passed = "the deadline of all checks (0.2 s) passed"
@@ -105,13 +91,6 @@ async def test_exception_of_a_users_resolver_is_a_result_without_its_text() -> N
     found = await run(check("mine", result=LookupError("password=hunter22")), check("next", "mine"))
     assert found["mine"] == ("failed", "it raised LookupError")
     assert found["next"][0] == "skipped"
-
-
-async def test_progress_is_updated_with_each_check() -> None:
-    progress = Progress()
-    plan = [check("a"), check("b", "a", result=Finding("x", "warning"))]
-    await run_checks(plan, timeout=60, check_timeout=60, progress=progress)
-    assert (progress.reached, progress.missing) == ({"a": "ok", "b": "warning"}, {})
 
 
 def test_check_as_text_has_the_remedy() -> None:
@@ -215,16 +194,6 @@ async def test_process_that_should_know_its_task_but_does_not_is_a_warning(
     found = await this_task()
     assert found.result == "warning"
     assert "the pod name 'train-7' of $POD_NAME: no member" in found.found
-
-
-async def test_resolver_that_fails_is_named_with_its_remedy() -> None:
-    class Broken(ClusterResolver):
-        async def fetch_state(self, progress: Progress) -> ClusterState:
-            raise ConfigurationError("WORKERS is not set", hint="Set WORKERS.")
-
-    first, *others = await aioresolve.doctor(Broken())
-    assert first == Check("tasks", "failed", "WORKERS is not set", Hint("Set WORKERS."))
-    assert {each.result for each in others} == {"skipped"}
 
 
 async def test_doctor_rejects_invalid_arguments() -> None:

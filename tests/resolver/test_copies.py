@@ -15,7 +15,6 @@ import pytest
 
 import aioresolve
 from aioresolve import ClusterSpec, ClusterState, sync
-from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
@@ -119,20 +118,6 @@ async def test_copy_of_an_async_resolver_is_unopened_and_equal(name: str) -> Non
             assert described(each) == described(resolver)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_copy_of_a_blocking_resolver_is_unopened_and_equal(name: str) -> None:
-    with new(sync, name) as resolver:
-        if name in RESOLVED:
-            assert resolver.cluster_spec() == SPEC
-        resolver.task_id, resolver.rpc_layer = 7, "http"
-        for copied in all_copies(resolver):
-            assert described(copied) == described(resolver)
-            if name in RESOLVED:
-                assert resolved(copied) == resolved(resolver)
-            copied.task_id = 0
-            assert resolver.task_id == 7
-
-
 def test_resolvers_reach_a_spawned_process() -> None:
     resolvers = [new(sync, name) for name in RESOLVED]
     expected = [resolved(resolver) for resolver in resolvers]
@@ -176,15 +161,6 @@ async def test_subclass_of_a_user_is_copied_without_code_of_its_own(monkeypatch:
         assert (facade.task_id, facade.cluster_spec().num_tasks("worker")) == (0, 2)
 
 
-async def test_class_that_is_defined_in_a_function_is_cloudpickled() -> None:
-    class Local(aioresolve.ClusterResolver):
-        async def fetch_state(self, progress: Any) -> ClusterState:
-            return ClusterState.from_spec(SPEC)
-
-    copied = pickle.loads(cloudpickle.dumps(Local(task_type="worker", task_id=1)))
-    assert await copied.master() == "10.0.0.2:2222"
-
-
 def test_argument_that_cannot_be_pickled_is_the_error() -> None:
     def address(pod: Any) -> str:
         return str(pod.ip)
@@ -200,9 +176,3 @@ def test_later_changes_of_an_argument_are_not_copied() -> None:
     resolver = aioresolve.KubernetesClusterResolver(mapping)
     mapping["worker"].append("app=b")
     assert repr(copy.deepcopy(resolver)) == repr(resolver)
-
-
-def test_policy_of_watches_is_copied() -> None:
-    resolver = aioresolve.KubernetesClusterResolver()
-    resolver.watch_policy = WatchPolicy(max_silence=1.0)
-    assert pickle.loads(pickle.dumps(resolver)).watch_policy.max_silence == 1.0

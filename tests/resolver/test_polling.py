@@ -9,13 +9,12 @@ import anyio
 import pytest
 
 from aioresolve.errors import APIError, ConnectionFailedError, ForbiddenError
-from aioresolve.resolver.polling import MAX_BACKOFF, PollSchedule, poll
+from aioresolve.resolver.polling import MAX_BACKOFF, poll
 from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-PATIENCE = 60.0
 
 
 def busy(retry_after: float | None = None) -> APIError:
@@ -27,14 +26,16 @@ def observation(address: str) -> Observation:
 
 
 class Source:
-    """Returns or raises one response after another, and records when it was polled."""
+    """Returns or raises one response after another, each after `seconds`, and records when it was polled."""
 
-    def __init__(self, responses: Iterable[Observation | Exception]) -> None:
+    def __init__(self, responses: Iterable[Observation | Exception], seconds: float = 0.0) -> None:
         self._responses = iter(responses)
+        self._seconds = seconds
         self.polled_at: list[float] = []
 
     async def __call__(self) -> Observation:
         self.polled_at.append(anyio.current_time())
+        await anyio.sleep(self._seconds)
         response = next(self._responses)
         if isinstance(response, Exception):
             raise response
@@ -43,105 +44,94 @@ class Source:
 
 async def collect(source: Source, number: int, interval: float = 0.001) -> list[Observation]:
     found: list[Observation] = []
-    with anyio.fail_after(PATIENCE):
-        async with aclosing(poll(source, interval)) as observations:
-            while len(found) < number:
-                found.append(await anext(observations))
+    async with aclosing(poll(source, interval)) as observations:
+        while len(found) < number:
+            found.append(await anext(observations))
     return found
 
 
-class TestPollSchedule:
-    async def test_interval_counts_from_the_start_of_the_poll_and_is_jittered(self) -> None:
-        schedule = PollSchedule(10.0)
-        waits = [schedule.next_poll(100.0, None) - 100.0 for _ in range(200)]
-        assert all(9.0 <= wait <= 11.0 for wait in waits)
-        assert max(waits) - min(waits) > 0.5
-
-    async def test_waits_after_failures_grow_up_to_a_limit(self) -> None:
-        all_waits = []
-        for _ in range(50):
-            schedule = PollSchedule(1.0)
-            all_waits.append([schedule.next_poll(0.0, busy()) - anyio.current_time() for _ in range(20)])
-        assert all(0.85 <= wait <= MAX_BACKOFF for waits in all_waits for wait in waits)
-        first, last = (sum(waits[position] for waits in all_waits) / 50 for position in (0, -1))
-        assert first < 2.0
-        assert last > 50.0
-
-    async def test_wait_after_a_failure_counts_from_the_failure(self) -> None:
-        polled_at = anyio.current_time() - 100.0  # the poll took that long
-        assert PollSchedule(1.0).next_poll(polled_at, busy()) >= anyio.current_time() + 0.85
-
-    async def test_wait_is_at_least_that_requested_by_the_server(self) -> None:
-        assert PollSchedule(0.001).next_poll(0.0, busy(retry_after=60.0)) >= anyio.current_time() + 59.9
-
-    async def test_success_resets_the_backoff(self) -> None:
-        schedule = PollSchedule(1.0)
-        for _ in range(20):
-            schedule.next_poll(0.0, busy())
-        schedule.next_poll(0.0, None)
-        assert schedule.next_poll(0.0, busy()) - anyio.current_time() <= 2.0
-
-    async def test_interval_longer_than_every_backoff_is_kept(self) -> None:
-        schedule = PollSchedule(10_000.0)
-        waits = [schedule.next_poll(0.0, busy()) - anyio.current_time() for _ in range(20)]
-        assert all(8_999.0 <= wait <= 11_001.0 for wait in waits)
+def gaps(source: Source) -> list[float]:
+    return [later - sooner for sooner, later in zip(source.polled_at, source.polled_at[1:], strict=False)]
 
 
-class TestPoll:
-    async def test_each_observation_is_yielded(self) -> None:
-        responses = [observation("a:1"), observation("a:1"), observation("b:2")]
-        assert await collect(Source(responses), 3) == responses
+@in_virtual_time
+async def test_interval_counts_from_the_start_of_the_poll_and_is_jittered() -> None:
+    source = Source([observation("a:1")] * 100, seconds=3.0)
+    await collect(source, 100, interval=10.0)
+    assert all(9.0 <= gap <= 11.0 for gap in gaps(source))
+    assert max(gaps(source)) - min(gaps(source)) > 0.5
 
-    async def test_source_is_not_polled_more_often_than_the_interval(self) -> None:
-        source = Source([observation("a:1")] * 5)
-        await collect(source, 5, interval=0.05)
-        gaps = [later - sooner for sooner, later in zip(source.polled_at, source.polled_at[1:], strict=False)]
-        assert all(gap >= 0.044 for gap in gaps)
 
-    async def test_source_is_polled_at_once_for_a_slow_consumer(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        source = Source([observation("a:1")] * 2)
-        now = anyio.current_time
-        async with aclosing(poll(source, interval=3600.0)) as observations:
-            with monkeypatch.context() as patch:  # the consumer has had the first observation for two hours
-                patch.setattr(anyio, "current_time", lambda: now() - 7200.0)
-                await anext(observations)
-            with anyio.fail_after(PATIENCE):
-                await anext(observations)
-        assert len(source.polled_at) == 2
+@in_virtual_time
+async def test_waits_after_failures_grow_up_to_a_limit_until_a_poll_succeeds() -> None:
+    source = Source([busy()] * 20 + [observation("a:1"), busy(), busy()], seconds=3.0)
+    await collect(source, 23, interval=1.0)
+    waits = [gap - 3.0 for gap in gaps(source)]  # a wait counts from the failure
+    assert 0.85 <= waits[0] <= 2.0
+    assert all(0.85 <= wait <= MAX_BACKOFF for wait in waits[:20])
+    assert waits[19] >= MAX_BACKOFF * 0.45
+    assert waits[21] <= 2.0
 
-    async def test_retryable_failure_is_yielded_with_the_previous_observation(self) -> None:
-        failures = [ConnectionFailedError("gone"), busy()]
-        absent = Observation(observation("a:1").state, (Missing("worker", "x", "Pending"),))
-        before, gone, again, after = await collect(Source([absent, *failures, observation("b:2")]), 4)
-        assert (before.error, before.stale_since) == (None, None)
-        assert (gone.state, gone.absent, gone.error) == (before.state, before.absent, failures[0])
-        assert (again.error, again.stale_since) == (failures[1], gone.stale_since)
-        assert gone.stale_since is not None
-        assert (after.state, after.error, after.stale_since) == (observation("b:2").state, None, None)
 
-    async def test_failure_of_the_first_poll_is_yielded_without_a_state(self) -> None:
-        failure = busy()
-        (first,) = await collect(Source([failure]), 1)
-        assert (first.state, first.error) == (None, failure)
+@in_virtual_time
+async def test_wait_after_a_failure_is_at_least_the_interval_and_that_requested_by_the_server() -> None:
+    source = Source([busy()] * 20)
+    await collect(source, 20, interval=10_000.0)
+    assert all(8_999.0 <= gap <= 11_001.0 for gap in gaps(source))
+    source = Source([busy(retry_after=60.0), observation("a:1")])
+    await collect(source, 2)
+    assert gaps(source)[0] >= 60.0
 
-    async def test_retry_after_is_respected(self) -> None:
-        source = Source([busy(retry_after=0.2), observation("a:1")])
-        await collect(source, 2)
-        assert source.polled_at[1] - source.polled_at[0] >= 0.2
 
-    @pytest.mark.parametrize("error", [ForbiddenError("no", status=403), KeyError("a bug")])
-    async def test_failure_that_is_not_retryable_is_raised(self, error: Exception) -> None:
-        with pytest.raises(type(error)) as caught:
-            await collect(Source([observation("a:1"), error]), 2)
-        assert caught.value is error
+@in_virtual_time
+async def test_source_is_polled_at_once_for_a_slow_consumer() -> None:
+    source = Source([observation("a:1")] * 2)
+    async with aclosing(poll(source, interval=3600.0)) as observations:
+        await anext(observations)
+        await anyio.sleep(7200.0)
+        await anext(observations)
+    assert gaps(source) == [7200.0]
 
-    async def test_poll_can_be_cancelled(self) -> None:
-        async def never() -> Observation:
-            await anyio.sleep_forever()
-            raise AssertionError
 
-        with anyio.move_on_after(0.01) as scope:
-            await anext(poll(never, 1.0))
-        assert scope.cancelled_caught
+@in_virtual_time
+async def test_each_observation_is_yielded() -> None:
+    responses = [observation("a:1"), observation("a:1"), observation("b:2")]
+    assert await collect(Source(responses), 3) == responses
+
+
+@in_virtual_time
+async def test_retryable_failure_is_yielded_with_the_previous_observation() -> None:
+    failures = [ConnectionFailedError("gone"), busy()]
+    absent = Observation(observation("a:1").state, (Missing("worker", "x", "Pending"),))
+    before, gone, again, after = await collect(Source([absent, *failures, observation("b:2")]), 4)
+    assert (before.error, before.stale_since) == (None, None)
+    assert (gone.state, gone.absent, gone.error) == (before.state, before.absent, failures[0])
+    assert (again.error, again.stale_since) == (failures[1], gone.stale_since)
+    assert gone.stale_since is not None
+    assert (after.state, after.error, after.stale_since) == (observation("b:2").state, None, None)
+
+
+@in_virtual_time
+async def test_failure_of_the_first_poll_is_yielded_without_a_state() -> None:
+    failure = busy()
+    (first,) = await collect(Source([failure]), 1)
+    assert (first.state, first.error) == (None, failure)
+
+
+@pytest.mark.parametrize("error", [ForbiddenError("no", status=403), KeyError("a bug")])
+@in_virtual_time
+async def test_failure_that_is_not_retryable_is_raised(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        await collect(Source([observation("a:1"), error]), 2)
+    assert caught.value is error
+
+
+@in_virtual_time
+async def test_poll_can_be_cancelled() -> None:
+    async def never() -> Observation:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    with anyio.move_on_after(0.01) as scope:
+        await anext(poll(never, 1.0))
+    assert scope.cancelled_caught

@@ -28,6 +28,7 @@ from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.static import SimpleClusterResolver
 from aioresolve.resolver.union import UnionClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, Missing, Observation
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -68,14 +69,6 @@ class Scripted(ClusterResolver):
 
 
 class TestSimpleClusterResolver:
-    async def test_spec_is_the_given_one(self) -> None:
-        assert await SimpleClusterResolver(TRAINING).cluster_spec() is TRAINING
-
-    async def test_state_has_addresses_and_time(self) -> None:
-        state = await SimpleClusterResolver(TRAINING).cluster_state()
-        assert state == ClusterState.from_spec(TRAINING)
-        assert state.observed_at is not None
-
     async def test_attributes_are_the_given_ones(self) -> None:
         resolver = SimpleClusterResolver(
             TRAINING, "a:1", "worker", 1, "google", {"GPU": 8}, "grpc", timeout=5
@@ -85,16 +78,19 @@ class TestSimpleClusterResolver:
         assert resolver.timeout == 5
         assert await resolver.num_accelerators() == {"GPU": 8}
         assert await resolver.num_accelerators("worker", 0, object()) == {"GPU": 8}
-
-    async def test_there_are_no_accelerators_by_default(self) -> None:
         assert await SimpleClusterResolver(TRAINING).num_accelerators() == {}
 
-    async def test_accelerators_are_copied(self) -> None:
-        devices = {"GPU": 8}
-        resolver = SimpleClusterResolver(TRAINING, num_accelerators=devices)
-        devices.clear()
-        (await resolver.num_accelerators()).clear()
-        assert await resolver.num_accelerators() == {"GPU": 8}
+    def test_other_arguments_than_a_spec_or_resolvers_are_rejected(self) -> None:
+        invalid: Any
+        for invalid in (None, {"worker": ["a:1"]}, "a:1", TRAINING.as_cluster_def()):
+            kind = type(invalid).__name__
+            with pytest.raises(InvalidClusterError, match=f"cluster_spec must be a ClusterSpec; got {kind}"):
+                SimpleClusterResolver(invalid)
+        for invalid in (None, WORKERS, SimpleClusterResolver):
+            with pytest.raises(InvalidClusterError, match="takes resolvers of aioresolve, or of TensorFlow;"):
+                UnionClusterResolver(SimpleClusterResolver(WORKERS), invalid)
+        with pytest.raises(ConfigurationError, match="at least one resolver"):
+            UnionClusterResolver()
 
     async def test_master_is_the_given_task_or_the_given_master(self) -> None:
         resolver = SimpleClusterResolver(TRAINING, master="m:9", task_type="worker", task_id=0)
@@ -105,32 +101,28 @@ class TestSimpleClusterResolver:
         resolver.rpc_layer = "grpc"
         assert await resolver.master() == "grpc://m:9"
 
-    async def test_master_of_an_unknown_task_raises_an_error(self) -> None:
-        with pytest.raises(UnknownTaskError, match="no task 7 in job 'worker'"):
-            await SimpleClusterResolver(TRAINING).master("worker", 7)
-
-    @pytest.mark.parametrize("cluster", [None, {"worker": ["a:1"]}, "a:1", TRAINING.as_cluster_def()])
-    def test_invalid_spec_raises_an_error(self, cluster: Any) -> None:
-        kind = type(cluster).__name__
-        with pytest.raises(InvalidClusterError, match=f"cluster_spec must be a ClusterSpec; got {kind}"):
-            SimpleClusterResolver(cluster)
-
-    def test_invalid_master_raises_an_error(self) -> None:
-        master: Any = None
-        with pytest.raises(TypeError, match="master must be a str"):
-            SimpleClusterResolver(TRAINING, master)
-
 
 class TestUnionClusterResolver:
     async def test_jobs_are_merged_in_the_order_of_first_occurrence(self) -> None:
-        union = UnionClusterResolver(simple({"worker": ["a:1"]}), simple({"ps": ["b:2"], "worker": ["c:3"]}))
+        union = UnionClusterResolver(
+            simple({"worker": ["a:1"]}), simple({"worker": []}), simple({"ps": ["b:2"], "worker": ["c:3"]})
+        )
         spec = await union.cluster_spec()
         assert spec.as_dict() == {"worker": ["a:1", "c:3"], "ps": ["b:2"]}
         assert spec.jobs == ["worker", "ps"]
-
-    async def test_sparse_and_dense_tasks_of_a_job_keep_their_indices(self) -> None:
         union = UnionClusterResolver(simple({"worker": {5: "f:6"}}), simple({"worker": ["a:1", "b:2"]}))
         assert (await union.cluster_spec()).as_dict() == {"worker": {0: "a:1", 1: "b:2", 5: "f:6"}}
+
+    def test_attributes_are_those_of_the_first_resolver_unless_they_are_set(self) -> None:
+        first = SimpleClusterResolver(WORKERS, "", "worker", 1, "google", rpc_layer="grpc")
+        union = UnionClusterResolver(
+            first, SimpleClusterResolver(WORKERS, "", "ps", 2), task_type="ps", task_id=0, rpc_layer=""
+        )
+        assert (union.task_type, union.task_id, union.rpc_layer) == ("ps", 0, "")
+        for name in ("task_type", "task_id", "rpc_layer"):
+            setattr(union, name, None)
+        assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 1, "grpc")
+        assert union.environment == "google"
 
     async def test_duplicate_index_of_a_sparse_job_raises_an_error(self) -> None:
         union = UnionClusterResolver(
@@ -145,12 +137,6 @@ class TestUnionClusterResolver:
             assert (conflict.value.job, conflict.value.indices) == ("worker", (0,))
             assert isinstance(conflict.value, KeyError)
             assert isinstance(conflict.value, ResolveError)
-
-    async def test_job_without_tasks_adds_nothing(self) -> None:
-        union = UnionClusterResolver(
-            simple({"worker": ["a:1"]}), simple({"worker": []}), simple({"worker": ["b:2"]})
-        )
-        assert (await union.cluster_spec()).as_dict() == {"worker": ["a:1", "b:2"]}
 
     async def test_state_keeps_identities_and_the_oldest_time(self) -> None:
         a, b = Endpoint("a:1", uid="u0", index=7), Endpoint("b:2", uid="u1")
@@ -173,30 +159,6 @@ class TestUnionClusterResolver:
         assert await union.master("ps", 0) == "c:3"
         union.rpc_layer = "grpcs"
         assert await union.master("ps", 0) == "grpcs://c:3"
-
-    def test_attributes_are_those_of_the_first_resolver(self) -> None:
-        first = SimpleClusterResolver(WORKERS, "", "worker", 1, "google", rpc_layer="grpc")
-        union = UnionClusterResolver(first, SimpleClusterResolver(WORKERS, "", "ps", 2))
-        assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 1, "grpc")
-        assert union.environment == "google"
-
-    @pytest.mark.parametrize("task_id", [0, 7])
-    def test_every_override_except_none_is_used(self, task_id: int) -> None:
-        first = SimpleClusterResolver(WORKERS, "", "worker", 1, rpc_layer="grpc")
-        union = UnionClusterResolver(first, task_type="ps", task_id=task_id, rpc_layer="")
-        assert (union.task_type, union.task_id, union.rpc_layer) == ("ps", task_id, "")
-        for name in ("task_type", "task_id", "rpc_layer"):
-            setattr(union, name, None)
-        assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 1, "grpc")
-
-    def test_union_without_resolvers_raises_an_error(self) -> None:
-        with pytest.raises(ConfigurationError, match="at least one resolver"):
-            UnionClusterResolver()
-
-    @pytest.mark.parametrize("invalid", [None, WORKERS, SimpleClusterResolver])
-    def test_union_accepts_resolvers_only(self, invalid: Any) -> None:
-        with pytest.raises(InvalidClusterError, match="takes resolvers of aioresolve, or of TensorFlow; got"):
-            UnionClusterResolver(SimpleClusterResolver(WORKERS), invalid)
 
 
 class TestUnionCalls:
@@ -233,6 +195,7 @@ class TestUnionCalls:
             await UnionClusterResolver(Scripted(before=wait), Scripted(before=fail)).cluster_spec()
         assert cancelled.is_set()
 
+    @in_virtual_time
     async def test_deadline_error_lists_the_resolvers_that_responded_and_the_others(self) -> None:
         async def respond(progress: Progress) -> None:
             progress.done("first", "2 pods")
@@ -313,51 +276,6 @@ class Controlled(ClusterResolver):
                 yield await self.latest.get()
         finally:
             self.closed.set()
-
-
-class Ending(Controlled):
-    """Breaks the rule that observations never end."""
-
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        yield Observation(None)
-
-
-async def test_watch_of_a_resolver_whose_observations_end_is_an_error() -> None:
-    async with aclosing(Ending().watch()) as states:
-        with pytest.raises(RuntimeError, match=r"observations\(\) must not end"):
-            await anext(states)
-
-
-@pytest.mark.parametrize(
-    ("shown", "words", "cause"),
-    [
-        (Observation(None), "the source has not returned a complete state", None),
-        (Observation(None, error=DOWN, stale_since=NOON), "last attempt: unreachable", DOWN),
-    ],
-)
-async def test_watch_without_a_first_state_says_why_at_the_deadline(
-    shown: Observation, words: str, cause: ResolveError | None
-) -> None:
-    source = Controlled(timeout=1.0)
-    source.show(shown)
-    with pytest.raises(DeadlineExceededError, match=words) as caught:
-        await anext(source.watch())
-    assert caught.value.__cause__ is cause
-
-
-class TestWatchingSimpleClusterResolver:
-    async def test_cluster_is_yielded_once(self) -> None:
-        async with aclosing(SimpleClusterResolver(TRAINING).observations(interval=0.001)) as observations:
-            first = await anext(observations)
-            assert first.state == ClusterState.from_spec(TRAINING)
-            with anyio.move_on_after(0.05) as scope:
-                await anext(observations)
-        assert scope.cancelled_caught
-
-    async def test_wait_returns_the_cluster(self) -> None:
-        assert (await SimpleClusterResolver(TRAINING).wait(timeout=PATIENCE)).spec == TRAINING
-        with pytest.raises(IncompleteClusterError, match="3 of 4 tasks in total"):
-            await SimpleClusterResolver(TRAINING).wait(4, timeout=0.5)
 
 
 class TestWatchingUnionClusterResolver:
@@ -462,20 +380,7 @@ class TestWatchingUnionClusterResolver:
         assert conflict.stale_since is not None
         assert (after.error, after.stale_since) == (None, None)
 
-    async def test_slow_consumer_gets_the_latest_state(self) -> None:
-        source = Controlled()
-        union = UnionClusterResolver(source, simple({"ps": ["p:1"]}))
-        async with aclosing(union.watch()) as states:
-            source.show(observe(worker=["a:1"]))
-            await anext(states)
-            for number in range(50):
-                source.show(observe(worker=[f"a:{number + 1}"]))
-                await anyio.lowlevel.checkpoint()
-            skipped = [await anext(states)]
-            while skipped[-1].spec.task_address("worker", 0) != "a:50":
-                skipped.append(await anext(states))
-        assert len(skipped) < 5
-
+    @in_virtual_time
     async def test_wait_waits_for_each_resolver(self) -> None:
         one, other = Controlled(), Controlled()
         one.show(observe(worker=["a:1"]))

@@ -22,7 +22,6 @@ from aioresolve.errors import (
     ConnectionFailedError,
     DeadlineExceededError,
     FailedClusterError,
-    ForbiddenError,
     IncompleteClusterError,
 )
 from aioresolve.resolver import SimpleClusterResolver, UnionClusterResolver
@@ -33,7 +32,6 @@ from aioresolve.resolver.wait import (
     WaitCondition,
     shortfall,
     validate_condition,
-    wait_until_complete,
 )
 from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, ExpectedTasks, Missing, Observation
 from aioresolve.testing import TPUWorker
@@ -75,172 +73,114 @@ def wanted(count: Any = None, jobs: Any = None, ready: bool = True) -> WaitCondi
 # Conditions
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"count": 0}, "`count=`: 0"),
-        ({"count": -1}, "`count=`: -1"),
-        ({"count": 2.0}, "`count=`: 2.0"),
-        ({"count": True}, "`count=`: True"),
-        ({"count": 2, "jobs": {"worker": 2}}, "count and jobs cannot be combined"),
-        ({"jobs": {}}, "`jobs=`: {} is not a mapping"),
-        ({"jobs": ["worker"]}, r"`jobs=`: \['worker'\] is not a mapping"),
-        ({"jobs": {"worker": 0}}, r"`jobs\['worker'\]=`: 0"),
-        ({"reachable": "grpc"}, "`reachable=`: 'grpc'"),
-        ({"reachable": 1.5}, "`reachable=`: 1.5"),
-        ({"stable_for": -1}, "`stable_for=`: -1"),
-        ({"stable_for": float("inf")}, "`stable_for=`: inf"),
-        ({"stable_for": float("nan")}, "`stable_for=`: nan"),
-        ({"stable_for": "10"}, "`stable_for=`: '10'"),
-        ({"stable_for": True}, "`stable_for=`: True"),
-    ],
-)
-def test_invalid_argument_is_named(arguments: dict[str, Any], text: str) -> None:
-    defaults: dict[str, Any] = {
+def test_invalid_argument_is_named() -> None:
+    valid: dict[str, Any] = {
         "count": None,
         "jobs": None,
         "ready": True,
         "reachable": False,
         "stable_for": 0.0,
     }
-    with pytest.raises(ConfigurationError, match=text):
-        validate_condition(**(defaults | arguments))
+    arguments: dict[str, Any]
+    for arguments, text in (
+        ({"count": 0}, "`count=`: 0"),
+        ({"count": True}, "`count=`: True"),
+        ({"count": 2, "jobs": {"worker": 2}}, "count and jobs cannot be combined"),
+        ({"count": (4, 8, 9)}, "`count=`: (4, 8, 9) is not a range"),
+        ({"count": (8, 4)}, "`count=`: the range (8, 4) ends before it begins"),
+        ({"count": (0, 4)}, "`count=`: 0"),
+        ({"jobs": {}}, "`jobs=`: {} is not a mapping"),
+        ({"jobs": ["worker"]}, "`jobs=`: ['worker'] is not a mapping"),
+        ({"jobs": {"worker": 0}}, "`jobs['worker']=`: 0"),
+        ({"reachable": "grpc"}, "`reachable=`: 'grpc'"),
+        ({"reachable": 1.5}, "`reachable=`: 1.5"),
+        ({"stable_for": -1}, "`stable_for=`: -1"),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            validate_condition(**(valid | arguments))
+        assert text in str(caught.value)
 
 
-def test_values_of_reachable() -> None:
+def test_reachable_is_tcp_unless_it_says_otherwise() -> None:
     for value, reachable in ((False, None), (None, None), (True, "tcp"), ("tcp", "tcp"), ("probe", "probe")):
         assert validate_condition(None, None, True, value, 0).reachable == reachable
 
 
-def test_jobs_are_copied() -> None:
-    jobs = {"worker": 2}
-    condition = validate_condition(None, jobs, True, False, 0)
-    jobs.clear()
-    assert condition.jobs == {"worker": (2, 2)}
-
-
 # Shortfalls
 
-COMPLETE = [
-    (observe(worker=2), WaitCondition()),
-    (observe(worker=2, ps=1), WaitCondition()),
-    (observe(worker=2), wanted(count=2)),
-    (observe(worker=3), wanted(count=2)),
-    (observe(worker=1, ps=1), wanted(count=2)),
-    (observe(pending("a"), worker=2), wanted(count=2)),
-    (observe(lost("a"), worker=2), wanted(count=2)),
-    (observe(worker=2), wanted(jobs={"worker": 2})),
-    (observe(worker=2, ps=0), wanted(jobs={"worker": 2})),
-    (observe(pending("p", "ps"), worker=2), wanted(jobs={"worker": 2})),
-    (observe(unready=(pending("p", "ps"),), worker=2, ps=1), wanted(jobs={"worker": 2})),
-    (observe(unready=(pending("worker-0"),), worker=2), WaitCondition(ready=False)),
-    (replace(observe(worker=2), expected={"worker": ExpectedTasks(2, "a label")}), WaitCondition()),
-    (
-        replace(observe(pending("a"), worker=2), expected={"worker": ExpectedTasks(2, "a label")}),
-        WaitCondition(),
-    ),
-    (replace(observe(worker=2), expected={"worker": ExpectedTasks(3, "a label")}), wanted(count=2)),
-    (
-        replace(observe(worker=2), expected={"worker": ExpectedTasks(3, "a label")}),
-        wanted(jobs={"worker": 2}),
-    ),
-]
+
+def expecting(observation: Observation, number: int) -> Observation:
+    """Return the observation of a source that expects so many workers."""
+    return replace(observation, expected={"worker": ExpectedTasks(number, "a label")})
 
 
-@pytest.mark.parametrize(("observation", "condition"), COMPLETE)
+ANY = WaitCondition()
+
+
+@pytest.mark.parametrize(
+    ("observation", "condition"),
+    [
+        (observe(worker=2, ps=1), ANY),
+        (observe(worker=3), wanted(count=(2, 3))),
+        (observe(worker=3), wanted(count=(2, None))),
+        (observe(worker=1, ps=1), wanted(count=2)),
+        (observe(lost("a"), worker=2), wanted(count=2)),
+        (observe(worker=2, ps=0), wanted(jobs={"worker": 2})),
+        (observe(pending("p", "ps"), worker=2), wanted(jobs={"worker": 2})),
+        (observe(unready=(pending("p", "ps"),), worker=2, ps=1), wanted(jobs={"worker": 2})),
+        (observe(unready=(pending("worker-0"),), worker=2), WaitCondition(ready=False)),
+        (expecting(observe(pending("a"), worker=2), 2), ANY),
+        (expecting(observe(worker=2), 3), wanted(count=2)),
+        (expecting(observe(worker=2), 3), wanted(jobs={"worker": 2})),
+    ],
+)
 def test_complete_cluster_has_no_shortfall(observation: Observation, condition: WaitCondition) -> None:
     assert shortfall(observation, condition) is None
 
 
-SHORT: list[tuple[Observation, WaitCondition, dict[str, int], list[str], bool]] = [
-    # observation, condition; found, missing, is_final
-    (Observation(None), WaitCondition(), {}, [], False),
-    (observe(), WaitCondition(), {}, [], False),
-    (observe(worker=0), WaitCondition(), {"worker": 0}, [], False),
-    (observe(worker=2, ps=0), WaitCondition(), {"worker": 2, "ps": 0}, [], False),
-    (observe(pending("a"), worker=2), WaitCondition(), {"worker": 2}, ["a"], False),
-    (observe(lost("a"), worker=2), WaitCondition(), {"worker": 2}, ["a"], True),
-    (observe(lost("a"), pending("b"), worker=2), WaitCondition(), {"worker": 2}, ["a", "b"], True),
-    (observe(unready=(pending("b"),), worker=2), WaitCondition(), {"worker": 1}, ["b"], False),
-    (observe(unready=(pending("b"),), worker=2), wanted(count=2), {"worker": 1}, ["b"], False),
-    (observe(unready=(pending("b"),), worker=3), wanted(count=2), {"worker": 2}, ["b"], False),
-    (observe(worker=2), wanted(count=3), {"worker": 2}, [], False),
-    (observe(lost("a"), worker=2), wanted(count=3), {"worker": 2}, ["a"], True),
-    (observe(lost("a"), pending("b"), worker=2), wanted(count=3), {"worker": 2}, ["a", "b"], False),
-    (observe(lost("a"), pending("b"), worker=2), wanted(count=4), {"worker": 2}, ["a", "b"], True),
-    (
-        observe(lost("a"), Missing("worker", "b", "CREATING", tasks=None), worker=2),
-        wanted(count=4),
-        {"worker": 2},
-        ["a", "b"],
-        False,
-    ),
-    (
-        observe(lost("a"), Missing("worker", "b", "CREATING", tasks=4), worker=2),
-        wanted(count=6),
-        {"worker": 2},
-        ["a", "b"],
-        False,
-    ),
-    (observe(worker=2), wanted(jobs={"worker": 2, "ps": 1}), {"worker": 2, "ps": 0}, [], False),
-    (observe(lost("p", "ps"), worker=1), wanted(jobs={"worker": 2}), {"worker": 1}, [], False),
-    (observe(lost("p", "ps"), worker=2), wanted(jobs={"ps": 1}), {"ps": 0}, ["p"], True),
-    (Observation(None, (lost("a"),)), wanted(count=1), {}, ["a"], False),
-    (
-        replace(observe(worker=1), expected={"worker": ExpectedTasks(2, "a label")}),
-        WaitCondition(),
-        {"worker": 1},
-        [],
-        False,
-    ),
-    (replace(observe(), expected={"worker": ExpectedTasks(2, "a label")}), WaitCondition(), {}, [], False),
-    (
-        replace(observe(worker=2, ps=0), expected={"worker": ExpectedTasks(2, "a label")}),
-        WaitCondition(),
-        {"worker": 2, "ps": 0},
-        [],
-        False,
-    ),
-    (
-        replace(observe(lost("a"), worker=1), expected={"worker": ExpectedTasks(2, "a label")}),
-        WaitCondition(),
-        {"worker": 1},
-        ["a"],
-        True,
-    ),
-    (observe(worker=2).stale(DOWN, NOON), WaitCondition(), {"worker": 2}, ["the source"], False),
-    (
-        observe(lost("a"), worker=2).stale(DOWN, NOON),
-        WaitCondition(),
-        {"worker": 2},
-        ["the source", "a"],
-        False,
-    ),
-]
-
-
-@pytest.mark.parametrize(("observation", "condition", "found", "missing", "is_final"), SHORT)
-def test_incomplete_cluster_has_a_shortfall(
-    observation: Observation,
-    condition: WaitCondition,
-    found: dict[str, int],
-    missing: list[str],
-    is_final: bool,
-) -> None:
-    lacking = shortfall(observation, condition)
-    assert lacking is not None
-    assert (dict(lacking.found), list(lacking.reasons), lacking.is_final) == (found, missing, is_final)
+STOPPED = observe(lost("a"), worker=2).stale(DOWN, NOON)
+CREATING = [Missing("worker", "b", "CREATING", tasks=tasks) for tasks in (None, 4)]
 
 
 @pytest.mark.parametrize(
-    ("observation", "condition", "text"),
+    ("observation", "condition", "found", "missing", "is_final"),
     [
-        (Observation(None), WaitCondition(), "no job was found"),
-        (
-            observe(pending("ml/a"), worker=1),
-            WaitCondition(),
-            "job 'worker': 1 task; ml/a: Pending (Unschedulable)",
-        ),
+        (Observation(None), ANY, {}, "", False),
+        (observe(), ANY, {}, "", False),
+        (observe(worker=2, ps=0), ANY, {"worker": 2, "ps": 0}, "", False),
+        (observe(pending("a"), worker=2), ANY, {"worker": 2}, "a", False),
+        (observe(lost("a"), pending("b"), worker=2), ANY, {"worker": 2}, "a, b", True),
+        (observe(unready=(pending("b"),), worker=2), ANY, {"worker": 1}, "b", False),
+        (observe(unready=(pending("b"),), worker=3), wanted(count=2), {"worker": 2}, "b, the tasks", False),
+        (observe(worker=3), wanted(count=2), {"worker": 3}, "the tasks", True),
+        (observe(lost("a"), worker=2), wanted(count=3), {"worker": 2}, "a", True),
+        (observe(lost("a"), pending("b"), worker=2), wanted(count=3), {"worker": 2}, "a, b", False),
+        (observe(lost("a"), pending("b"), worker=2), wanted(count=4), {"worker": 2}, "a, b", True),
+        (observe(lost("a"), CREATING[0], worker=2), wanted(count=4), {"worker": 2}, "a, b", False),
+        (observe(lost("a"), CREATING[1], worker=2), wanted(count=6), {"worker": 2}, "a, b", False),
+        (observe(worker=2), wanted(jobs={"worker": 2, "ps": 1}), {"worker": 2, "ps": 0}, "", False),
+        (observe(lost("p", "ps"), worker=1), wanted(jobs={"worker": 2}), {"worker": 1}, "", False),
+        (observe(lost("p", "ps"), worker=2), wanted(jobs={"ps": 1}), {"ps": 0}, "p", True),
+        (Observation(None, (lost("a"),)), wanted(count=1), {}, "a", False),
+        (expecting(observe(), 2), ANY, {}, "", False),
+        (expecting(observe(worker=2, ps=0), 2), ANY, {"worker": 2, "ps": 0}, "", False),
+        (expecting(observe(lost("a"), worker=1), 2), ANY, {"worker": 1}, "a", True),
+        (STOPPED, ANY, {"worker": 2}, "the source, a", False),
+    ],
+)
+def test_incomplete_cluster_has_a_shortfall(
+    observation: Observation, condition: WaitCondition, found: dict[str, int], missing: str, is_final: bool
+) -> None:
+    lacking = shortfall(observation, condition)
+    assert lacking is not None
+    assert (dict(lacking.found), ", ".join(lacking.reasons), lacking.is_final) == (found, missing, is_final)
+
+
+def test_shortfall_is_formatted_as_one_line() -> None:
+    many = observe(*(pending(f"pod-{number}") for number in range(1000)), worker=1)
+    for observation, condition, text in (
+        (Observation(None), ANY, "no job was found"),
+        (observe(pending("ml/a"), worker=1), ANY, "job 'worker': 1 task; ml/a: Pending (Unschedulable)"),
         (
             observe(worker=1),
             wanted(jobs={"worker": 1, "ps": 2}),
@@ -251,22 +191,10 @@ def test_incomplete_cluster_has_a_shortfall(
             wanted(count=4),
             "job 'worker': 2 tasks, job 'ps': 1 task, 3 of 4 tasks in total",
         ),
-        (observe(worker=2).stale(DOWN, NOON), WaitCondition(), f"job 'worker': 2 tasks; the source: {DOWN}"),
-    ],
-)
-def test_shortfall_is_formatted_as_one_line(
-    observation: Observation, condition: WaitCondition, text: str
-) -> None:
-    assert str(shortfall(observation, condition)) == text
-
-
-def test_message_names_only_the_first_of_many_missing_members() -> None:
-    lacking = shortfall(
-        observe(*(pending(f"pod-{number}") for number in range(1000)), worker=1), WaitCondition()
-    )
-    assert lacking is not None
-    assert str(lacking).endswith(f"; and {1000 - MAX_REASONS} more")
-    assert len(lacking.reasons) == 1000
+        (observe(worker=2).stale(DOWN, NOON), ANY, f"job 'worker': 2 tasks; the source: {DOWN}"),
+        (many, ANY, f"; and {1000 - MAX_REASONS} more"),
+    ):
+        assert str(shortfall(observation, condition)).endswith(text)
 
 
 JOBS = st.sampled_from(["worker", "ps", "chief"])
@@ -324,6 +252,8 @@ def test_final_shortfall_remains_if_all_other_absent_tasks_come(
     if lacking is None or not lacking.is_final:
         return
     assert observation.state is not None
+    if "the tasks" in lacking.reasons:
+        return  # there are too many
     assert any(one.is_final for one in observation.absent)
     if condition.count is None and condition.jobs is None:
         return
@@ -396,6 +326,7 @@ async def show_each(source: Scripted, *observations: Observation) -> None:
         await source.seen(number)
 
 
+@in_virtual_time
 async def test_complete_cluster_is_returned_at_once_and_ends_the_watch() -> None:
     source = Scripted(observe(worker=2))
     before = asyncio.all_tasks()
@@ -404,6 +335,7 @@ async def test_complete_cluster_is_returned_at_once_and_ends_the_watch() -> None
     assert asyncio.all_tasks() == before
 
 
+@in_virtual_time
 async def test_cluster_is_returned_as_soon_as_it_is_complete() -> None:
     source = Scripted(observe(pending("a"), worker=1))
     async with anyio.create_task_group() as group:
@@ -425,7 +357,7 @@ async def test_change_of_the_members_restarts_the_stable_time() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(show_after, source, 0.15, observe(worker=3))
         before = anyio.current_time()
-        assert await source.wait(2, stable_for=0.2, timeout=PATIENCE) == cluster(worker=3)
+        assert await source.wait((2, 3), stable_for=0.2, timeout=PATIENCE) == cluster(worker=3)
         assert anyio.current_time() - before == pytest.approx(0.35)
 
 
@@ -453,16 +385,6 @@ async def test_members_that_a_polled_source_lost_in_the_stable_time_are_not_retu
 ) -> None:
     with pytest.raises(IncompleteClusterError, match="0 of 2 tasks"):
         await Polled(until=1.0).wait(2, stable_for=stable_for, timeout=PATIENCE)
-
-
-@in_virtual_time
-async def test_members_that_a_polled_part_of_a_union_lost_in_the_stable_time_are_not_returned() -> None:
-    watched = Scripted(observe(ps=1))
-    union = UnionClusterResolver(watched, Polled(until=1.0))
-    async with anyio.create_task_group() as group:
-        group.start_soon(show_after, watched, 0.5, *[observe(ps=1)] * 20)
-        with pytest.raises(IncompleteClusterError, match="job 'worker': 0 of 2 tasks"):
-            await union.wait(jobs={"worker": 2}, stable_for=3.0, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(("stable_for", "polls"), [(0.0, 1), (3.0, 2), (5.6, 3)])
@@ -493,26 +415,14 @@ async def test_unready_member_restarts_the_stable_time() -> None:
 
 @in_virtual_time
 async def test_other_changes_do_not_restart_the_stable_time() -> None:
-    source = Scripted(observe(worker=2))
-    newer = Observation(replace(cluster(worker=2), version="2"))
-    async with anyio.create_task_group() as group:
-        group.start_soon(show_after, source, 0.05, *[newer] * 20)
-        before = anyio.current_time()
-        state = await source.wait(stable_for=0.2, timeout=PATIENCE)
-        assert anyio.current_time() - before == pytest.approx(0.2)
-        assert state.version == "2"
-        group.cancel_scope.cancel()
-
-
-@in_virtual_time
-async def test_changes_of_other_jobs_do_not_restart_the_stable_time() -> None:
     source = Scripted(observe(worker=2, ps=1))
-    others = [observe(worker=2, ps=number % 3) for number in range(20)]
+    others = [Observation(replace(cluster(worker=2, ps=number % 3), version="2")) for number in range(20)]
     async with anyio.create_task_group() as group:
         group.start_soon(show_after, source, 0.05, *others)
         before = anyio.current_time()
-        await source.wait(jobs={"worker": 2}, stable_for=0.2, timeout=PATIENCE)
+        state = await source.wait(jobs={"worker": 2}, stable_for=0.2, timeout=PATIENCE)
         assert anyio.current_time() - before == pytest.approx(0.2)
+        assert state.version == "2"
         group.cancel_scope.cancel()
 
 
@@ -527,6 +437,16 @@ async def test_deadline_error_reports_an_unstable_cluster() -> None:
         assert caught.value.found == {"worker": 2}
 
 
+@pytest.mark.parametrize("error", [APIError("gone"), KeyError("a bug")])
+async def test_error_of_the_source_is_raised_unchanged(error: Exception) -> None:
+    source = Scripted(observe(worker=1))
+    source.fail(error)
+    with pytest.raises(type(error)) as caught:
+        await source.wait(2, timeout=PATIENCE)
+    assert caught.value is error
+
+
+@in_virtual_time
 async def test_deadline_error_lists_missing_members_with_reasons_and_a_hint() -> None:
     source = Scripted(observe(pending("ml/a"), unready=(pending("ml/b"),), worker=2))
     with pytest.raises(IncompleteClusterError) as caught:
@@ -547,11 +467,7 @@ async def test_deadline_error_lists_missing_members_with_reasons_and_a_hint() ->
     assert source.is_closed
 
 
-async def test_source_without_observations_is_waited_for_until_the_deadline() -> None:
-    with pytest.raises(IncompleteClusterError, match="no job was found"):
-        await Scripted().wait(timeout=0.05)
-
-
+@in_virtual_time
 async def test_final_shortfall_ends_the_wait_at_once() -> None:
     source = Scripted(observe(pending("a"), worker=1))
     async with anyio.create_task_group() as group:
@@ -564,6 +480,7 @@ async def test_final_shortfall_ends_the_wait_at_once() -> None:
     assert source.is_closed
 
 
+@in_virtual_time
 async def test_wait_continues_during_an_outage() -> None:
     source = Scripted(observe(pending("a"), worker=2))
     stale = observe(lost("a"), worker=2).stale(DOWN, NOON)
@@ -572,23 +489,6 @@ async def test_wait_continues_during_an_outage() -> None:
         assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
     with pytest.raises(IncompleteClusterError, match="no response from"):
         await Scripted(observe(worker=2).stale(DOWN, NOON)).wait(timeout=1.0)
-
-
-@pytest.mark.parametrize("error", [ForbiddenError("no", status=403), KeyError("a bug"), APIError("gone")])
-async def test_error_of_the_source_is_raised_unchanged(error: Exception) -> None:
-    source = Scripted(observe(worker=1))
-    source.fail(error)
-    with pytest.raises(type(error)) as caught:
-        await source.wait(2, timeout=PATIENCE)
-    assert caught.value is error
-
-
-async def test_observations_that_end_raise_an_error() -> None:
-    async def one() -> AsyncGenerator[Observation, None]:
-        yield observe(worker=1)
-
-    with pytest.raises(ConfigurationError, match="the observations of it ended"):
-        await wait_until_complete(one(), wanted(count=2), timeout=PATIENCE, source="it")
 
 
 async def test_cancelling_the_wait_closes_the_watch() -> None:
@@ -601,44 +501,23 @@ async def test_cancelling_the_wait_closes_the_watch() -> None:
     assert source.is_closed
 
 
-async def test_member_that_disappears_is_named_at_the_deadline() -> None:
-    source = Scripted(at_names("ml/a", "ml/b", "ml/c"))
-    async with anyio.create_task_group() as group:
-        group.start_soon(show_each, source, at_names("ml/a", "ml/b"), at_names("ml/a"))
-        with pytest.raises(IncompleteClusterError) as caught:
-            await source.wait(4, timeout=1.0)
-        gone = "no longer found; it was found earlier"
-        assert caught.value.missing == {"ml/c": gone, "ml/b": gone}
-        assert f"ml/b: {gone}" in str(caught.value)
-
-
-@pytest.mark.parametrize("wanted", [{"count": 4}, {"jobs": {"worker": 4}}])
-async def test_absent_members_explain_a_shortfall_before_those_that_disappeared(wanted: Any) -> None:
-    source = Scripted(at_names("ml/a", "ml/b", "ml/c"))
-    async with anyio.create_task_group() as group:
-        group.start_soon(show_each, source, replace(at_names("ml/x", "ml/y"), absent=(pending("ml/z"),)))
-        with pytest.raises(IncompleteClusterError) as caught:
-            await source.wait(**wanted, timeout=1.5)
-        assert list(caught.value.missing) == ["ml/z", "ml/c"]
-
-
-async def test_no_more_members_that_disappeared_are_named_than_are_missing() -> None:
-    source = Scripted(at_names("ml/a", "ml/b", "ml/c"))
-    replaced = at_names("ml/x", "ml/y")
-    async with anyio.create_task_group() as group:
-        group.start_soon(show_each, source, replace(replaced, absent=(pending("ml/z"),)), replaced)
-        with pytest.raises(IncompleteClusterError) as caught:
-            await source.wait(jobs={"worker": 4}, timeout=1.0)
-        assert list(caught.value.missing) == ["ml/c", "ml/z"]
-
-
-async def test_member_that_appears_again_is_not_named() -> None:
-    source = Scripted(at_names("ml/a", "ml/b"))
-    async with anyio.create_task_group() as group:
-        group.start_soon(show_each, source, at_names("ml/a"), at_names("ml/a", "ml/b"))
-        with pytest.raises(IncompleteClusterError) as caught:
-            await source.wait(3, timeout=1.0)
-        assert caught.value.missing == {}
+@in_virtual_time
+async def test_members_that_disappeared_are_named_after_absent_ones_as_many_as_are_missing() -> None:
+    gone = "no longer found; it was found earlier"
+    absent = pending("ml/z")
+    found = at_names("ml/x", "ml/y")
+    for later, number, missing in (
+        ([at_names("ml/a", "ml/b"), at_names("ml/a")], 4, {"ml/c": gone, "ml/b": gone}),
+        ([replace(found, absent=(absent,))], 4, {"ml/z": absent.reason, "ml/c": gone}),
+        ([replace(found, absent=(absent,)), found], 4, {"ml/c": gone, "ml/z": gone}),
+        ([at_names("ml/a"), at_names("ml/a", "ml/b", "ml/c")], 5, {}),
+    ):
+        source = Scripted(at_names("ml/a", "ml/b", "ml/c"))
+        async with anyio.create_task_group() as group:
+            group.start_soon(show_each, source, *later)
+            with pytest.raises(IncompleteClusterError) as caught:
+                await source.wait(jobs={"worker": number}, timeout=1.0)
+            assert list(caught.value.missing.items()) == list(missing.items())
 
 
 def at_names(*names: str) -> Observation:
@@ -649,6 +528,7 @@ def at_names(*names: str) -> Observation:
     return Observation(ClusterState.of({"worker": endpoints}))
 
 
+@in_virtual_time
 async def test_wait_without_a_number_waits_for_the_tasks_that_the_source_expects() -> None:
     first = replace(observe(worker=1), expected={"worker": ExpectedTasks(2, "a label")})
     source = Scripted(first)
@@ -687,14 +567,6 @@ async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> No
     resolver = UnionClusterResolver(SimpleClusterResolver(cluster(ps=1).spec), Scripted(observe(worker=1)))
     assert resolver.known_jobs is None
     assert await resolver.wait(jobs={"worker": 1}, timeout=PATIENCE) == cluster(ps=1, worker=1)
-
-
-async def test_invalid_argument_raises_before_the_watch_starts() -> None:
-    source = Scripted(observe(worker=1))
-    for invalid in ({"count": 0}, {"timeout": 0.0}, {"interval": 0.0}):
-        with pytest.raises(ConfigurationError):
-            await source.wait(**{"count": 2, **invalid})  # type: ignore[arg-type]
-    assert source.taken == 0
 
 
 # Reachability
@@ -744,13 +616,6 @@ async def test_task_with_a_closed_port_is_named_with_the_reason() -> None:
     assert caught.value.wanted == {"": 2}
 
 
-async def test_host_name_that_cannot_be_resolved_is_the_reason() -> None:
-    with pytest.raises(IncompleteClusterError, match=r"no TCP connection to no-such-host\.invalid:1: "):
-        await Scripted(
-            Observation(ClusterState.from_spec(ClusterSpec({"worker": ["no-such-host.invalid:1"]})))
-        ).wait(reachable="tcp", timeout=2.0)
-
-
 async def test_unreachable_task_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
     with ports(1) as (late,):
@@ -762,60 +627,6 @@ async def test_unreachable_task_is_tried_again(monkeypatch: pytest.MonkeyPatch) 
 async def _listen_after(bound: socket.socket, seconds: float) -> None:
     await anyio.sleep(seconds)
     bound.listen()
-
-
-async def test_tasks_of_other_jobs_need_not_be_reachable() -> None:
-    with ports(1) as (one,):
-        one.listen()
-        source = Scripted(at(one, ps=1))
-        await source.wait(jobs={"worker": 1}, reachable="tcp", timeout=PATIENCE)
-
-
-async def test_change_during_the_reachability_check_is_respected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    source = Scripted(observe(worker=2))
-
-    async def change(addresses: Any, reach: Any) -> dict[str, str]:
-        if len(addresses) == 2:
-            source.show(observe(pending("a"), worker=1))
-            await source.seen(2)
-        return {}
-
-    monkeypatch.setattr(waiting, "find_unreachable", change)
-    with pytest.raises(IncompleteClusterError, match="a: Pending"):
-        await source.wait(reachable="tcp", timeout=0.2)
-
-
-async def test_observation_without_changes_does_not_repeat_the_reachability_check(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    source, checks = Scripted(observe(worker=2)), []
-
-    async def record(addresses: Any, reach: Any) -> dict[str, str]:
-        checks.append(addresses)
-        source.show(observe(worker=2))
-        await source.seen(len(checks) + 1)
-        return {}
-
-    monkeypatch.setattr(waiting, "find_unreachable", record)
-    await source.wait(reachable="tcp", timeout=PATIENCE)
-    assert len(checks) == 1
-
-
-async def test_unreachable_task_is_tried_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks = 0
-
-    async def refuse(addresses: list[str], reach: str) -> dict[str, str]:
-        nonlocal checks
-        checks += 1
-        return dict.fromkeys(addresses, "refused")
-
-    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.6)
-    monkeypatch.setattr(waiting, "find_unreachable", refuse)
-    with pytest.raises(IncompleteClusterError, match="refused"):
-        await Scripted(observe(worker=2)).wait(reachable="tcp", timeout=1.5)
-    assert 1 <= checks <= 3
 
 
 @in_virtual_time
@@ -837,6 +648,7 @@ async def test_task_that_becomes_unreachable_restarts_the_stable_time(
     assert times[-1] == pytest.approx(0.35)
 
 
+@in_virtual_time
 async def test_change_while_tasks_do_not_respond_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     is_checking = anyio.Event()
 
@@ -858,19 +670,7 @@ async def test_change_while_tasks_do_not_respond_is_noticed_at_once(monkeypatch:
             await source.wait(reachable="tcp", stable_for=1.0, timeout=600.0)
 
 
-async def test_deadline_while_tasks_do_not_respond_says_that_they_are_not_known_to_be_reachable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def hang(addresses: list[str], reach: str) -> dict[str, str]:
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    monkeypatch.setattr(waiting, "find_unreachable", hang)
-    with pytest.raises(IncompleteClusterError, match="not known to be reachable yet") as caught:
-        await Scripted(observe(worker=2)).wait(reachable="tcp", timeout=1.0)
-    assert caught.value.found == {"worker": 2}
-
-
+@in_virtual_time
 async def test_change_at_the_moment_of_the_proof_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Scripted(observe(worker=2))
 
@@ -882,6 +682,31 @@ async def test_change_at_the_moment_of_the_proof_is_noticed(monkeypatch: pytest.
     monkeypatch.setattr(waiting, "find_unreachable", accept)
     with pytest.raises(FailedClusterError):
         await source.wait(reachable="tcp", timeout=PATIENCE)
+
+
+async def test_workers_that_respond_to_a_probe_are_reachable() -> None:
+    async with TPUWorker() as worker, TPUWorker(services=[]) as other:
+        state = ClusterState.from_spec(ClusterSpec({"worker": [worker.address]}))
+        assert await Scripted(Observation(state)).wait(reachable="probe", timeout=PATIENCE) == state
+        both = ClusterState.from_spec(ClusterSpec({"worker": [worker.address, other.address]}))
+        with pytest.raises(IncompleteClusterError) as caught:
+            await Scripted(Observation(both)).wait(reachable="probe", timeout=1.5)
+    assert list(caught.value.missing) == [other.address]
+    assert "is a gRPC server without GetStatus" in caught.value.missing[other.address]
+
+
+@in_virtual_time
+async def test_deadline_while_tasks_do_not_respond_says_that_they_are_not_known_to_be_reachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hang(addresses: list[str], reach: str) -> dict[str, str]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(waiting, "find_unreachable", hang)
+    with pytest.raises(IncompleteClusterError, match="not known to be reachable yet") as caught:
+        await Scripted(observe(worker=2)).wait(reachable="tcp", timeout=1.0)
+    assert caught.value.found == {"worker": 2}
 
 
 @in_virtual_time
@@ -897,17 +722,6 @@ async def test_tasks_are_tried_rarely_during_a_long_stable_time(monkeypatch: pyt
     monkeypatch.setattr(waiting, "find_unreachable", accept)
     await Scripted(observe(worker=2)).wait(reachable="tcp", stable_for=0.3, timeout=PATIENCE)
     assert 2 <= checks <= waiting.MAX_RECHECKS + 1
-
-
-async def test_workers_that_respond_to_a_probe_are_reachable() -> None:
-    async with TPUWorker() as worker, TPUWorker(services=[]) as other:
-        state = ClusterState.from_spec(ClusterSpec({"worker": [worker.address]}))
-        assert await Scripted(Observation(state)).wait(reachable="probe", timeout=PATIENCE) == state
-        both = ClusterState.from_spec(ClusterSpec({"worker": [worker.address, other.address]}))
-        with pytest.raises(IncompleteClusterError) as caught:
-            await Scripted(Observation(both)).wait(reachable="probe", timeout=1.5)
-    assert list(caught.value.missing) == [other.address]
-    assert "is a gRPC server without GetStatus" in caught.value.missing[other.address]
 
 
 # Watching
@@ -938,6 +752,7 @@ async def test_watch_yields_each_change_once() -> None:
     assert source.is_closed
 
 
+@in_virtual_time
 async def test_watch_without_a_first_state_raises_the_deadline_error_with_the_reason() -> None:
     source = Scripted(Observation(None, error=DOWN, stale_since=NOON))
     source._timeout = 0.05

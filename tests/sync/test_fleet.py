@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,15 +11,14 @@ import pytest
 
 import aioresolve
 from aioresolve import sync
-from aioresolve.errors import ConfigurationError, ConnectionFailedError, InvalidClusterError, ResolveError
-from aioresolve.fleet.sharding import shard_of
+from aioresolve.errors import ConfigurationError, ConnectionFailedError, InvalidClusterError
 from aioresolve.spec import ClusterSpec
-from aioresolve.sync.loop_thread import current_loop_thread, get_loop_thread
+from aioresolve.sync.loop_thread import get_loop_thread
 from aioresolve.testing import KubernetesServer, pod
-from tests.fleet.fleets import Scripted, fail, hang, respond_with, until, workers
+from tests.fleet.fleets import Scripted, fail, hang, respond_with, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from aioresolve.testing import ThreadedKubernetesServer
@@ -37,37 +33,11 @@ def scripted(number: int, **arguments: Any) -> tuple[dict[str, Scripted], dict[s
     return resolvers, {name: sync.ClusterResolver(resolver) for name, resolver in resolvers.items()}
 
 
-def in_loop(condition: Any) -> None:
-    get_loop_thread().run(partial(until, condition))
-
-
 def settle() -> None:
     get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
 # Errors
-
-
-@pytest.mark.parametrize("method", ["add", "remove", "detect"])
-def test_traceback_of_an_error_has_no_frames_of_the_event_loop(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TF_CONFIG", "{")
-    fleet = sync.Fleet()
-    invalid: Any = None
-    calls: dict[str, Callable[[], object]] = {
-        "add": lambda: fleet.add("a", invalid),
-        "remove": lambda: fleet.remove("a"),
-        "detect": lambda: sync.detect(timeout=SHORT),
-    }
-    with pytest.raises(ResolveError) as caught:
-        calls[method]()
-    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert frames == [
-        "test_traceback_of_an_error_has_no_frames_of_the_event_loop",
-        "<lambda>",
-        method,
-    ]
 
 
 # Targets
@@ -89,25 +59,6 @@ def test_fleet_accepts_facades_only() -> None:
         sync.Fleet({"a": async_resolver})
     with pytest.raises(InvalidClusterError, match="target 'a'"):
         sync.Fleet().add("a", async_resolver)
-
-
-def test_shard_ignores_the_targets_of_other_shards() -> None:
-    _, facades = scripted(20)
-    shards = [sync.Fleet(facades, shard=(index, 2)) for index in range(2)]
-    assert [shard.shard for shard in shards] == [(0, 2), (1, 2)]
-    assert set(shards[0].targets) | set(shards[1].targets) == set(facades)
-    other = next(name for name in facades if shard_of(name, 2) == 1)
-    shards[0].add(other, facades[other])
-    shards[0].remove(other)
-    assert other not in shards[0].targets
-
-
-def test_unused_fleet_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.sync.loop_thread._current", None)
-    with sync.Fleet(scripted(3)[1]) as fleet:
-        fleet.close()
-    del fleet
-    assert current_loop_thread() is None
 
 
 # Resolving, polling and watching
@@ -136,16 +87,6 @@ def test_error_of_a_target_is_in_its_reading() -> None:
     assert isinstance(readings["bad"].error, ConnectionFailedError)
     assert isinstance(readings["stuck"].error, aioresolve.DeadlineExceededError)
     assert readings["good"].error is None
-
-
-def test_unexpected_exception_of_a_resolver_is_in_its_status() -> None:
-    async def bug() -> Any:
-        raise ZeroDivisionError("a bug")
-
-    fleet = sync.Fleet({"bug": sync.ClusterResolver(Scripted(bug))})
-    for status in (fleet.resolve()["bug"], next(fleet.poll(interval=SHORT))):
-        assert isinstance(status.error, ResolveError)
-        assert isinstance(status.error.__cause__, ZeroDivisionError)
 
 
 def test_poll_runs_until_the_loop_is_left() -> None:
@@ -179,14 +120,6 @@ def test_targets_can_be_added_and_removed_during_a_poll_from_any_thread() -> Non
         with pytest.raises(ConfigurationError, match="already a target 't1'"):
             fleet.add("t1", facades["t0"])
     assert fleet.targets["t1"] is facades["t1"]
-
-
-def test_many_threads_can_use_one_fleet() -> None:
-    resolvers, facades = scripted(4)
-    with sync.Fleet(facades) as fleet, ThreadPoolExecutor(16) as threads:
-        calls = [threads.submit(fleet.resolve) for _ in range(16)]
-        assert all(len(call.result()) == 4 for call in calls)
-    assert [resolver.num_requests for resolver in resolvers.values()] == [16] * 4
 
 
 def test_closing_the_fleet_ends_its_iterators() -> None:
@@ -266,17 +199,3 @@ def test_fleet_watches_its_servers(server: ThreadedKubernetesServer, kubeconfig:
             "both": 3,
         }
     server.until(lambda: server.watches == 0)
-
-
-def test_garbage_collected_fleet_closes_its_connections(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    fleet = sync.Fleet(kubernetes(kubeconfig, 2))
-    readings = fleet.watch()
-    next(readings)
-    del fleet
-    gc.collect()
-    assert next(readings).error is None
-    del readings
-    gc.collect()
-    server.until(lambda: server.connections == 0)

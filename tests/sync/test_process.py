@@ -5,7 +5,6 @@ Every process runs in Python's development mode with warnings as errors, and mus
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -125,51 +124,6 @@ def test_script_exits_cleanly_with_an_open_resolver(kubeconfig: Path) -> None:
     assert ended.took < PROMPT
 
 
-def test_exit_closes_every_entered_resolver(kubeconfig: Path) -> None:
-    script = Script(
-        """
-import asyncio
-import aioresolve
-
-class Slow(aioresolve.SimpleClusterResolver):
-    async def aclose(self):
-        await asyncio.sleep(0.05)
-        print("closed")
-
-resolvers = [ClusterResolver(Slow(aioresolve.ClusterSpec({"worker": ["a:1"]}))) for _ in range(2)]
-for resolver in resolvers:
-    resolver.cluster_spec()
-""",
-        kubeconfig,
-    )
-    ended = script.ended()
-    assert (ended.code, ended.stdout, ended.stderr) == (0, ["closed", "closed"], "")
-
-
-def test_script_exits_cleanly_after_a_name_lookup_in_a_thread(kubeconfig: Path) -> None:
-    document = json.loads(kubeconfig.read_text())
-    cluster = document["clusters"][0]["cluster"]
-    cluster["server"] = cluster["server"].replace("127.0.0.1", "localhost")
-    kubeconfig.write_text(json.dumps(document))
-    ended = Script("print(resolver.cluster_spec())", kubeconfig).ended()
-    assert (ended.code, ended.stdout, ended.stderr) == (0, [SPEC], "")
-
-
-def test_script_exits_cleanly_while_another_thread_waits_for_a_response(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    server.inject(Hang())
-    script = Script(
-        "import threading; threading.Thread(target=resolver.cluster_spec, daemon=True).start(); pause('')",
-        kubeconfig,
-    )
-    script.line()
-    server.until(lambda: len(server.requests) == 1, PATIENCE)
-    ended = script.ended("\n")
-    assert ended.code == 0
-    assert ended.took < PROMPT
-
-
 def test_exit_handler_registered_after_the_import_can_make_calls(kubeconfig: Path) -> None:
     source = "import atexit; atexit.register(lambda: print(resolver.cluster_spec())); resolver.cluster_spec()"
     ended = Script(source, kubeconfig).ended()
@@ -216,19 +170,6 @@ except KeyboardInterrupt:
     assert ended.took < PROMPT
 
 
-def test_ctrl_c_ends_a_script_with_one_traceback(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
-    server.inject(Hang())
-    script = Script("resolver.cluster_spec()", kubeconfig)
-    server.until(lambda: len(server.requests) == 1, PATIENCE)
-    script.interrupt()
-    ended = script.ended()
-    assert ended.code == -signal.SIGINT
-    assert ended.stderr.startswith("Traceback (most recent call last):")
-    assert ended.stderr.endswith("KeyboardInterrupt\n")
-    assert ended.stderr.count("Traceback") == 1
-    assert ended.took < PROMPT
-
-
 def test_script_exits_cleanly_with_an_open_watch(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
     source = """
 fleet = Fleet({"a": resolver})
@@ -243,46 +184,6 @@ pause("watching")
     assert (ended.code, ended.stdout, ended.stderr) == (0, [], "")
     assert ended.took < PROMPT
     server.until(lambda: server.watches == 0)
-
-
-def test_script_exits_cleanly_while_another_thread_uses_a_watch(kubeconfig: Path) -> None:
-    source = """
-import threading
-
-def follow():
-    for state in resolver.watch():
-        print(state.spec, flush=True)
-
-threading.Thread(target=follow, daemon=True).start()
-sys.stdin.readline()
-"""
-    script = Script(source, kubeconfig)
-    assert script.line() == SPEC
-    ended = script.ended("\n")
-    assert (ended.code, ended.stdout, ended.stderr) == (0, [], "")
-    assert ended.took < PROMPT
-
-
-def test_ctrl_c_interrupts_next_but_not_the_watch(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
-    source = """
-watch = resolver.watch()
-state = next(watch)
-try:
-    print(state.spec, flush=True)
-    next(watch)
-except KeyboardInterrupt:
-    pause("interrupted")
-print(len(next(watch).members))
-"""
-    script = Script(source, kubeconfig)
-    assert script.line() == SPEC
-    server.until(lambda: server.watches == 1, PATIENCE)
-    script.interrupt()
-    assert script.line() == "interrupted"
-    server.add(pod("train-3", labels={"app": "train"}))
-    ended = script.ended("\n")
-    assert (ended.code, ended.stdout, ended.stderr) == (0, ["3"], "")
-    assert ended.took < PROMPT
 
 
 def test_ctrl_c_in_a_loop_over_a_watch_ends_a_script_with_one_traceback(
@@ -341,32 +242,6 @@ pause("parent")
 
 
 @needs_fork
-def test_closing_a_resolver_in_a_forked_child_does_not_affect_the_parent(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    script = Script(
-        """
-import gc
-resolver.cluster_spec()
-child = fork()
-if child == 0:
-    resolver.close()
-    del resolver
-    gc.collect()
-    sys.exit(0)
-assert os.waitpid(child, 0)[1] == 0
-print(resolver.cluster_spec())
-pause("resolved")
-""",
-        kubeconfig,
-    )
-    assert [script.line(), script.line()] == [SPEC, "resolved"]
-    assert server.connections == 1
-    ended = script.ended("\n")
-    assert (ended.code, ended.stdout, ended.stderr) == (0, [], "")
-
-
-@needs_fork
 def test_forked_child_uses_a_copy_of_a_resolver_of_users_that_the_parent_has_entered(
     kubeconfig: Path,
 ) -> None:
@@ -404,36 +279,6 @@ print(used[1].cluster_spec())
     assert ended.stdout == [own, own, union, own, own]
 
 
-@needs_fork
-def test_child_forked_after_a_probe_cannot_probe_but_can_make_other_calls(
-    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = """
-import aioresolve
-tpu = TPUClusterResolver([f"grpc://{worker}" for worker in os.environ["WORKERS"].split()])
-print(tpu.num_accelerators(), flush=True)
-child = fork()
-if child == 0:
-    print(tpu.cluster_spec() == tpu.cluster_spec(), resolver.cluster_spec())
-    try:
-        tpu.num_accelerators()
-    except aioresolve.ConfigurationError as error:
-        print(error)
-    sys.exit(0)
-assert os.waitpid(child, 0)[1] == 0
-print(tpu.num_accelerators())
-"""
-    with tpu_worker_process(devices=4) as workers:
-        monkeypatch.setenv("WORKERS", " ".join(workers))
-        ended = Script(source, kubeconfig).ended()
-    assert ended.stdout[0] == ended.stdout[-1] == "{'TPU': 4}"
-    assert ended.stdout[1] == f"True {SPEC}"
-    assert ended.stdout[2].startswith("workers cannot be probed in this process: it was forked after")
-    assert ended.code == 0
-    # Its parent's gRPC may log that it skips its own fork handlers.
-    assert re.sub(r"^I.* fork_posix.cc:.*\n", "", ended.stderr, flags=re.MULTILINE) == ""
-
-
 FUNCTIONS = """
 import aioresolve, json, os
 from aioresolve.sync import detect, doctor
@@ -469,65 +314,6 @@ assert os.waitpid(child, 0)[1] == 0
     assert ended.stdout[2].startswith("workers cannot be probed in this process: it was forked after")
     assert ended.stdout[3:] == [called]
     assert ended.code == 0
-
-
-def test_functions_can_be_called_in_a_signal_handler_during_a_call(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    source = f"""
-{FUNCTIONS}
-import signal
-def handle(*_):
-    {CALL.replace("resolver.cluster_spec()", "probe_workers(['127.0.0.1:1'])[0].error is not None")}
-    raise SystemExit(3)
-signal.signal(signal.SIGINT, handle)
-resolver.cluster_spec(timeout=60)
-"""
-    server.inject(Hang(), times=None)
-    script = Script(source, kubeconfig)
-    server.until(lambda: len(server.requests) == 1)
-    script.interrupt()
-    ended = script.ended()
-    assert (ended.code, ended.stdout, ended.stderr) == (3, ["5 TF_CONFIG True"], "")
-
-
-def test_functions_called_while_the_interpreter_exits_raise_a_resolve_error(kubeconfig: Path) -> None:
-    source = f"""
-import atexit
-def at_exit():
-    for function in (doctor, detect, lambda: probe_workers(["127.0.0.1:1"])):
-        try:
-            function()
-        except aioresolve.ResolveError as error:
-            print(error)
-atexit.register(at_exit)  # before the package registers its own, and so called after that
-{FUNCTIONS}
-print(detect().source)
-"""
-    ended = Script("", kubeconfig, "-c", source).ended()
-    assert ended.stdout[0] == "TF_CONFIG"
-    assert ["the interpreter exits" in line for line in ended.stdout[1:]] == [True] * 3
-    assert (ended.code, ended.stderr) == (0, "")
-
-
-def test_200_threads_call_functions_at_once(kubeconfig: Path) -> None:
-    source = f"""
-{FUNCTIONS}
-import threading
-started, results = threading.Barrier(200), []
-def call():
-    started.wait()
-    results.append((len(doctor(check_timeout=200, timeout=200)), detect(timeout=200).source))
-    results.append(probe_workers(["127.0.0.1:1"], libtpu_ports=())[0].error is not None)
-callers = [threading.Thread(target=call) for _ in range(200)]
-for caller in callers:
-    caller.start()
-for caller in callers:
-    caller.join()
-print(results.count((5, "TF_CONFIG")), results.count(True))
-"""
-    ended = Script(source, kubeconfig).ended(patience=240.0)  # it takes 8 s on an idle machine
-    assert (ended.code, ended.stdout, ended.stderr) == (0, ["200 200"], "")
 
 
 @needs_fork

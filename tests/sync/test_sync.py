@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import inspect
 import pickle
-import re
 import threading
 import traceback
-import weakref
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -44,33 +40,6 @@ JOBS = {"worker": ["app=train"]}
 WORKERS = ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
 REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST")
 
-CLASSES = [
-    "ClusterResolver",
-    "Fleet",
-    "KubernetesClusterResolver",
-    "SageMakerClusterResolver",
-    "SimpleClusterResolver",
-    "SlurmClusterResolver",
-    "TFConfigClusterResolver",
-    "TPUClusterResolver",
-    "UnionClusterResolver",
-]
-FOR_IMPLEMENTORS = {
-    "components",
-    "fetch_observation",
-    "fetch_slices",
-    "fetch_spec",
-    "fetch_state",
-    "new_pool",
-    "observations",
-    "sized_observations",
-    "known_jobs",
-    "pool_key",
-    "using",
-    "watch_policy",
-}
-LIFETIME = {"aclose": "close"}
-
 
 @pytest.fixture
 def server() -> Iterator[ThreadedKubernetesServer]:
@@ -97,6 +66,23 @@ def simple(**arguments: Any) -> sync.SimpleClusterResolver:
 
 # Signatures
 
+NAMES = sorted(
+    {name for name in sync.__all__ if isinstance(getattr(sync, name), type)} & {*aioresolve.__all__}
+)
+FOR_IMPLEMENTORS = {
+    *(
+        "components",
+        "fetch_observation",
+        "fetch_slices",
+        "fetch_spec",
+        "fetch_state",
+        "known_jobs",
+        "new_pool",
+    ),
+    *("observations", "pool_key", "sized_observations", "using", "watch_policy"),
+}
+LIFETIME = {"aclose": "close"}
+
 
 def public(cls: type) -> dict[str, Any]:
     return {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_")}
@@ -106,50 +92,19 @@ def is_async(member: object) -> bool:
     return inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_every_public_method_has_the_async_signature_and_docstring(name: str) -> None:
-    facade = public(getattr(sync, name))
-    for method, original in public(getattr(aioresolve, name)).items():
-        if is_async(original) and method not in FOR_IMPLEMENTORS | set(LIFETIME):
-            docstring = (inspect.getdoc(original) or "").replace("contextlib.aclosing", "contextlib.closing")
-            assert inspect.signature(facade[method]) == inspect.signature(original), method
-            assert inspect.getdoc(facade[method]) == docstring, method
-            assert facade[method].__name__ == method
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_facade_has_exactly_the_public_members_of_the_async_class(
-    name: str,
-) -> None:
-    original = {LIFETIME.get(member, member) for member in public(getattr(aioresolve, name))}
-    assert set(public(getattr(sync, name))) == original - FOR_IMPLEMENTORS
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_no_member_of_a_facade_is_async(name: str) -> None:
-    facade = getattr(sync, name)
-    for member in public(facade).values():
-        assert not is_async(member)
-    assert not hasattr(facade, "__aenter__")
-
-
-@pytest.mark.parametrize("name", CLASSES[1:])
-def test_every_constructor_has_the_async_signature(name: str) -> None:
-    facade, original = getattr(sync, name), getattr(aioresolve, name)
-    assert inspect.signature(facade) == inspect.signature(original)
-    assert inspect.signature(facade.__init__) == inspect.signature(original.__init__)
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_settable_attributes_can_be_set_on_the_facade(name: str) -> None:
-    facade = public(getattr(sync, name))
-    for attribute, original in public(getattr(aioresolve, name)).items():
-        if isinstance(original, property) and attribute not in FOR_IMPLEMENTORS:
-            assert (facade[attribute].fset is None) == (original.fset is None), attribute
-
-
-def test_repr_distinguishes_the_facade_from_the_async_resolver() -> None:
-    assert repr(simple()) == "<sync SimpleClusterResolver of <SimpleClusterResolver of jobs ['worker']>>"
+@pytest.mark.parametrize("name", NAMES)
+def test_facade_has_the_members_of_the_async_class_with_their_signatures(name: str) -> None:
+    ours, original = getattr(sync, name), getattr(aioresolve, name)
+    facade, members = public(ours), public(original)
+    assert set(facade) == {LIFETIME.get(member, member) for member in members} - FOR_IMPLEMENTORS
+    assert not any(map(is_async, facade.values()))
+    if name != "ClusterResolver":  # which wraps an async one
+        assert inspect.signature(ours) == inspect.signature(original)
+    for member in members.keys() - FOR_IMPLEMENTORS - LIFETIME.keys():
+        if is_async(members[member]):
+            assert inspect.signature(facade[member]) == inspect.signature(members[member]), member
+        if isinstance(members[member], property):
+            assert (facade[member].fset is None) == (members[member].fset is None), member
 
 
 def test_attributes_are_those_of_the_async_resolver() -> None:
@@ -161,11 +116,6 @@ def test_attributes_are_those_of_the_async_resolver() -> None:
     assert resolver.master("worker", 0) == "10.0.0.1:8470"
     resolver.rpc_layer = "grpc"
     assert resolver.master("worker", 0) == "grpc://10.0.0.1:8470"
-
-
-def test_constructor_raises_an_error_for_an_invalid_argument() -> None:
-    with pytest.raises(ConfigurationError, match="`tf_server_port=`: 0 is not a valid port"):
-        sync.KubernetesClusterResolver(JOBS, 0)
 
 
 # Resolvers of users
@@ -185,13 +135,6 @@ class Own(aioresolve.ClusterResolver):
 
 class SyncOwn(sync.ClusterResolver):
     leader = sync.blocking(Own.leader)
-
-
-def test_overrides_of_a_wrapped_resolver_are_called() -> None:
-    resolver = sync.ClusterResolver(Own())
-    assert resolver.cluster_spec() == WORKERS
-    assert resolver.cluster_state().spec == WORKERS
-    assert resolver.master() == "no request"
 
 
 def test_additional_method_becomes_part_of_a_facade() -> None:
@@ -227,16 +170,6 @@ def test_subclass_that_implements_cluster_spec_needs_no_async_resolver() -> None
         assert (copied.cluster_spec(), copied.task_id) == (WORKERS, 1)
 
 
-def test_subclass_that_implements_cluster_spec_is_garbage_after_its_last_use() -> None:
-    resolver = Implementor()
-    resolver.wait(2)
-    reference = weakref.ref(resolver)
-    del resolver
-    get_loop_thread().run(anyio.wait_all_tasks_blocked)
-    gc.collect()
-    assert reference() is None
-
-
 def test_error_of_a_subclass_without_cluster_spec_says_what_to_implement() -> None:
     class Incomplete(sync.ClusterResolver):
         def __init__(self) -> None:
@@ -247,20 +180,15 @@ def test_error_of_a_subclass_without_cluster_spec_says_what_to_implement() -> No
             use()
 
 
-def test_union_has_the_task_of_its_first_resolver() -> None:
-    spec = ClusterSpec({"worker": ["10.0.0.1:1", "10.0.0.2:1"]})
-    first = sync.SimpleClusterResolver(spec, task_type="worker", task_id=1)
-    assert str(sync.UnionClusterResolver(first).this_task()) == "/job:worker/task:1"
-
-
 def test_wrapping_anything_but_an_async_resolver_raises_an_error() -> None:
     facade: Any = simple()
     with pytest.raises(InvalidClusterError, match=r"takes an async .*; got SimpleClusterResolver"):
         sync.ClusterResolver(facade)
 
 
-def test_call_sees_the_context_variables_of_its_caller() -> None:
+def test_override_of_a_user_is_called_with_the_context_variables_of_the_caller() -> None:
     resolver = sync.ClusterResolver(Own())
+    assert resolver.cluster_state().spec == WORKERS
 
     def call(request: str) -> str:
         REQUEST.set(request)
@@ -271,33 +199,6 @@ def test_call_sees_the_context_variables_of_its_caller() -> None:
 
 
 # Connections
-
-
-def test_calls_of_a_resolver_share_a_connection(
-    server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
-) -> None:
-    assert [resolver.cluster_spec() for _ in range(5)] == [WORKERS] * 5
-    assert len(server.requests) == 10
-    assert server.connections == 1
-
-
-def test_many_threads_can_call_one_resolver_concurrently(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    with (
-        sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=4) as resolver,
-        ThreadPoolExecutor(THREADS) as threads,
-    ):
-        barrier = threading.Barrier(THREADS)
-
-        def call() -> ClusterSpec:
-            barrier.wait()
-            return resolver.cluster_spec()
-
-        specs = [call.result() for call in [threads.submit(call) for _ in range(THREADS)]]
-        assert specs == [WORKERS] * THREADS
-        assert len(server.requests) == 2 * THREADS
-        assert 1 <= server.connections <= 4
 
 
 def test_200_threads_share_one_loop_thread_and_leave_nothing_behind(
@@ -321,6 +222,7 @@ def test_200_threads_share_one_loop_thread_and_leave_nothing_behind(
             caller.join()
         assert results == [(WORKERS, loop_thread)] * 200
         assert len(server.requests) == 2 * 200
+        assert 1 <= server.connections <= 8
     assert loop_thread.run(number_of_tasks) == tasks
     server.until(lambda: server.connections == 0)
 
@@ -340,13 +242,6 @@ async def running_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
 
 
-def test_end_of_with_closes_the_connection(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
-    with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1) as resolver:
-        resolver.cluster_spec()
-        assert server.connections == 1
-    server.until(lambda: server.connections == 0)
-
-
 def test_closed_resolver_can_be_used_and_closed_again(
     server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
 ) -> None:
@@ -356,16 +251,6 @@ def test_closed_resolver_can_be_used_and_closed_again(
         resolver.close()
         resolver.close()
         server.until(lambda: server.connections == 0)
-
-
-def test_garbage_collected_resolver_closes_its_connection(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    resolver = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1)
-    resolver.cluster_spec()
-    assert server.connections == 1
-    del resolver
-    server.until(lambda: server.connections == 0)
 
 
 def test_resolver_collected_in_the_loop_thread_closes_its_connection(
@@ -378,17 +263,6 @@ def test_resolver_collected_in_the_loop_thread_closes_its_connection(
         references.clear()
 
     get_loop_thread().run(drop)
-    server.until(lambda: server.connections == 0)
-
-
-def test_resolver_in_a_reference_cycle_closes_its_connection_when_collected(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    resolver: Any = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1)
-    resolver.cluster_spec()
-    resolver.itself = resolver
-    del resolver
-    gc.collect()
     server.until(lambda: server.connections == 0)
 
 
@@ -409,24 +283,12 @@ def test_traceback_of_an_error_shows_the_caller_and_one_frame_of_the_facade(
     server.add(pod("train-3", labels={"app": "train"}, phase="Pending"))
     with pytest.raises(PodNotRunningError, match="default/train-3") as caught:
         resolver.cluster_spec()
-    assert list(caught.value.pods) == ["default/train-3"]
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert frames == [
-        "test_traceback_of_an_error_shows_the_caller_and_one_frame_of_the_facade",
-        "blocking_method",
-    ]
-    server.delete("train-3")
-    assert resolver.cluster_spec() == WORKERS
-
-
-def test_causes_of_an_error_have_short_tracebacks_too(kubeconfig: Path) -> None:
-    kubeconfig.write_text(re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:9", kubeconfig.read_text()))
-    resolver = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)
-    with pytest.raises(ResolveError) as caught, resolver:
-        resolver.cluster_spec(timeout=0.5)
-    text = "".join(traceback.format_exception(caught.value))
-    assert "ConnectionRefusedError" in text
-    assert len(text.splitlines()) < 20
+    assert frames[1:] == ["blocking_method"]
+    with pytest.raises(ProbeError, match="connection refused") as refused:
+        probe_worker("127.0.0.1:1", libtpu_ports=())
+    frames = [frame.name for frame in traceback.extract_tb(refused.value.__traceback__)]
+    assert frames[1:] == ["blocking_function"]
 
 
 def test_traceback_of_an_error_keeps_the_frames_of_a_resolver_of_users() -> None:
@@ -459,12 +321,6 @@ def test_blocking_call_has_a_deadline(
     assert resolver.cluster_spec() == WORKERS
 
 
-def test_unknown_keyword_argument_raises_the_type_error_of_the_method() -> None:
-    resolver: Any = simple()
-    with pytest.raises(TypeError, match="got an unexpected keyword argument 'tiemout'"):
-        resolver.cluster_spec(tiemout=1.0)
-
-
 def test_callback_that_calls_a_facade_in_the_loop_thread_raises_an_error(kubeconfig: Path) -> None:
     inner = simple()
 
@@ -481,16 +337,14 @@ def test_callback_that_calls_a_facade_in_the_loop_thread_raises_an_error(kubecon
 # Unions
 
 
-def test_union_uses_the_connections_of_its_resolvers(
+def test_calls_and_unions_of_a_resolver_share_a_connection(
     server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
 ) -> None:
     evaluators = sync.SimpleClusterResolver(ClusterSpec({"evaluator": ["e:1"]}))
     with sync.UnionClusterResolver(resolver, evaluators) as union:
-        resolver.cluster_spec()
+        assert [resolver.cluster_spec() for _ in range(3)] == [WORKERS] * 3
         assert union.cluster_spec() == ClusterSpec({**WORKERS.as_dict(), "evaluator": ["e:1"]})
-        assert union.cluster_state().endpoints["worker"][0].name == "train-1"
         assert union.master("worker", 1, "grpc") == "grpc://10.0.0.2:8470"
-        assert server.connections == 1
     assert server.connections == 1
     resolver.close()
     server.until(lambda: server.connections == 0)
@@ -506,21 +360,6 @@ def test_union_has_the_current_attributes_of_its_first_resolver() -> None:
     assert union.task_id == 7
     union.task_id = 1
     assert (union.task_id, first.task_id) == (1, 7)
-
-
-def test_union_keeps_the_connections_of_its_resolvers_until_it_is_collected(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    union = sync.UnionClusterResolver(
-        sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1)
-    )
-    union.cluster_spec()
-    gc.collect()
-    assert server.connections == 1
-    del union
-    get_loop_thread().run(partial(anyio.sleep, 0))
-    gc.collect()
-    server.until(lambda: server.connections == 0)
 
 
 def test_union_accepts_facades_only() -> None:
@@ -541,10 +380,3 @@ def test_workers_are_probed_by_blocking_functions() -> None:
         probes = probe_workers([*addresses, "127.0.0.1:1"], libtpu_ports=())
         assert [probe.accelerators for probe in probes] == [{"TPU": 4}, {"TPU": 4}, {}]
         assert probe_worker(addresses[0]).accelerators == {"TPU": 4}
-
-
-def test_probe_that_fails_raises_its_error_with_a_short_traceback() -> None:
-    with pytest.raises(ProbeError, match="connection refused") as caught:
-        probe_worker("127.0.0.1:1", libtpu_ports=())
-    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert frames[1:] == ["blocking_function"]

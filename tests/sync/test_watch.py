@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import signal
 import threading
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from dataclasses import replace
@@ -18,11 +16,9 @@ import anyio
 import pytest
 
 from aioresolve import sync
-from aioresolve._core.concurrency import LatestValue, stream_latest
-from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, IncompleteClusterError
+from aioresolve.errors import APIError, ConfigurationError, IncompleteClusterError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ExpectedTasks, Observation
-from aioresolve.sync import loop_thread
 from aioresolve.sync.loop_thread import get_loop_thread
 from aioresolve.testing import KubernetesServer, pod
 from tests.fleet.fleets import Scripted, workers
@@ -98,7 +94,7 @@ def settle() -> None:
     get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
-def test_each_change_is_yielded(source: Source) -> None:
+def test_each_change_is_yielded_until_the_loop_is_left(source: Source) -> None:
     resolver = sync.ClusterResolver(source)
     source.show(workers(1))
     states = []
@@ -108,33 +104,8 @@ def test_each_change_is_yielded(source: Source) -> None:
             break
         source.show(state, workers(len(states) + 1))
     assert states == [workers(1), workers(2), workers(3)]
-
-
-def test_watch_starts_with_the_first_next(source: Source) -> None:
-    watch = sync.ClusterResolver(source).watch()
     settle()
     assert source.watches == 0
-    assert iter(watch) is watch
-
-
-def test_slow_consumer_gets_the_latest_state() -> None:
-    class Eager(Source):
-        async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-            async def work(latest: LatestValue[Observation]) -> None:
-                async for observation in super(Eager, self).observations():
-                    latest.put(observation)
-
-            async with aclosing(stream_latest(work)) as observations:
-                async for observation in observations:
-                    yield observation
-
-    source = Eager()
-    source.show(workers(1))
-    with closing(sync.ClusterResolver(source).watch()) as watch:
-        next(watch)
-        source.show(*map(workers, range(2, 9)))
-        settle()
-        assert next(watch) == workers(8)
 
 
 async def until(condition: Any) -> None:
@@ -146,17 +117,6 @@ async def until(condition: Any) -> None:
 # Ending
 
 
-def test_leaving_a_loop_ends_the_watch(source: Source) -> None:
-    resolver = sync.ClusterResolver(source)
-    source.show(workers(1))
-    for _ in resolver.watch():
-        assert source.watches == 1
-        break
-    settle()
-    assert source.watches == 0
-    assert resolver.cluster_spec() == workers(1).spec
-
-
 def test_closing_ends_the_watch_immediately(source: Source) -> None:
     source.show(workers(1))
     with closing(sync.ClusterResolver(source).watch()) as watch:
@@ -165,24 +125,6 @@ def test_closing_ends_the_watch_immediately(source: Source) -> None:
     assert source.watches == 0
     watch.close()
     assert list(watch) == []
-
-
-def test_watch_closed_before_the_first_next_never_starts(source: Source) -> None:
-    watch = sync.ClusterResolver(source).watch()
-    watch.close()
-    assert list(watch) == []
-    assert source.requests == []
-
-
-def test_watch_in_a_reference_cycle_ends_when_collected(source: Source) -> None:
-    source.show(workers(1))
-    watch: Any = sync.ClusterResolver(source).watch()
-    next(watch)
-    watch.itself = watch
-    del watch
-    gc.collect()
-    settle()
-    assert source.watches == 0
 
 
 def test_watch_collected_in_the_loop_thread_ends(source: Source) -> None:
@@ -196,14 +138,6 @@ def test_watch_collected_in_the_loop_thread_ends(source: Source) -> None:
     get_loop_thread().run(drop)
     settle()
     assert source.watches == 0
-
-
-def test_watch_keeps_a_reference_to_its_resolver(source: Source) -> None:
-    source.show(workers(1))
-    watch = sync.ClusterResolver(source).watch()
-    gc.collect()
-    assert next(watch) == workers(1)
-    watch.close()
 
 
 def test_closing_the_resolver_ends_its_watches(source: Source, threads: ThreadPoolExecutor) -> None:
@@ -248,60 +182,12 @@ def test_error_is_raised_once_and_ends_the_watch(source: Source) -> None:
     assert source.watches == 0
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_exception_that_would_end_a_loop_reaches_only_the_caller(
-    source: Source, kind: type[BaseException]
-) -> None:
-    source.show(workers(1), kind())
-    watch = sync.ClusterResolver(source).watch()
-    next(watch)
-    with pytest.raises(kind):
-        next(watch)
-    settle()
-
-
-def test_handled_error_is_released(source: Source) -> None:
-    source.show(workers(1), APIError("403: no", status=403))
-    watch = sync.ClusterResolver(source).watch()
-    next(watch)
-
-    def handle() -> weakref.ref[APIError]:
-        try:
-            next(watch)
-        except APIError as error:
-            return weakref.ref(error)
-        raise AssertionError
-
-    reference = handle()
-    gc.collect()
-    assert reference() is None
-
-
 def test_first_next_raises_an_error_for_an_invalid_argument(source: Source) -> None:
     resolver: Any = sync.ClusterResolver(source)
     with pytest.raises(TypeError, match="unexpected keyword argument 'intervall'"):
         next(resolver.watch(intervall=1.0))
     with pytest.raises(ConfigurationError, match="`interval=`: 0"):
         next(sync.ClusterResolver(Scripted()).watch(interval=0))
-
-
-def test_watch_raises_the_error_of_entering_its_resolver() -> None:
-    class Broken(Source):
-        async def __aenter__(self) -> Any:
-            raise ConnectionFailedError("unreachable")
-
-    with pytest.raises(ConnectionFailedError, match="unreachable"):
-        next(sync.ClusterResolver(Broken()).watch())
-
-
-def test_next_in_the_loop_thread_raises_an_error(source: Source) -> None:
-    watch = sync.ClusterResolver(source).watch()
-
-    async def call_next() -> None:
-        next(watch)
-
-    with pytest.raises(ConfigurationError, match="would wait for itself"):
-        get_loop_thread().run(call_next)
 
 
 # Threads and contexts
@@ -324,12 +210,6 @@ def test_watch_sees_the_context_variables_of_its_first_next(source: Source) -> N
     contextvars.copy_context().run(lambda: (REQUEST.set("7"), next(watch)))
     assert source.requests == ["7"]
     watch.close()
-
-
-async def test_watch_can_be_used_inside_a_running_loop(source: Source) -> None:
-    source.show(workers(1))
-    with closing(sync.ClusterResolver(source).watch()) as watch:
-        assert next(watch) == workers(1)
 
 
 class Interrupt(BaseException):
@@ -358,44 +238,6 @@ def test_interrupt_ends_one_call_of_next_but_not_the_watch(source: Source) -> No
     assert next(watch) == workers(2)
     assert len(source.requests) == 1
     watch.close()
-
-
-def test_item_for_an_interrupted_next_is_returned_by_the_following_one(source: Source) -> None:
-    watch: Any = sync.ClusterResolver(source).watch()
-
-    async def interrupted() -> None:
-        with anyio.move_on_after(0.01):
-            await watch._next(get_loop_thread())
-
-    watch._thread = get_loop_thread()
-    get_loop_thread().run(interrupted)
-    source.show(workers(1))
-    settle()
-    source.show(workers(2))
-    settle()
-    assert next(watch) == workers(1)
-    settle()
-    assert source.yielded == 1  # the following one is taken only when it is requested
-    assert next(watch) == workers(2)
-    watch.close()
-
-
-def test_watch_of_another_loop_thread_raises_an_error(
-    source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source.show(workers(1))
-    watch = sync.ClusterResolver(source).watch()
-    next(watch)
-    first = get_loop_thread()
-    with monkeypatch.context() as patch:
-        patch.setattr(loop_thread, "_current", None)
-        other = get_loop_thread()
-        with pytest.raises(ConfigurationError, match="started before this process was forked"):
-            next(watch)
-        watch.close()
-        other.close()
-    assert get_loop_thread() is first
-    del watch
 
 
 # Unions and waiting
@@ -429,16 +271,6 @@ def test_union_waits_for_the_number_that_the_source_of_a_resolver_expects() -> N
         union.wait(timeout=0.5)
     source.show(workers(2))
     assert union.wait() == workers(2)
-
-
-def test_closing_a_resolver_ends_the_watch_of_its_union(source: Source) -> None:
-    resolver = sync.ClusterResolver(source)
-    source.show(workers(1))
-    with closing(sync.UnionClusterResolver(resolver).watch()) as watch:
-        next(watch)
-        resolver.close()
-        with pytest.raises(ConnectionFailedError, match="was closed while it was watched"):
-            next(watch)
 
 
 def test_wait_uses_the_watch(source: Source, threads: ThreadPoolExecutor) -> None:

@@ -69,27 +69,19 @@ def test_base_class_is_abstract(base: Any) -> None:
         base()
 
 
-def test_attributes_are_those_of_the_implementor_and_can_be_set(implementor: Any) -> None:
+def test_implementor_is_used_as_it_is(base: Any, implementor: Any) -> None:
     assert (implementor.task_type, implementor.task_id, implementor.rpc_layer) == ("worker", 1, "grpc")
+    assert implementor.master() == "grpc://10.0.0.2:2222"
+    assert implementor.master("worker", 1, "http") == "http://10.0.0.2:2222"
     implementor.task_id = 0
     assert implementor.task_id == 0
-
-
-def test_environment_is_an_empty_string_unless_it_is_overridden(base: Any, implementor: Any) -> None:
+    # The environment is an empty string unless it is overridden.
     assert implementor.environment == ""
-    google = type("Google", (type(implementor),), {"environment": "google"})()
-    assert google.environment == "google"
-
-
-def test_cluster_spec_is_that_of_the_moment_of_the_call(implementor: Any) -> None:
+    assert type("Google", (type(implementor),), {"environment": "google"})().environment == "google"
+    # The cluster is that of the moment of the call.
     assert implementor.cluster_spec().as_dict() == {"worker": WORKERS}
     implementor.addresses = ["10.0.0.3:2222"]
     assert implementor.cluster_spec().as_dict() == {"worker": ["10.0.0.3:2222"]}
-
-
-def test_master_is_the_url_of_the_task_given_or_set(implementor: Any) -> None:
-    assert implementor.master() == "grpc://10.0.0.2:2222"
-    assert implementor.master("worker", 1, "http") == "http://10.0.0.2:2222"
 
 
 def test_accelerators_are_counted_by_type_of_one_task(api: Any, tf: Any, monkeypatch: Any) -> None:

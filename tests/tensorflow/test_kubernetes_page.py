@@ -57,22 +57,21 @@ def test_arguments_have_the_documented_names_and_defaults(api: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_example_of_each_worker(index: int, api: Any, tf: Any) -> None:
+def test_example_of_each_worker(api: Any, tf: Any) -> None:
     client = PodLister({"job-name=worker-cluster-a": {"a": 1}, "job-name=worker-cluster-b": {"b": 2}})
-    resolver = api.KubernetesClusterResolver(EXAMPLE, override_client=client)
-    resolver.task_type = "worker"
-    resolver.task_id = index
-    spec = resolver.cluster_spec()
-    assert isinstance(spec, tf.train.ClusterSpec)
-    assert spec.as_dict() == {"worker": addresses(1, 2)}
-    assert resolver.master() == f"grpc://10.1.2.{index + 1}:8470"
+    for index in range(2):
+        resolver = api.KubernetesClusterResolver(EXAMPLE, override_client=client)
+        resolver.task_type = "worker"
+        resolver.task_id = index
+        spec = resolver.cluster_spec()
+        assert isinstance(spec, tf.train.ClusterSpec)
+        assert spec.as_dict() == {"worker": addresses(1, 2)}
+        assert resolver.master() == f"grpc://10.1.2.{index + 1}:8470"
 
 
 @pytest.mark.parametrize(
     ("jobs", "pods", "expected"),
     [
-        (None, {"job-name=tensorflow": {"tensorflow-abc123": 3}}, {"worker": [3]}),
         (
             None,
             {"job-name=tensorflow": {"tensorflow-abc123": 3, "tensorflow-def456": 4, "tensorflow-999999": 5}},
@@ -89,7 +88,7 @@ def test_example_of_each_worker(index: int, api: Any, tf: Any) -> None:
             {"ps": [1, 2], "worker": [5, 3, 4, 8, 6, 7]},
         ),
     ],
-    ids=["default", "order", "sample mapping"],
+    ids=["default", "sample mapping"],
 )
 def test_args_job_to_label_mapping(jobs: Any, pods: Any, expected: dict[str, list[int]], api: Any) -> None:
     """The cases of TensorFlow's own tests of this class, with their results."""
@@ -119,9 +118,7 @@ def test_raises_import_error_without_the_client_only_in_tensorflow(
 def test_raises_value_error_for_an_invalid_location(api: Any) -> None:
     with pytest.raises(ValueError, match=r"executable.location"):
         api.KubernetesClusterResolver(executable_location="elsewhere")
-
-
-def test_raises_type_error_for_autoresolve_task_which_the_page_mentions_but_no_version_has(api: Any) -> None:
+    # The page mentions this argument, but no version has it.
     with pytest.raises(TypeError, match="autoresolve_task"):
         api.KubernetesClusterResolver(autoresolve_task=True)
 
@@ -142,7 +139,7 @@ def test_cluster_spec_is_that_of_the_moment_of_the_call(api: Any) -> None:
     assert resolver.cluster_spec().as_dict() == {"worker": addresses(9, 2)}
 
 
-@pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed", "Unknown"])
+@pytest.mark.parametrize("phase", ["Pending", "Failed"])
 def test_cluster_spec_raises_runtime_error_if_a_pod_is_not_running(phase: str, api: Any) -> None:
     with pytest.raises(RuntimeError, match=phase):
         api.KubernetesClusterResolver(override_client=PodLister(phase=phase)).cluster_spec()

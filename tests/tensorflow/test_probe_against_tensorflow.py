@@ -108,23 +108,11 @@ def session_devices(tf: Any, address: str) -> list[tuple[Any, ...]]:
     ]
 
 
-async def test_devices_of_a_single_server_are_those_of_tensorflow(tf: Any, servers: list[Server]) -> None:
-    probe = await probe_worker(servers[3].address, timeout=GENEROUS)
-    assert (len(probe.devices), probe.accelerators, probe.source) == (8, {}, "tensorflow")
-    assert probed_devices([probe]) == session_devices(tf, servers[3].address)
-
-
 async def test_devices_of_a_cluster_are_those_of_tensorflow(tf: Any, servers: list[Server]) -> None:
     addresses = [server.address for server in servers[:3]]
     probes = await probe_workers(addresses, worker_timeout=GENEROUS)
     assert [len(probe.devices) for probe in probes] == list(CPUS)
     assert sorted(probed_devices(probes)) == sorted(session_devices(tf, addresses[0]))
-
-
-async def test_cpus_are_not_accelerators(servers: list[Server]) -> None:
-    spec = ClusterSpec({"worker": [server.address for server in servers[:3]]})
-    assert await accelerators_per_worker(spec, timeout=GENEROUS) == {}
-    assert await accelerators_per_worker(spec, "worker", 1, timeout=GENEROUS) == {}
 
 
 async def test_tensorflow_server_has_no_method_of_libtpu(servers: list[Server]) -> None:

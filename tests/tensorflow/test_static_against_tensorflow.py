@@ -99,35 +99,6 @@ def test_union_returns_the_same(
         assert asyncio.run(ours.cluster_state()).spec == expected
 
 
-@given(ARGUMENTS)
-def test_simple_resolver_accepts_the_spec_of_tensorflow(tf: Any, arguments: dict[str, Any]) -> None:
-    spec = tf.train.ClusterSpec(arguments["cluster"])
-    assert asyncio.run(SimpleClusterResolver(spec).cluster_spec()) == spec
-
-
-@pytest.mark.parametrize(
-    "arguments", [(None,), ({"worker": ["a:1"]},), ("a:1",), ("spec", None), ("spec", b"m:9")]
-)
-def test_simple_resolver_rejects_the_same_arguments(tf: Any, arguments: tuple[Any, ...]) -> None:
-    cluster, *rest = arguments
-    with pytest.raises(TypeError):
-        tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({}) if cluster == "spec" else cluster, *rest
-        )
-    with pytest.raises(TypeError):
-        SimpleClusterResolver(ClusterSpec({}) if cluster == "spec" else cluster, *rest)
-
-
-@pytest.mark.parametrize(
-    ("resolvers", "error"), [((), ValueError), ((None,), TypeError), (("a:1",), TypeError)]
-)
-def test_union_rejects_the_same_arguments(tf: Any, resolvers: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        tf.distribute.cluster_resolver.UnionResolver(*resolvers)
-    with pytest.raises(error):
-        UnionClusterResolver(*resolvers)
-
-
 def test_override_of_task_0_is_used_but_ignored_by_tensorflow(tf: Any) -> None:
     ours, theirs = pair(tf, {"cluster": {}, "task_id": 1})
     assert tf.distribute.cluster_resolver.UnionResolver(theirs, task_id=0).task_id == 1

@@ -8,6 +8,7 @@ import ssl
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -64,20 +65,18 @@ class Response:
         return self.json["error"]
 
 
-def failure(code: int, reason: str, message: str, **more: object) -> bytes:
-    """Return the body of an API server's failure, byte for byte; `more` is its metadata and details."""
-    details = {"details": more["details"]} if "details" in more else {}
-    document = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": more.get("metadata", {}),
-        "status": "Failure",
-        "message": message,
-        "reason": reason,
-        **details,
-        "code": code,
-    }
-    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+def recorded(name: str) -> Response:
+    """Return a response that a real server sent."""
+    head, _, body = (Path(__file__).parent / "recorded" / f"{name}.http").read_bytes().partition(b"\n\n")
+    status, *lines = head.decode().splitlines()
+    headers = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    return Response(int(status.split()[1]), headers, body)
+
+
+def recorded_pods() -> list[dict[str, Any]]:
+    """Return twelve pods in nine states, in the order in which they were written."""
+    items: list[dict[str, Any]] = recorded("list-json-all-states").json["items"]
+    return sorted(items, key=lambda item: int(item["metadata"]["resourceVersion"]))
 
 
 def bearer(token: str) -> dict[str, str]:

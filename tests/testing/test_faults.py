@@ -1,10 +1,12 @@
-"""What a client sees of each fault."""
+"""What a client sees of each fault that is injected into a request, or applied to a connected watch."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
+import json
 import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import aiohttp
 import anyio
@@ -24,66 +26,63 @@ from aioresolve.testing import (
     Reset,
     Stall,
     Trickle,
+    WatchError,
     pod,
 )
-from aioresolve.testing.faults import FaultScript
 
-from .client import TABLE, fetch, open_session
+from .client import TABLE, Watch, fetch, open_session, open_watch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aioresolve.testing import Fault
 
 PODS = "/api/v1/pods"
+WATCH = f"{PODS}?watch=true"
+BROKEN = (aiohttp.ClientPayloadError, aiohttp.ClientOSError)
+MOMENT = 0.05
+"""Seconds for which a server that hangs is observed."""
+
+pytestmark = pytest.mark.usefixtures("no_leak")
+
+http_and_https = pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 
 
 async def read_body(
-    server: KubernetesServer, path: str = PODS, timeout: float = 5.0
+    server: KubernetesServer, path: str = PODS, timeout: float = 60.0
 ) -> tuple[bytes, Exception | None]:
     """Return the received part of a body, and the error that ended it early."""
     body = bytearray()
-    error = None
     async with open_session(server) as session:
         try:
             limit = aiohttp.ClientTimeout(total=timeout)
             async with session.get(path, timeout=limit, headers={"Accept-Encoding": "identity"}) as response:
                 async for piece in response.content.iter_any():
                     body += piece
-        except (aiohttp.ClientError, TimeoutError) as raised:
-            error = raised
-    return bytes(body), error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return bytes(body), error
+    return bytes(body), None
 
 
-async def test_injected_status_has_its_usual_body() -> None:
+# Requests
+
+
+async def test_response_can_be_replaced() -> None:
     async with KubernetesServer([pod("a")]) as server:
         server.inject(Answer(429, headers={"Retry-After": "7"}))
         got = await fetch(server)
         assert (got.status, got.json["reason"], got.headers["Retry-After"]) == (429, "TooManyRequests", "7")
         assert (await fetch(server)).names == ["a"]
-
-
-async def test_any_body_can_be_injected() -> None:
-    async with KubernetesServer() as server:
         server.inject(Answer(200, b"<html>", headers={"content-type": "text/html"}))
         got = await fetch(server)
         assert (got.body, got.headers["Content-Type"]) == (b"<html>", "text/html")
-        server.inject(Answer(200, b"[1, 2]"))
-        assert (await fetch(server)).json == [1, 2]
         server.inject(Answer(204))
         assert (await fetch(server)).body == b""
         server.inject(Answer(599))
         assert (await fetch(server)).message == "the server responded with the status code 599"
-
-
-async def test_client_can_be_redirected() -> None:
-    async with KubernetesServer() as server:
         server.inject(Redirect("http://127.0.0.1:1/x"))
         got = await fetch(server)
         assert (got.status, got.headers["Location"]) == (307, "http://127.0.0.1:1/x")
-
-
-async def test_response_can_be_delayed() -> None:
-    async with KubernetesServer([pod("a")]) as server:
-        server.inject(Delay(0.05))
-        started = time.monotonic()
-        assert (await fetch(server)).names == ["a"]
-        assert time.monotonic() - started >= 0.05
 
 
 async def test_delayed_response_shows_the_state_after_the_delay() -> None:
@@ -95,13 +94,15 @@ async def test_delayed_response_shows_the_state_after_the_delay() -> None:
             server.add(pod("b"))
 
         group.start_soon(change)
+        started = time.monotonic()
         assert (await fetch(server)).names == ["a", "b"]
+        assert time.monotonic() - started >= 0.05
 
 
 async def test_request_can_hang() -> None:
     async with KubernetesServer() as server:
         server.inject(Hang())
-        body, error = await read_body(server, timeout=0.05)
+        body, error = await read_body(server, timeout=MOMENT)
         assert (body, type(error)) == (b"", TimeoutError)
         await server.until(lambda: server.connections == 0)
 
@@ -114,62 +115,44 @@ async def test_connection_can_be_reset_before_the_response() -> None:
         assert error.errno == errno.ECONNRESET
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-async def test_connection_can_be_reset_within_the_body(tls: bool) -> None:
+@http_and_https
+async def test_body_can_break(tls: bool) -> None:
     async with KubernetesServer([pod("a", size=20_000)], tls=tls) as server:
+        whole = (await fetch(server)).body
+        for after in (0, 1000):
+            server.inject(Cut(after=after))
+            body, error = await read_body(server)
+            assert (body, type(error)) == (whole[:after], aiohttp.ClientPayloadError)
         server.inject(Reset(after=1000))
         body, error = await read_body(server)
         assert len(body) <= 1000
-        assert isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientOSError)
-
-
-@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-async def test_body_can_be_cut(tls: bool) -> None:
-    async with KubernetesServer([pod("a", size=20_000)], tls=tls) as server:
-        whole = (await fetch(server)).body
-        server.inject(Cut(after=1000))
-        body, error = await read_body(server)
-        assert body == whole[:1000]
-        assert isinstance(error, aiohttp.ClientPayloadError)
-        server.inject(Cut(after=0))
-        body, error = await read_body(server)
-        assert (body, type(error)) == (b"", aiohttp.ClientPayloadError)
-
-
-async def test_watch_can_be_cut() -> None:
-    async with KubernetesServer([pod("a", size=20_000)]) as server:
+        assert isinstance(error, BROKEN)
         server.inject(Cut(after=1000), match=lambda request: request.verb == "watch")
-        body, error = await read_body(server, f"{PODS}?watch=true")
-        assert len(body) == 1000
-        assert isinstance(error, aiohttp.ClientPayloadError)
+        body, error = await read_body(server, WATCH)
+        assert (len(body), type(error)) == (1000, aiohttp.ClientPayloadError)
         await server.until(lambda: server.watches == 0)
-
-
-@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-@pytest.mark.parametrize("after", [0, 1000])
-async def test_body_can_stall_without_disconnecting(tls: bool, after: int) -> None:
-    async with KubernetesServer([pod("a", size=20_000)], tls=tls) as server, open_session(server) as session:
-        for path in (PODS, f"{PODS}?watch=true"):
-            server.inject(Stall(after=after))
-            async with session.get(path, headers={"Accept-Encoding": "identity"}) as response:
-                assert response.status == 200
-                assert len(await response.content.readexactly(after)) == after
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.05):
-                        await response.content.readany()
-                assert server.connections == 1
-            await server.until(lambda: server.connections == 0)
 
 
 async def test_truncated_body_can_look_complete() -> None:
     async with KubernetesServer([pod("a", size=20_000)]) as server:
         whole = (await fetch(server)).body
-        server.inject(End(after=1000))
-        assert await read_body(server) == (whole[:1000], None)
-        server.inject(End())
-        assert await read_body(server) == (b"", None)
-        server.inject(End(after=len(whole) + 1))
-        assert await read_body(server) == (whole, None)
+        for after in (0, 1000, len(whole) + 1):
+            server.inject(End(after=after))
+            assert await read_body(server) == (whole[:after], None)
+
+
+@http_and_https
+async def test_body_can_stall_without_disconnecting(tls: bool) -> None:
+    async with KubernetesServer([pod("a", size=20_000)], tls=tls) as server, open_session(server) as session:
+        for path, after in ((PODS, 1000), (WATCH, 0)):
+            server.inject(Stall(after=after))
+            async with session.get(path, headers={"Accept-Encoding": "identity"}) as response:
+                assert response.status == 200
+                assert len(await response.content.readexactly(after)) == after
+                with pytest.raises(TimeoutError), anyio.fail_after(MOMENT):
+                    await response.content.readany()
+                assert server.connections == 1
+            await server.until(lambda: server.connections == 0)
 
 
 async def test_body_can_trickle() -> None:
@@ -194,13 +177,11 @@ async def test_pages_can_be_endless() -> None:
     async with KubernetesServer() as server:
         server.inject(EndlessPages(), times=None)
         names: list[str] = []
-        token = ""
+        query: dict[str, str] = {}
         for _ in range(3):
-            got = await fetch(
-                server, labelSelector="app=x", limit="2", query={"continue": token} if token else None
-            )
+            got = await fetch(server, labelSelector="app=x", limit="2", query=query)
             names += got.names
-            token = got.json["metadata"]["continue"]
+            query = {"continue": got.json["metadata"]["continue"]}
             assert got.json["items"][0]["metadata"]["labels"] == {"app": "x"}
         assert names == [f"endless-{n:09}" for n in range(6)]
         table = await fetch(server, headers={"Accept": TABLE}, includeObject="None")
@@ -217,42 +198,159 @@ async def test_faults_passed_together_apply_to_the_same_request() -> None:
         assert time.monotonic() - started >= 0.05
 
 
-async def test_faults_are_used_up_in_order() -> None:
+async def test_faults_are_used_up_in_order_by_matching_requests() -> None:
     async with KubernetesServer() as server:
         server.inject(Answer(500), times=2)
         server.inject(Answer(503), match=lambda request: request.query.get("limit") == "1")
         server.inject(Answer(429))
-        statuses = [(await fetch(server)).status for _ in range(4)]
-        assert statuses == [500, 500, 429, 200]
+        assert [(await fetch(server)).status for _ in range(4)] == [500, 500, 429, 200]
         assert list(server.faults) == [(Answer(503),)]
         assert (await fetch(server, limit="1")).status == 503
         assert not server.faults
-
-
-async def test_unlimited_faults_last_until_they_are_cleared() -> None:
-    async with KubernetesServer() as server:
         server.inject(Answer(500), times=None)
         assert [(await fetch(server)).status for _ in range(3)] == [500] * 3
         server.clear_faults()
         assert (await fetch(server)).status == 200
 
 
-def test_only_matching_requests_use_up_a_fault() -> None:
-    script: FaultScript[int] = FaultScript()
-    script.inject((Hang(),), lambda number: number > 3, 1)
-    assert [script.take(number) for number in (1, 5, 6)] == [(), (Hang(),), ()]
-
-
 def test_faults_that_can_never_happen_are_rejected() -> None:
+    server = KubernetesServer()
     with pytest.raises(ConfigurationError, match="needs a fault"):
-        KubernetesServer().inject()
+        server.inject()
     with pytest.raises(ConfigurationError, match="0 is less than one"):
-        KubernetesServer().inject(Hang(), times=0)
+        server.inject(Hang(), times=0)
     with pytest.raises(ConfigurationError, match="0 is less than one"):
         Trickle(size=0, seconds=1.0)
+    for fault in (Answer(503), Hang(), Redirect("/"), Endless(), EndlessPages(), Trickle(1, 1.0)):
+        with pytest.raises(ConfigurationError, match=r"inject\(\) it"):
+            server.disturb(fault)
 
 
-def test_faults_are_values() -> None:
-    assert Answer(429, headers={"Retry-After": "1"}) == Answer(429, headers={"Retry-After": "1"})
-    assert Delay(1.0) != Delay(2.0)
-    assert len(repr(Endless())) < 200
+# Connected watches
+
+
+@asynccontextmanager
+async def watched_server(*, tls: bool = False) -> AsyncIterator[tuple[KubernetesServer, Watch]]:
+    """Start a server without pods, and a watch of it."""
+    async with (
+        KubernetesServer(tls=tls) as server,
+        open_watch(server, resourceVersion="1", allowWatchBookmarks="true") as watch,
+    ):
+        yield server, watch
+    assert server.watches == 0
+
+
+async def read_rest(watch: Watch) -> tuple[bytes, bool]:
+    """Read until the watch ends; return the bytes, and whether it ended normally."""
+    rest = b""
+    with anyio.fail_after(60):
+        try:
+            while piece := await watch.response.content.readany():
+                rest += piece
+        except BROKEN:
+            return rest, False
+    return rest, True
+
+
+async def is_silent(watch: Watch) -> bool:
+    with anyio.move_on_after(MOMENT):
+        await watch.line()
+        return False
+    return True
+
+
+@http_and_https
+@pytest.mark.parametrize(
+    ("fault", "is_normal"),
+    [(Cut(after=0), False), (Reset(), False), (Reset(after=0), False), (End(), True)],
+    ids=repr,
+)
+async def test_connected_watch_can_end_immediately(tls: bool, fault: Fault, is_normal: bool) -> None:
+    async with watched_server(tls=tls) as (server, watch):
+        server.add(pod("a"), pod("b"))
+        assert await watch.events(1) == [("ADDED", "a", "2")]
+        assert server.disturb(fault) == 1
+        server.add(pod("c"))
+        rest, ended_normally = await read_rest(watch)
+    assert [json.loads(line)["object"]["metadata"]["name"] for line in rest.splitlines()] == ["b"]
+    assert ended_normally is is_normal
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_normal"),
+    [(Cut(after=20), False), (Reset(after=20), False), (End(after=20), True)],
+    ids=repr,
+)
+async def test_connected_watch_can_end_within_a_line(fault: Fault, is_normal: bool) -> None:
+    async with watched_server() as (server, watch):
+        server.disturb(fault)
+        server.add(pod("a"))
+        assert await read_rest(watch) == (b'{"type":"ADDED","obj', is_normal)
+    async with watched_server() as (server, watch):
+        server.disturb(fault)
+        server.bookmark()
+        assert await read_rest(watch) == (b'{"type":"BOOKMARK","', is_normal)
+
+
+@http_and_https
+async def test_connected_watch_can_stall_without_disconnecting(tls: bool) -> None:
+    async with watched_server(tls=tls) as (server, watch):
+        server.add(pod("before"))
+        server.disturb(Stall(after=20))
+        server.add(pod("after"))
+        assert await watch.events(1) == [("ADDED", "before", "2")]
+        assert await watch.response.content.readexactly(20) == b'{"type":"ADDED","obj'
+        assert await is_silent(watch)
+        assert (server.watches, server.connections) == (1, 1)
+        await server.restart()
+        assert await read_rest(watch) == (b"", False)
+
+
+async def test_delayed_watch_catches_up() -> None:
+    async with watched_server() as (server, watch):
+        server.disturb(Delay(0.05))
+        started = time.monotonic()
+        server.add(pod("a"))
+        server.compact()
+        server.add(pod("b"))
+        assert await watch.events(2) == [("ADDED", "a", "2"), ("ADDED", "b", "4")]
+        assert time.monotonic() - started >= 0.05
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "message"),
+    [
+        (WatchError(410), "Expired", "The resourceVersion for the provided watch is too old."),
+        (WatchError(410, "Gone"), "Gone", "The resourceVersion for the provided watch is too old."),
+        (WatchError(429, retry_after=3), "TooManyRequests", "Too many requests, please try again later."),
+    ],
+)
+async def test_watch_can_end_with_an_error_event(fault: WatchError, reason: str, message: str) -> None:
+    async with watched_server() as (server, watch):
+        server.disturb(fault)
+        connected = await watch.event()
+        assert await read_rest(watch) == (b"", True)
+        server.inject(fault, match=lambda request: request.verb == "watch")
+        new = (await fetch(server, watch="true", resourceVersion="1")).json
+    assert connected == (new["type"], new["object"])
+    kind, status = connected
+    assert (kind, status["kind"], status["code"]) == ("ERROR", "Status", fault.code)
+    assert (status["reason"], status["message"]) == (reason, message)
+    assert status.get("details", {}).get("retryAfterSeconds") == fault.retry_after
+
+
+async def test_watch_faults_apply_only_to_matching_watches() -> None:
+    async with KubernetesServer() as server, AsyncExitStack() as stack:
+        assert server.disturb(Reset()) == 0
+        watches = [
+            await stack.enter_async_context(
+                open_watch(server, labelSelector=f"app={app}", resourceVersion="1")
+            )
+            for app in "abb"
+        ]
+        count = server.disturb(End(), match=lambda request: request.query["labelSelector"] == "app=b")
+        assert count == 2
+        for watch in watches[1:]:
+            assert await read_rest(watch) == (b"", True)
+        server.add(pod("a", labels={"app": "a"}))
+        assert await watches[0].events(1) == [("ADDED", "a", "2")]

@@ -1,110 +1,119 @@
-"""The pods that the builder makes, compared with one of a real API server."""
+"""Pods of the loopback API server: the builder, and their rows in `kubectl get pods`."""
 
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from aioresolve.testing import pod
-from aioresolve.testing.kubernetes.pods import managed_fields, with_defaults
-from aioresolve.testing.kubernetes.statuses import compact_json
+from aioresolve.testing import KubernetesServer, pod
 
-# The response of a Kubernetes 1.36 API server for a pod in a crash loop.
-SPEC = """{"containers":[{"name":"main","image":"trainer:v1","resources":{"limits":{"google.com/tpu":"4"},\
-"requests":{"google.com/tpu":"4"}},"terminationMessagePath":"/dev/termination-log",\
-"terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}],"restartPolicy":"Never",\
-"terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","nodeName":"node-a","securityContext":{},\
-"schedulerName":"default-scheduler","tolerations":[{"key":"node.kubernetes.io/not-ready","operator":"Exists",\
-"effect":"NoExecute","tolerationSeconds":300},{"key":"node.kubernetes.io/unreachable","operator":"Exists",\
-"effect":"NoExecute","tolerationSeconds":300}],"priority":0,"enableServiceLinks":true,\
-"preemptionPolicy":"PreemptLowerPriority"}"""
-STATUS = """{"phase":"Running","conditions":[{"type":"Ready","status":"False","lastProbeTime":null,\
-"lastTransitionTime":"2026-11-20T00:00:00Z"}],"hostIP":"192.168.0.1","podIP":"10.8.1.2",\
-"podIPs":[{"ip":"10.8.1.2"}],"containerStatuses":[{"name":"main","state":{"waiting":{\
-"reason":"CrashLoopBackOff","message":"back-off 5m0s"}},"lastState":{},"ready":false,"restartCount":0,\
-"image":"trainer:v1","imageID":"sha256:abc","containerID":"containerd://abc","started":false}],\
-"qosClass":"BestEffort"}"""
-MANAGED_FIELDS = """[{"manager":"Python","operation":"Update","apiVersion":"v1",\
-"time":"2026-11-20T15:39:21Z","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:labels":{".":{},"f:job-name":{}}},"f:spec":{\
-"f:containers":{"k:{\\"name\\":\\"main\\"}":{".":{},"f:image":{},"f:imagePullPolicy":{},"f:name":{},\
-"f:resources":{".":{},"f:limits":{".":{},"f:google.com/tpu":{}},"f:requests":{".":{},"f:google.com/tpu":{}}},\
-"f:terminationMessagePath":{},"f:terminationMessagePolicy":{}}},"f:dnsPolicy":{},"f:enableServiceLinks":{},\
-"f:nodeName":{},"f:restartPolicy":{},"f:schedulerName":{},"f:securityContext":{},\
-"f:terminationGracePeriodSeconds":{}}}},{"manager":"Python","operation":"Update","apiVersion":"v1",\
-"time":"2026-11-20T15:39:21Z","fieldsType":"FieldsV1","fieldsV1":{"f:status":{"f:conditions":{".":{},\
-"k:{\\"type\\":\\"Ready\\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}}},\
-"f:containerStatuses":{},"f:hostIP":{},"f:phase":{},"f:podIP":{},"f:podIPs":{".":{},"k:{\\"ip\\":\\"10.8.1.2\\"}":\
-{".":{},"f:ip":{}}}}},"subresource":"status"}]"""
+from .client import NOW, TABLE, fetch, recorded_pods
+
+INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-def crashing_pod() -> dict[str, Any]:
-    return pod("crash-0", "ml", labels={"job-name": "crash"}, ip="10.8.1.2", waiting="CrashLoopBackOff")
+async def cells(*pods: dict[str, Any]) -> list[list[str]]:
+    async with KubernetesServer(pods, clock=lambda: NOW) as server:
+        got = await fetch(server, headers={"Accept": TABLE})
+    return [row["cells"] for row in got.json["rows"]]
 
 
-def test_built_pod_equals_one_of_a_real_server() -> None:
-    assert compact_json(crashing_pod()["spec"]).decode() == SPEC
-    assert compact_json(crashing_pod()["status"]).decode() == STATUS
+async def test_row_shows_restarts_with_the_time_of_the_last() -> None:
+    restarted, initializing = pod("a", containers=("main", "log"), restarts=2), pod("b", restarts=9)
+    ended = {"terminated": {"exitCode": 1, "finishedAt": "2026-11-20T15:34:47Z"}}
+    restarted["status"]["containerStatuses"][1]["lastState"] = ended
+    initializing["spec"]["initContainers"] = [{"name": "init"}]
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    initializing["status"]["initContainerStatuses"] = [{"name": "init", "state": waiting, "restartCount": 3}]
+    assert [row[1:4] for row in await cells(restarted, initializing)] == [
+        ["2/2", "Running", "4 (5m5s ago)"],
+        ["0/1", "Init:CrashLoopBackOff", "3"],
+    ]
 
 
-def test_managed_fields_equal_those_of_a_real_server() -> None:
-    fields = managed_fields(crashing_pod(), "Python", "2026-11-20T15:39:21Z")
-    assert compact_json(fields).decode() == MANAGED_FIELDS
+async def test_row_shows_readiness_gates() -> None:
+    gated = pod("gated")
+    gated["spec"]["readinessGates"] = [{"conditionType": "example.com/a"}, {"conditionType": "example.com/b"}]
+    gated["status"]["conditions"].append({"type": "example.com/a", "status": "True"})
+    assert [row[8] for row in await cells(gated)] == ["1/2"]
 
 
-def test_finalizers_are_managed_one_by_one() -> None:
-    fields = managed_fields(pod("a", finalizers=["example.com/hold"]), "m", "2026-11-20T15:39:21Z")
-    assert fields[0]["fieldsV1"]["f:metadata"] == {"f:finalizers": {".": {}, 'v:"example.com/hold"': {}}}
+async def test_age_has_at_most_two_units() -> None:
+    ages = {-2: "<invalid>", -1: "0s", 119: "119s", 120: "2m", 305: "5m5s", 600: "10m", 10799: "179m"}
+    ages |= {10800: "3h", 10860: "3h1m", 28800: "8h", 172799: "47h", 172800: "2d", 176400: "2d1h"}
+    ages |= {691200: "8d", 63071999: "729d", 63072000: "2y", 63158400: "2y1d", 252288000: "8y"}
+    pods = [
+        pod(f"age-{age}".replace("--", "-minus-"), created=(NOW - timedelta(seconds=age)).isoformat())
+        for age in ages
+    ]
+    assert sorted(row[4] for row in await cells(*pods)) == sorted(ages.values())
 
 
-def test_missing_status_has_no_managed_fields() -> None:
-    assert len(managed_fields(with_defaults({"metadata": {"name": "a"}}), "m", "now")) == 1
+def test_built_pods_are_those_of_a_real_server() -> None:
+    built = [
+        pod("crash-0", "ml", labels={"job-name": "crash"}, ip="10.8.1.2", waiting="CrashLoopBackOff"),
+        pod("creating-0", "ml", labels={"job-name": "a"}, phase="Pending", waiting="ContainerCreating"),
+        pod("done-0", "ml", labels={"job-name": "a"}, ip="10.8.1.5", phase="Succeeded"),
+        pod(
+            "failed-0",
+            "ml",
+            labels={"job-name": "a"},
+            ip="10.8.1.4",
+            phase="Failed",
+            reason="Evicted",
+            message="The node was low on resource: memory.",
+        ),
+        pod(
+            "leaving-0",
+            "ml",
+            labels={"job-name": "a"},
+            ip="10.8.1.7",
+            deleting=True,
+            finalizers=["example.com/hold"],
+        ),
+        pod("lost-0", "ml", labels={"job-name": "a"}, ip="10.8.1.6", phase="Unknown", reason="NodeLost"),
+        pod("notready-0", "ml", labels={"job-name": "a"}, ip="10.8.1.3", ready=False),
+        pod("train-1", "ml", labels={INDEX: "1", "job-name": "a"}, ip=("10.8.0.11", "fd00::11")),
+    ]
+    real = {each["metadata"]["name"]: each for each in recorded_pods()}
+    for each in built:
+        assert parts(each) == parts(real[each["metadata"]["name"]])
 
 
-@pytest.mark.parametrize("size", [4096, 8192, 16384])
+def parts(written: dict[str, Any]) -> list[str]:
+    """Return what the builder sets, as JSON, because the order of the fields is that of the server too."""
+    fields = [each["fieldsV1"] for each in written["metadata"]["managedFields"]]
+    return [json.dumps(part) for part in (written["spec"], written["status"], *fields)]
+
+
+@pytest.mark.parametrize("size", [4096, 16384])
 def test_a_pod_can_be_as_big_as_real_ones(size: int) -> None:
-    built = pod("train-0", size=size)
-    assert abs(len(compact_json(built)) - size) < 150
-    assert managed_fields(built, "aioresolve", "2026-11-20T00:00:00Z") == built["metadata"]["managedFields"]
+    assert abs(len(json.dumps(pod("train-0", size=size), separators=(",", ":"))) - size) < 150
 
 
 def test_built_pods_share_no_values() -> None:
-    first, second = (
-        pod("a", size=4096, containers=("main", "log")),
-        pod("a", size=4096, containers=("main", "log")),
-    )
-    before = json.dumps(second)
-
     def clear(value: Any) -> None:
         for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
             clear(child)
         if isinstance(value, dict | list):
             value.clear()
 
+    first, second = (pod("a", size=4096, containers=("main", "log")) for _ in range(2))
+    before = json.dumps(second)
     clear(first)
     assert json.dumps(second) == before
     assert json.dumps(pod("a", size=4096, containers=("main", "log"))) == before
 
 
-def test_index_is_set_as_label_and_annotation() -> None:
-    metadata = pod("train-3", index=3)["metadata"]
-    key = "batch.kubernetes.io/job-completion-index"
-    assert metadata["labels"][key] == metadata["annotations"][key] == "3"
-
-
-def test_default_address_is_derived_from_the_name() -> None:
+def test_arguments_of_the_builder_have_defaults() -> None:
     assert pod("a")["status"]["podIP"] == pod("a")["status"]["podIP"] != pod("b")["status"]["podIP"]
     assert "podIP" not in pod("a", phase="Pending")["status"]
     assert "podIPs" not in pod("a", ip=None)["status"]
-
-
-def test_defaults_equal_those_of_a_real_server() -> None:
-    containers = [
-        {"name": "a", "image": "host:5000/x"},
-        {"name": "b", "image": "x:v1", "imagePullPolicy": "Never"},
-    ]
-    filled = with_defaults({"metadata": {"name": "a"}, "spec": {"containers": containers}})
-    assert [c["imagePullPolicy"] for c in filled["spec"]["containers"]] == ["Always", "Never"]
-    assert filled["spec"]["restartPolicy"] == "Always"
-    assert filled["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
+    metadata = pod("train-3", index=3)["metadata"]
+    assert metadata["labels"][INDEX] == metadata["annotations"][INDEX] == "3"
+    spec = pod("a", resource_claims=["gpus"])["spec"]
+    assert spec["resourceClaims"] == [{"name": "claim-0", "resourceClaimName": "gpus"}]
+    assert spec["containers"][0]["resources"] == {"claims": [{"name": "claim-0"}]}

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aioresolve
 from aioresolve import Check, TPUClusterResolver
-from aioresolve.testing import GoogleServer, Hang, TPUWorker, queued_resource, tpu_node, tpu_vm
+from aioresolve.testing import GoogleServer, TPUWorker, queued_resource, tpu_node, tpu_vm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from aioresolve.testing import GoogleRequest
 
 ZONE, PROJECT = "us-central2-b", "demo-project"
 FULL = f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"
@@ -25,17 +22,10 @@ NAMED = ["source", "metadata server", "project and zone", "credentials", "Cloud 
 TASKS = ["tasks", "addresses", "devices", "this task"]
 
 
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """The address of a server that accepts connections and never responds."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-async def diagnose(*arguments: Any, check_timeout: float = 30.0, **options: Any) -> dict[str, Check]:
+async def diagnose(*arguments: Any, **options: Any) -> dict[str, Check]:
     """Return the checks by name."""
     resolver = TPUClusterResolver(*arguments, **options)
-    checks = await aioresolve.doctor(resolver, timeout=120.0, check_timeout=check_timeout)
+    checks = await aioresolve.doctor(resolver, timeout=120.0, check_timeout=60.0)
     return {check.name: check for check in checks}
 
 
@@ -92,10 +82,8 @@ async def test_absent_metadata_server_matters_only_if_it_is_needed(
     [
         (("my-tpu", ZONE), {}, "failed"),
         (("my-tpu", None, PROJECT), {}, "failed"),
-        (([FULL, "my-tpu"],), {}, "failed"),
         ((FULL,), {}, "ok"),
         ((None,), {"tpu_node_name": "my-tpu", "project": PROJECT, "zone": ZONE}, "ok"),
-        ((None,), {"tpu_node_name": "my-tpu", "project": PROJECT}, "failed"),
     ],
 )
 async def test_metadata_server_is_needed_for_names_without_project_or_zone(
@@ -136,20 +124,6 @@ async def test_credentials_are_shown_with_their_identity_and_validity(
     assert re.fullmatch(r"https://[^ ]+ accepts connections", checks["Cloud TPU API"].found)
 
 
-@pytest.mark.slow
-async def test_metadata_server_that_hangs(
-    google: GoogleServer, monkeypatch: pytest.MonkeyPatch, silent: str
-) -> None:
-    google.add(node())
-    monkeypatch.setenv("GCE_METADATA_HOST", silent)
-    checks = await diagnose("my-tpu", check_timeout=3.0)
-    assert names(checks, "failed") == ["metadata server"]
-    assert checks["metadata server"].found == (
-        "the metadata server of this machine was not found: no response"
-    )
-    assert (await diagnose("my-tpu", ZONE, PROJECT, check_timeout=3.0))["tasks"].result == "ok"
-
-
 async def test_missing_credentials_are_named(
     google: GoogleServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -168,41 +142,24 @@ async def test_missing_credentials_are_named(
     assert checks["TPU my-tpu"].result == "skipped"
 
 
-async def test_denied_permission_is_named_for_each_tpu(google: GoogleServer) -> None:
-    google.add(node())
+async def test_each_tpu_that_cannot_be_used_has_a_row_with_its_remedy(google: GoogleServer) -> None:
+    google.add(node(), tpu_node("lost", state="PREEMPTED"), tpu_node("new", state="CREATING"))
+    google.add(queued_resource("queued", state="WAITING_FOR_RESOURCES"))
+    checks = await diagnose(["lost", "my-tpu", "new", "queued", "gone"])
+    assert names(checks, "failed") == ["TPU lost", "TPU new", "TPU queued", "TPU gone"]
+    assert checks["TPU lost"].found.startswith("state PREEMPTED")
+    assert remedy(checks["TPU lost"]) == "Delete it and create it again."
+    assert checks["TPU new"].found == "state CREATING"
+    assert remedy(checks["TPU new"]) == "Wait until it is ready (`aioresolve wait tpu`)."
+    assert "queued resource in state WAITING_FOR_RESOURCES" in checks["TPU queued"].found
+    assert "there is no TPU" in checks["TPU gone"].found
+    assert "gcloud compute tpus tpu-vm list --project=demo-project" in remedy(checks["TPU gone"])
+    assert checks["tasks"].found == "worker: 1"
     google.denied.add("tpu.nodes.get")
-    checks = await diagnose(["my-tpu", "other"])
-    assert names(checks, "failed") == ["TPU my-tpu", "TPU other"]
+    checks = await diagnose(["lost", "my-tpu"])
+    assert names(checks, "failed") == ["TPU lost", "TPU my-tpu"]
     assert "tpu.nodes.get" in checks["TPU my-tpu"].found
     assert "roles/tpu.viewer" in remedy(checks["TPU my-tpu"])
-    assert checks["tasks"].result == "skipped"
-    google.denied.clear()
-    assert (await diagnose("my-tpu"))["TPU my-tpu"].result == "ok"
-
-
-async def test_disabled_api(google: GoogleServer) -> None:
-    google.disabled_services.add("tpu.googleapis.com")
-    checks = await diagnose("my-tpu")
-    assert names(checks, "failed") == ["TPU my-tpu"]
-    assert "enable" in remedy(checks["TPU my-tpu"]).lower()
-
-
-async def test_preempted_tpu_does_not_hide_the_others(google: GoogleServer) -> None:
-    google.add(tpu_node("other", state="PREEMPTED"))
-    google.add(node())
-    checks = await diagnose(["other", "my-tpu"])
-    assert names(checks, "failed") == ["TPU other"]
-    assert checks["TPU other"].found.startswith("state PREEMPTED")
-    assert remedy(checks["TPU other"]) == "Delete it and create it again."
-    assert checks["tasks"].found == "worker: 1"
-
-
-async def test_tpu_that_is_being_created(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", state="CREATING"))
-    checks = await diagnose("my-tpu")
-    assert names(checks, "failed") == ["TPU my-tpu"]
-    assert remedy(checks["TPU my-tpu"]) == "Wait until it is ready (`aioresolve wait tpu`)."
-    assert checks["TPU my-tpu"].found == "state CREATING"
     assert (checks["tasks"].result, checks["tasks"].found) == ("skipped", "no TPU is ready")
 
 
@@ -224,12 +181,6 @@ async def test_slices_of_a_queued_resource_are_described_together(google: Google
     assert checks["tasks"].found == "worker: 3"
 
 
-async def test_unknown_name(google: GoogleServer) -> None:
-    checks = await diagnose("my-tpu")
-    assert "there is no TPU" in checks["TPU my-tpu"].found
-    assert "gcloud compute tpus tpu-vm list --project=demo-project" in remedy(checks["TPU my-tpu"])
-
-
 @pytest.mark.parametrize(
     ("not_healthy", "result"), [("raise", "failed"), ("skip", "warning"), ("allow", "ok")]
 )
@@ -248,28 +199,11 @@ async def test_tpu_that_is_not_healthy(google: GoogleServer, not_healthy: str, r
         )
 
 
-async def test_queued_resource_without_nodes(google: GoogleServer) -> None:
-    google.add(queued_resource("my-tpu", state="WAITING_FOR_RESOURCES"))
-    checks = await diagnose("my-tpu")
-    assert "queued resource in state WAITING_FOR_RESOURCES" in checks["TPU my-tpu"].found
-
-
 async def test_worker_without_a_server_is_a_warning(google: GoogleServer) -> None:
     google.add(node())
     checks = await diagnose("my-tpu")
     assert (checks["addresses"].result, checks["devices"].result) == ("warning", "warning")
     assert "Nothing listens on 8470 unless a program starts a server" in remedy(checks["addresses"])
-
-
-@pytest.mark.slow
-async def test_api_that_hangs_ends_at_the_deadline_of_its_check(google: GoogleServer) -> None:
-    def is_api(request: GoogleRequest) -> bool:
-        return request.service == "tpu"
-
-    google.inject(Hang(), match=is_api, times=None)
-    checks = await diagnose("my-tpu", check_timeout=3.0)
-    assert names(checks, "failed") == ["TPU my-tpu"]
-    assert checks["TPU my-tpu"].found.startswith("no result within 3 s; ")
 
 
 async def test_given_addresses_need_neither_credentials_nor_the_api(

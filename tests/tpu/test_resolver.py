@@ -9,17 +9,13 @@ import anyio
 import pytest
 
 from aioresolve import ClusterSpec, TPUClusterResolver
-from aioresolve._core.deadline import Progress
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
-    DeadlineExceededError,
-    ForbiddenError,
     ProtocolError,
     ResolveError,
     TPUNotFoundError,
     TPUNotReadyError,
-    UnauthorizedError,
 )
 from aioresolve.testing import Answer, Hang, queued_resource, tpu_node, tpu_vm
 
@@ -49,12 +45,6 @@ async def test_given_project_and_zone_need_no_metadata_server(google: GoogleServ
     full = TPUClusterResolver("projects/other/locations/europe-west4-a/nodes/my-tpu")
     assert await full.master() == "grpc://10.0.0.1:8470"
     assert requested(google, "metadata") == []
-
-
-async def test_only_the_missing_one_of_project_and_zone_is_requested(google: GoogleServer) -> None:
-    google.add(tpu_node(f"projects/other/locations/{ZONE}/nodes/my-tpu", ips=["10.0.0.1"]))
-    await TPUClusterResolver("my-tpu", project="other").cluster_spec()
-    assert requested(google, "metadata") == ["/computeMetadata/v1/instance/zone"]
 
 
 async def test_tpu_name_and_tpu_config_name_a_tpu(
@@ -117,15 +107,19 @@ async def test_a_queued_resource_named_with_the_project_number_too_is_missing_on
     names = [f"projects/{project}/locations/{ZONE}/queuedResources/q" for project in (PROJECT, "123456")]
     google.add(*(queued_resource(name, state="ACCEPTED") for name in names))
     async with aclosing(TPUClusterResolver(names).observations()) as observations:
-        seen = await anext(observations)
-    assert [missing.name for missing in seen.absent] == ["q"]
+        assert [missing.name for missing in (await anext(observations)).absent] == ["q"]
 
 
-async def test_the_error_for_an_unknown_tpu_names_it_once(google: GoogleServer) -> None:
+async def test_the_error_for_unknown_tpus_is_a_value_error_that_names_each_once(google: GoogleServer) -> None:
+    google.denied.add("tpu.queuedResources.get")
     with pytest.raises(TPUNotFoundError) as raised:
-        await TPUClusterResolver("gone", ZONE, PROJECT).cluster_spec()
-    assert str(raised.value).count("gone") == 1
+        await TPUClusterResolver(["gone", "lost"], ZONE, PROJECT).cluster_spec()
+    assert isinstance(raised.value, ValueError)
+    names = [f"projects/{PROJECT}/locations/{ZONE}/nodes/{name}" for name in ("gone", "lost")]
+    assert raised.value.names == tuple(names)
+    assert [str(raised.value).count(name) for name in ("gone", "lost")] == [1, 1]
     assert raised.value.summary.endswith(f"{google.url} returned status 404")
+    assert isinstance(raised.value.__cause__, APIError)
 
 
 async def test_a_project_number_does_not_conflict_with_the_project_id(google: GoogleServer) -> None:
@@ -172,22 +166,9 @@ async def test_a_queued_resource_stands_for_its_nodes(google: GoogleServer) -> N
         assert [one.name for one in await resolver.slices()] == ["part-0", "part-1"]
 
 
-async def test_a_queued_resource_that_waits_is_not_ready(google: GoogleServer) -> None:
-    google.add(queued_resource("my-request", state="WAITING_FOR_RESOURCES"))
-    resolver = TPUClusterResolver("my-request")
-    with pytest.raises(TPUNotReadyError, match="WAITING_FOR_RESOURCES") as raised:
-        await resolver.cluster_spec()
-    assert raised.value.retryable
-    google.add(queued_resource("my-request", state="FAILED", error="no capacity"))
-    with pytest.raises(TPUNotReadyError, match="no capacity") as raised:
-        await resolver.cluster_spec()
-    assert not raised.value.retryable
-
-
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ({"parent": "elsewhere"}, "'elsewhere' is not the name of a location"),
         ({"multisliceParams": {"nodeCount": 10_001}}, "node_count is 10001"),
         ({"nodeId": "../my-tpu"}, "'../my-tpu' is not a valid name of a TPU node"),
     ],
@@ -226,67 +207,16 @@ async def test_the_full_name_of_a_queued_resource_is_not_that_of_a_node(google: 
     assert raised.value.names == (full,)
 
 
-# Every state
-
-
-async def test_creating_to_ready(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
-    google.script("my-tpu", "CREATING", "CREATING", "READY")
-    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
-    for _ in range(2):
-        with pytest.raises(TPUNotReadyError, match="CREATING") as raised:
-            await resolver.cluster_spec()
-        assert raised.value.retryable
-        assert raised.value.state == "CREATING"
-    assert await resolver.master() == "grpc://10.0.0.1:8470"
-
-
-async def test_ready_to_preempted_midway(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu"))
-    google.script("my-tpu", "READY", "PREEMPTED")
-    async with TPUClusterResolver("my-tpu", ZONE, PROJECT) as resolver:
-        await resolver.cluster_spec()
-        with pytest.raises(TPUNotReadyError, match="PREEMPTED") as raised:
-            await resolver.cluster_spec()
-        assert not raised.value.retryable
-        assert not await resolver.recoverable()
-
-
-async def test_every_slice_that_is_not_ready_is_listed(google: GoogleServer) -> None:
-    google.add(tpu_node("a"), tpu_node("b", state="PREEMPTED"), tpu_node("c", state="CREATING"))
-    with pytest.raises(TPUNotReadyError) as raised:
-        await TPUClusterResolver(["a", "b", "c"], ZONE, PROJECT).cluster_spec()
-    assert list(raised.value.tpus) == ["b", "c"]
-
-
-async def test_a_tpu_without_health_is_usable(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", health=None))
-    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
-    assert len((await resolver.cluster_spec()).job_tasks("worker")) == 1
-    assert await resolver.health() is None
-
-
-@pytest.mark.parametrize("health", ["UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE"])
-async def test_an_unhealthy_tpu_is_reported_with_its_symptoms(google: GoogleServer, health: str) -> None:
+async def test_an_unhealthy_tpu_is_reported_with_its_symptoms(google: GoogleServer) -> None:
     symptoms = [{"symptomType": "MESH_BUILD_FAIL", "workerId": "2", "createTime": "2026-11-20T11:00:00Z"}]
-    google.add(tpu_node("my-tpu", health=health, health_description="down", symptoms=symptoms))
+    google.add(tpu_node("my-tpu", health="TIMEOUT", health_description="down", symptoms=symptoms))
     resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
-    with pytest.raises(TPUNotReadyError, match=health) as raised:
+    with pytest.raises(TPUNotReadyError, match="TIMEOUT") as raised:
         await resolver.cluster_spec()
-    assert raised.value.health == health
+    assert raised.value.health == "TIMEOUT"
     assert raised.value.symptoms == ("MESH_BUILD_FAIL on worker 2 at 2026-11-20T11:00:00Z",)
-    assert await resolver.health() == health
+    assert await resolver.health() == "TIMEOUT"
     assert [symptom.symptom_type for symptom in await resolver.symptoms()] == ["MESH_BUILD_FAIL"]
-
-
-@pytest.mark.parametrize("fields", [{"state": "NEW_STATE"}, {"networkEndpoints": None}])
-async def test_an_unknown_state_and_missing_endpoints_are_not_ready(
-    google: GoogleServer, fields: dict[str, Any]
-) -> None:
-    google.add(tpu_node("my-tpu"))
-    google.patch("my-tpu", **fields)
-    with pytest.raises(TPUNotReadyError):
-        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
 
 
 async def test_the_default_port_of_an_endpoint_is_8470(google: GoogleServer) -> None:
@@ -294,76 +224,6 @@ async def test_the_default_port_of_an_endpoint_is_8470(google: GoogleServer) -> 
     google.patch("my-tpu", networkEndpoints=[{"ipAddress": "10.0.0.1"}, {"ipAddress": "fd00::7"}])
     spec = await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
     assert spec.job_tasks("worker") == ["10.0.0.1:8470", "[fd00::7]:8470"]
-
-
-# Failures
-
-
-async def test_a_404_is_a_value_error_that_names_the_tpu(google: GoogleServer) -> None:
-    resolver = TPUClusterResolver(["gone", "lost"], ZONE, PROJECT)
-    with pytest.raises(TPUNotFoundError, match="gone") as raised:
-        await resolver.cluster_spec()
-    assert isinstance(raised.value, ValueError)
-    assert raised.value.names == tuple(
-        f"projects/{PROJECT}/locations/{ZONE}/nodes/{name}" for name in ("gone", "lost")
-    )
-    assert isinstance(raised.value.__cause__, APIError)
-
-
-async def test_without_permission_for_queued_resources_the_missing_node_is_reported(
-    google: GoogleServer,
-) -> None:
-    google.denied.add("tpu.queuedResources.get")
-    with pytest.raises(TPUNotFoundError, match="nodes/gone"):
-        await TPUClusterResolver("gone", ZONE, PROJECT).cluster_spec()
-
-
-async def test_a_403_names_the_permission_and_the_role(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu"))
-    google.denied.add("tpu.nodes.get")
-    with pytest.raises(ForbiddenError, match=r"tpu\.nodes\.get.*roles/tpu\.viewer"):
-        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
-
-
-@pytest.mark.parametrize(("status", "error"), [(400, ConfigurationError), (401, UnauthorizedError)])
-async def test_a_400_and_a_401_are_not_retried(
-    google: GoogleServer, status: int, error: type[Exception]
-) -> None:
-    google.inject(Answer(status), times=None)
-    with pytest.raises(error):
-        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
-
-
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_temporary_failure_is_retried(google: GoogleServer, status: int) -> None:
-    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
-    google.inject(Answer(status), times=2)
-    assert await TPUClusterResolver("my-tpu", ZONE, PROJECT).master() == "grpc://10.0.0.1:8470"
-    assert len(google.requests) == 3
-
-
-async def test_an_exhausted_quota_is_reported_if_the_wait_exceeds_the_deadline(google: GoogleServer) -> None:
-    body = (
-        b'{"error": {"code": 429, "message": "Quota exceeded", "status": "RESOURCE_EXHAUSTED", "details": '
-        b'[{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "RATE_LIMIT_EXCEEDED", '
-        b'"metadata": {"quota_metric": "tpu.googleapis.com/default"}}]}}'
-    )
-    google.inject(Answer(429, body, {"Retry-After": "60"}), times=None)
-    with pytest.raises(APIError, match=r"quota tpu\.googleapis\.com/default is exhausted") as raised:
-        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
-    assert (raised.value.status, raised.value.retryable) == (429, True)
-
-
-async def test_a_response_that_is_not_a_node_is_a_protocol_error(google: GoogleServer) -> None:
-    google.inject(Answer(200, b"<html>log in</html>"))
-    with pytest.raises(ProtocolError, match="login page"):
-        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
-
-
-async def test_a_deadline_error_names_the_missing_response(google: GoogleServer) -> None:
-    google.inject(Hang(), times=None)
-    with pytest.raises(DeadlineExceededError, match="nodes/my-tpu"):
-        await TPUClusterResolver("my-tpu", ZONE, PROJECT, timeout=0.2).cluster_spec()
 
 
 # The VM's own slice
@@ -386,13 +246,6 @@ async def test_a_tpu_vm_finds_its_own_slice(google: GoogleServer) -> None:
 
 def _add_lines(google: GoogleServer, *lines: str) -> None:
     google.metadata["instance/attributes/tpu-env"] += "".join(f"{line}\n" for line in lines)
-
-
-async def test_a_vm_of_a_multislice_knows_the_index_of_its_slice(google: GoogleServer) -> None:
-    google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], node="mine"))
-    _add_lines(google, "MEGASCALE_NUM_SLICES: '4'", "MEGASCALE_SLICE_ID: '2'")
-    (one,) = await TPUClusterResolver().slices()
-    assert (one.name, one.index, one.num_slices, one.tasks) == ("mine", 2, 4, range(2))
 
 
 @pytest.mark.parametrize(
@@ -429,12 +282,6 @@ async def test_the_accelerator_type_may_be_an_attribute_of_its_own(google: Googl
     attribute = "instance/attributes/tpu-env"
     lines = google.metadata[attribute].splitlines()
     google.metadata[attribute] = "\n".join(line for line in lines if "ACCELERATOR_TYPE" not in line)
-    assert await TPUClusterResolver().accelerator_type() == "v4-8"
-
-
-async def test_an_unknown_line_of_tpu_env_is_skipped(google: GoogleServer) -> None:
-    google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
-    _add_lines(google, "something new")
     assert await TPUClusterResolver().accelerator_type() == "v4-8"
 
 
@@ -477,7 +324,6 @@ async def test_a_slice_of_a_multislice_without_the_id_of_a_node_is_named_by_its_
             "neither worker-network-endpoints, nor in tpu-env HOST_BOUNDS, or TOPOLOGY and",
         ),
         (["TOPOLOGY: '3x3'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"], "neither worker-network-endpoints"),
-        (["TOPOLOGY: '2x2'", "CHIPS_PER_HOST_BOUNDS: '2,0,1'"], "neither worker-network-endpoints"),
         (["TOPOLOGY: 'x'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"], "neither worker-network-endpoints"),
     ],
 )
@@ -504,11 +350,14 @@ async def test_a_vm_that_does_not_report_its_address_is_not_a_source_of_workers(
     assert "as `tpu=`, or set TPU_NAME." in raised.value.hint.render()
 
 
-async def test_an_overloaded_metadata_server_does_not_mean_that_there_is_no_tpu(google: GoogleServer) -> None:
+@pytest.mark.parametrize("tpu", [None, "my-tpu"])
+async def test_an_overloaded_metadata_server_does_not_mean_that_the_tpu_or_its_location_is_unknown(
+    tpu: str | None, google: GoogleServer
+) -> None:
     headers = {"Metadata-Flavor": "Google", "Retry-After": "3600"}
     google.inject(Answer(503, headers=headers), match=_is_metadata, times=None)
     with pytest.raises(APIError) as raised:
-        await TPUClusterResolver().cluster_spec()
+        await TPUClusterResolver(tpu).cluster_spec()
     assert (raised.value.status, raised.value.retryable) == (503, True)
 
 
@@ -544,6 +393,8 @@ async def test_a_node_is_returned_as_the_api_describes_it(google: GoogleServer) 
     assert await resolver.state() == "REPAIRING"
     assert await resolver.runtime_version() == "tpu-vm-tf-2.16.1-pjrt"
     assert await resolver.recoverable()
+    google.patch("my-tpu", state="PREEMPTED", health="")
+    assert (await resolver.recoverable(), await resolver.health()) == (False, None)
 
 
 async def test_facts_about_one_tpu_are_an_error_for_several(google: GoogleServer) -> None:
@@ -606,37 +457,6 @@ async def test_external_addresses_are_used_if_requested(google: GoogleServer) ->
         assert raised.value.argument == "address"
 
 
-async def test_nodes_have_networks_external_addresses_and_upcoming_maintenance(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", external_ips=["203.0.113.1"]))
-    google.patch(
-        "my-tpu",
-        networkConfigs=[{"network": "a", "enableExternalIps": True}, {"network": "b", "queueCount": 4}],
-        upcomingMaintenance={
-            "type": "SCHEDULED",
-            "maintenanceStatus": "PENDING",
-            "canReschedule": True,
-            "windowStartTime": "2026-11-23T00:00:00Z",
-        },
-    )
-    node = await TPUClusterResolver("my-tpu").node()
-    assert node is not None
-    assert [(one.network, one.enable_external_ips, one.queue_count) for one in node.network_configs] == [
-        ("a", True, 0),
-        ("b", False, 4),
-    ]
-    assert node.network_endpoints[0].access_config is not None
-    assert node.network_endpoints[0].access_config.external_ip == "203.0.113.1"
-    assert node.upcoming_maintenance is not None
-    assert node.upcoming_maintenance.maintenance_status == "PENDING"
-    assert node.upcoming_maintenance.window_start_time == "2026-11-23T00:00:00Z"
-
-
-async def test_a_legacy_node_that_v1_reports_as_unhealthy_is_not_ready(google: GoogleServer) -> None:
-    google.add(tpu_node("old", api_version="V1", health="DEPRECATED_UNHEALTHY"))
-    with pytest.raises(TPUNotReadyError, match="health DEPRECATED_UNHEALTHY"):
-        await TPUClusterResolver("old", ZONE, PROJECT, api_version="v1").cluster_spec()
-
-
 async def test_an_accelerator_type_may_be_a_full_name(google: GoogleServer) -> None:
     full = f"projects/{PROJECT}/locations/{ZONE}/acceleratorTypes/v4-16"
     google.add(tpu_node("my-tpu", workers=2, accelerator_type=full, topology="2x2x2"))
@@ -686,16 +506,6 @@ async def test_an_unknown_location_is_an_error_that_names_the_arguments(
     )
 
 
-async def test_an_overloaded_metadata_server_does_not_mean_that_the_location_is_unknown(
-    google: GoogleServer,
-) -> None:
-    headers = {"Metadata-Flavor": "Google", "Retry-After": "3600"}
-    google.inject(Answer(503, headers=headers), match=_is_metadata, times=None)
-    with pytest.raises(APIError) as raised:
-        await TPUClusterResolver("my-tpu").cluster_spec()
-    assert (raised.value.status, raised.value.retryable) == (503, True)
-
-
 async def test_an_error_names_the_variable_that_names_the_tpu(
     google: GoogleServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -711,7 +521,10 @@ async def test_an_error_names_the_variable_that_names_the_tpu(
     assert "$TPU_NAME" not in str(raised.value)
 
 
-@pytest.mark.parametrize("status", [400, 401, 403])
+@pytest.mark.parametrize(
+    "status",
+    [400, 403],
+)
 async def test_a_rejected_request_names_the_variable_that_names_the_tpu(
     google: GoogleServer, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
@@ -723,53 +536,16 @@ async def test_a_rejected_request_names_the_variable_that_names_the_tpu(
     with pytest.raises(ResolveError) as by_variable:
         await TPUClusterResolver().cluster_spec()
     assert str(by_variable.value) == f"{by_argument.value} {hint}"
-
-
-async def test_outage_does_not_suggest_that_the_variable_is_wrong(
-    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TPU_NAME", "workergroup-0")
+    google.clear_faults()
     overloaded = Answer(503, headers={"Retry-After": "3600"})
     google.inject(overloaded, match=lambda request: request.service == "tpu", times=None)
-    with pytest.raises(APIError) as raised:
+    with pytest.raises(APIError) as outage:
         await TPUClusterResolver().cluster_spec()
-    assert "TPU_NAME" not in str(raised.value)
+    assert "TPU_NAME" not in str(outage.value)
 
 
 # Connections and progress
 
 
-async def test_calls_inside_async_with_share_a_connection(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu"))
-    async with TPUClusterResolver("my-tpu") as resolver:
-        for _ in range(3):
-            await resolver.cluster_spec()
-        with pytest.raises(ConfigurationError, match="already entered"):
-            await resolver.__aenter__()
-
-
 def _is_metadata(request: GoogleRequest) -> bool:
     return request.service == "metadata"
-
-
-async def test_a_request_to_a_metadata_server_that_is_not_ready_is_retried(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
-    google.inject(Answer(503, b"", {"Metadata-Flavor": "Google"}), match=_is_metadata, times=2)
-    assert await TPUClusterResolver("my-tpu").master() == "grpc://10.0.0.1:8470"
-
-
-async def test_the_repr_names_the_tpus() -> None:
-    assert repr(TPUClusterResolver(["a", "b"])) == "<TPUClusterResolver of a, b>"
-    assert repr(TPUClusterResolver()) == "<TPUClusterResolver of the TPU of this environment>"
-
-
-async def test_fetch_slices_reports_its_progress(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", workers=2))
-    google.inject(Answer(503), match=lambda request: request.service == "tpu")
-    failures: list[str] = []
-    progress = Progress(on_failure=lambda error: failures.append(str(error)))
-    (one,) = await TPUClusterResolver("my-tpu").fetch_slices(progress)
-    assert one.tasks == range(2)
-    assert {scope.rpartition("/")[2] for scope in progress.reached} == {"project-id", "zone", "my-tpu"}
-    assert len(failures) == 1
-    assert "returned status 503" in failures[0]

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import DeadlineExceededError
-from aioresolve.fleet.target import Health
 
 from .error_messages import COULD_NOT_RESOLVE, DEADLINE, field_spelling, short_message
 from .formats import (
@@ -127,7 +126,7 @@ def status_json(status: TargetStatus, _: datetime) -> str:
 
 def round_exit_code(statuses: Sequence[TargetStatus]) -> int:
     """Return the exit code of a round: 0 if all are ready, 3 if only deadlines passed, otherwise 1."""
-    sick = [status for status in statuses if status.health != Health.READY]
+    sick = [status for status in statuses if status.health != "ready"]
     if not sick:
         return 0
     only_late = all(isinstance(status.error, DeadlineExceededError) for status in sick)
@@ -136,6 +135,9 @@ def round_exit_code(statuses: Sequence[TargetStatus]) -> int:
 
 def fleet_summary(targets: int, statuses: Sequence[TargetStatus]) -> str:
     """Return one line: how many of the targets are ready, how many are not, and the number of tasks."""
+    # Imported here because the help of the command need not load the package of fleets.
+    from aioresolve.fleet import Health
+
     healths = Counter(status.health for status in statuses)
     tasks = sum(status.num_tasks for status in statuses)
     plural = "" if tasks == 1 else "s"

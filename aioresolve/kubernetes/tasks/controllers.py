@@ -403,6 +403,7 @@ class Controllers:
     reads_sizes: bool = True
     objects: dict[Controller, ControllerObject | None] = field(default_factory=dict)
     _read_at: float = field(default=0.0, init=False)  # on the clock of the event loop
+    _reported: dict[Controller, ControllerObject] = field(default_factory=dict, init=False)
     _without_pods: set[Controller] = field(default_factory=set, init=False)
     # Those that were not found before they had a live pod: they may not have existed yet.
     _early: set[Controller] = field(default_factory=set, init=False)
@@ -459,8 +460,12 @@ class Controllers:
                     if error.retryable:
                         raise
                 # One that was read once, and now cannot be, keeps its size.
-                if body is not None or controller not in self.objects:
-                    self.objects[controller] = None if body is None else parse_controller(controller, body)
+                if body is not None:
+                    found = parse_controller(controller, body)
+                    self.objects[controller] = _confirmed(found, self._reported.get(controller))
+                    self._reported[controller] = found
+                else:
+                    self.objects.setdefault(controller, None)
                 self._early.discard(controller)
                 if body is None and controller in self._without_pods:
                     self._early.add(controller)
@@ -654,6 +659,16 @@ def parse_controller(controller: Controller, body: bytes) -> ControllerObject:
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ControllerObject(None)
+
+
+def _confirmed(new: ControllerObject, previous: ControllerObject | None) -> ControllerObject:
+    """Return `new` with those successes only that the previous read reported too.
+
+    A watch may report that a pod has succeeded a moment later than the Job does, which does not mean that the
+    pod no longer exists.
+    """
+    old = previous or ControllerObject(None)
+    return new._replace(succeeded=min(new.succeeded, old.succeeded), completed=new.completed & old.completed)
 
 
 _PHASES: Mapping[str, Literal["failed", "complete", "suspended"]] = {

@@ -11,12 +11,11 @@ from opentelemetry.sdk.metrics.export import Histogram, HistogramDataPoint
 from aioresolve import ClusterState, Endpoint
 from aioresolve._core.telemetry import (
     record_members,
-    record_retry,
     record_staleness,
     record_watch_restart,
     remove_target,
 )
-from aioresolve.errors import APIError, CredentialsError, DeadlineExceededError
+from aioresolve.errors import DeadlineExceededError
 from aioresolve.probe import probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker
 
@@ -81,17 +80,6 @@ async def test_probes_share_one_histogram_point(recording: Recording) -> None:
     )
 
 
-def test_retry_after_an_error_without_a_server_is_counted(recording: Recording) -> None:
-    record_retry(CredentialsError("no token"), attempt=1, wait=0.1)
-    record_retry(APIError("busy", host=SERVER, status=429), attempt=2, wait=0.1)
-    assert sorted_points(recording.points("aioresolve.retries")) == sorted_points(
-        [
-            ({"error.type": "aioresolve.errors.CredentialsError"}, 1),
-            ({**AT_SERVER, "error.type": "429"}, 1),
-        ]
-    )
-
-
 def test_watch_restarts_are_counted_by_reason(recording: Recording) -> None:
     for reason in ("ended", "broken", "ended"):
         record_watch_restart(SERVER, "selector 'app=train'", reason, seconds=300.0)
@@ -132,11 +120,6 @@ def test_staleness_grows_until_the_target_responds_or_is_removed(recording: Reco
     assert stale_seconds(recording) == {"us-east": 0.0, "us-west": 0.0}
     remove_target("us-east")
     assert stale_seconds(recording) == {"us-west": 0.0}
-
-
-def test_staleness_is_never_negative_after_the_clock_was_set_back(recording: Recording) -> None:
-    record_staleness("us-east", datetime.now(UTC) + timedelta(hours=1))
-    assert stale_seconds(recording) == {"us-east": 0.0}
 
 
 def stale_seconds(recording: Recording) -> dict[str, float]:

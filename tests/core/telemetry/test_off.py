@@ -66,15 +66,6 @@ def test_opentelemetry_api_works_without_the_sdk(tmp_path: object) -> None:
     assert output_of(script, tmp_path) == "resolved"
 
 
-def test_tracing_does_not_load_metrics(tmp_path: object) -> None:
-    script = """
-        import opentelemetry.trace
-        asyncio.run(resolve())
-        print("opentelemetry.metrics" in sys.modules)
-    """
-    assert output_of(script, tmp_path) == "False"
-
-
 def test_providers_that_are_set_late_receive_everything_from_then_on(tmp_path: object) -> None:
     script = """
         from opentelemetry import metrics, trace

@@ -1,0 +1,512 @@
+"""`aioresolve exec --restart-on-change`: a program that is restarted for another cluster, and its signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import psutil
+import pytest
+
+from aioresolve.testing import Answer, pod
+
+from .process import COMMAND, TIMEOUT, Result, Running, environment, run_as_first_process, run_process
+from .test_program_outputs import uid
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
+
+pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus no POSIX processes")
+
+from aioresolve.cli.program import Program, Supervisor, UnstoppableProgramError
+
+EXEC = ("exec", "kubernetes", "-l", "app=train")
+REPORT = "starting sh as /job:worker/task:1 at 10.0.0.2:8470, rank 1"
+
+
+@pytest.fixture
+def env(kubeconfig: Path, server: ThreadedKubernetesServer) -> dict[str, str]:
+    """The environment of a process in the pod `train-2`, which is task 1."""
+    return environment(kubeconfig, POD_UID=uid(server, "train-2"))
+
+
+def trainer(number: int, **fields: Any) -> dict[str, Any]:
+    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **fields})
+
+
+def python(code: str) -> tuple[str, ...]:
+    return "--", sys.executable, "-c", code
+
+
+def shell(code: str) -> tuple[str, ...]:
+    return "--", "sh", "-c", code
+
+
+# Restarts
+
+
+SLEEP = "i=0; while [ $i -lt 1000 ]; do sleep 0.05; i=$((i + 1)); done"  # it ends even if nothing ends it
+LOOP = f'echo "$AIORESOLVE_RANK $JAX_NUM_PROCESSES $JAX_COORDINATOR_ADDRESS"; {SLEEP}'
+RESTARTED = (*EXEC, "--count", "3", "--for", "jax", "--restart-on-change")
+
+
+@pytest.mark.slow
+def test_program_is_restarted_once_when_a_pod_is_replaced(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*RESTARTED, *shell(LOOP)), env) as running:
+        assert running.line() == "1 3 10.0.0.1:8470"
+        assert running.stderr_line(REPORT) == REPORT
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.delete("train-1", "ml")
+        assert running.stderr_line() == (
+            "the members of the cluster have changed: lost /job:worker/task:0 at 10.0.0.1:8470 (ml/train-1)"
+            " and 2 more; stopping sh"
+        )
+        assert running.stderr_line("2 of 3").startswith("waiting: job 'worker': 2 tasks, 2 of 3")
+        server.add(trainer(1, ip="10.0.0.77"))
+        # The pod that remained keeps its rank.
+        assert running.line() == "1 3 10.0.0.77:8470"
+        assert running.stderr_line(REPORT) == REPORT
+        assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
+
+
+UNREADY = {
+    "status": {
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{"name": "main", "ready": False, "restartCount": 0}],
+    }
+}
+
+
+@pytest.mark.slow
+def test_pod_with_a_new_container_or_uid_at_the_same_address_restarts_the_program(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*RESTARTED, *shell(LOOP)), env) as running:
+        first = running.line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        for name in ("train-2", "train-1"):  # that of the process itself restarts nothing
+            status = {"containerStatuses": [{"name": "main", "ready": True, "restartCount": 1}]}
+            server.patch(name, "ml", patch={"status": status})
+        assert "lost /job:worker/task:0" in running.stderr_line("stopping")
+        assert running.line() == first
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        replacement = trainer(1)
+        replacement["metadata"]["uid"] = "another"
+        server.add(replacement)
+        assert "lost /job:worker/task:0" in running.stderr_line("stopping")
+        assert running.line() == first
+        running.wait_for_exit(signal.SIGTERM)
+
+
+SUCCEEDED = {"status": {"phase": "Succeeded"}}
+
+
+@pytest.mark.slow
+def test_program_is_left_alone_once_another_task_has_ended_with_success(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    script = f"trap 'echo usr1; exit 5' USR1; {LOOP}"
+    with Running((*RESTARTED, *shell(script)), env) as running:
+        running.line()
+        running.stderr_line(REPORT)
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.patch("train-1", "ml", patch=SUCCEEDED)
+        assert running.stderr_line() == (
+            "a task has ended with success: sh is not stopped for changes from now on"
+        )
+        server.delete("train-10", "ml")
+        result = running.wait_for_exit(signal.SIGUSR1)
+        assert (result.code, result.stdout) == (5, "usr1\n")
+
+
+@pytest.mark.slow
+def test_outage_and_pod_that_only_becomes_unready_restart_nothing(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    script = f"trap 'echo usr1; exit 5' USR1; {LOOP}"
+    with Running((*RESTARTED, *shell(script)), env) as running:
+        running.line()
+        running.stderr_line(REPORT)
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.patch("train-1", "ml", patch=UNREADY)
+        # The watch that follows an outage has had the event before the source is up to date again.
+        with server.down():
+            assert "retrying" in running.stderr_line()
+        assert running.stderr_line() == "up to date again"
+        result = running.wait_for_exit(signal.SIGUSR1)
+        assert result.stdout == "usr1\n"
+        assert "stopping" not in result.stderr
+
+
+@pytest.mark.slow
+def test_signal_while_no_program_runs_ends_the_supervisor(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*RESTARTED, *shell(LOOP)), env) as running:
+        running.line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.delete("train-1", "ml")
+        running.stderr_line("stopping sh")
+        assert running.stderr_line("2 of 3").startswith("waiting:")
+        assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
+
+
+# Signals and exit codes
+
+
+@pytest.mark.slow
+def test_signal_is_sent_on_to_the_program(env: dict[str, str]) -> None:
+    with Running((*RESTARTED, *shell(f"trap 'echo got QUIT; exit 5' QUIT; {LOOP}")), env) as running:
+        running.line()
+        result = running.wait_for_exit(signal.SIGQUIT)
+        assert (result.code, result.stdout) == (5, "got QUIT\n")
+
+
+@pytest.mark.slow
+def test_supervisor_ends_with_the_exit_code_of_the_program(env: dict[str, str]) -> None:
+    assert run_process((*RESTARTED, "-q", *shell("kill -KILL $$")), env) == Result(137, "", "")
+
+
+@pytest.mark.slow
+def test_program_that_ignores_sigterm_is_killed_after_the_grace_period(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    # Its child ignores the signal as well, and must not outlive it.
+    script = f"trap '' TERM; sleep 60 & echo $!; {LOOP}"
+    with Running((*RESTARTED, "--grace", "200ms", *shell(script)), env) as running:
+        child = psutil.Process(int(running.line()))
+        running.line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.add(trainer(1, ip="10.0.0.77"))
+        assert int(running.line()) != child.pid
+        assert running.line() == "1 3 10.0.0.77:8470"
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        for process in psutil.Process(running.process.pid).children(recursive=True):
+            process.kill()
+        running.wait_for_exit()
+
+
+# A supervisor in this process
+
+
+class SupervisedRun:
+    """A supervisor that runs scripts of sh in turn; their `$0` is a file to which they append lines.
+
+    Each script ends when `finish` is called, unless it ends on its own.
+    """
+
+    def __init__(self, folder: Path, programs: Sequence[Program], grace: float) -> None:
+        self.changed = anyio.Event()
+        self.starts = 0
+        self._programs = programs
+        self._grace = grace
+        self._log = folder / "log"
+        self._log.touch()
+        self._codes: list[int] = []
+        self._has_ended = anyio.Event()
+
+    async def run(self) -> None:
+        async def prepare() -> Program:
+            self.starts += 1
+            return self._programs[self.starts - 1]
+
+        async def wait_for_change() -> None:
+            await self.changed.wait()
+            self.changed = anyio.Event()
+
+        supervisor = Supervisor(prepare, wait_for_change, grace=self._grace, exit_with=self._codes.append)
+        self._codes.append(await supervisor.run())
+        self._has_ended.set()
+
+    async def logged(self, *lines: str) -> None:
+        """Wait until exactly these lines have been written."""
+        await until(lambda: self._log.read_text().splitlines() == [*lines])
+
+    def lines(self) -> list[str]:
+        return self._log.read_text().splitlines()
+
+    def finish(self) -> None:
+        self._log.with_suffix(".end").touch()
+
+    async def exit_code(self) -> int:
+        with anyio.fail_after(TIMEOUT):
+            await self._has_ended.wait()
+        (code,) = self._codes
+        return code
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(TIMEOUT):
+        while not condition():  # noqa: ASYNC110 - another process fulfils it
+            await anyio.sleep(0.01)
+
+
+def script_program(folder: Path, script: str) -> Program:
+    return Program("/bin/sh", ("sh", "-c", script, str(folder / "log")), os.environ)
+
+
+@asynccontextmanager
+async def supervised(folder: Path, *scripts: str) -> AsyncIterator[SupervisedRun]:
+    """A running supervisor, which is cancelled at the end of the block."""
+    started = SupervisedRun(folder, [script_program(folder, script) for script in scripts], TIMEOUT)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(started.run)
+        try:
+            yield started
+        finally:
+            started.finish()
+            tasks.cancel_scope.cancel()
+
+
+# Records the signals that it receives, and ends when it is finished.
+LASTING = """
+for name in HUP INT QUIT TERM USR1; do trap "echo $name >>$0" $name; done
+echo started >>$0
+until [ -e $0.end ]; do sleep 0.02; done
+exit 5
+"""
+
+
+@pytest.mark.parametrize("name", ["TERM", "HUP"])
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_change_after_a_signal_neither_stops_the_program_nor_starts_it_again(
+    tmp_path: Path, name: str
+) -> None:
+    # `kubectl delete job` sends SIGTERM to all pods, which vanish from the cluster one after another.
+    async with supervised(tmp_path, LASTING, "exit 3") as supervised_run:
+        await supervised_run.logged("started")
+        signal.raise_signal(getattr(signal, f"SIG{name}"))
+        await supervised_run.logged("started", name)
+        supervised_run.changed.set()
+        await anyio.wait_all_tasks_blocked()
+        signal.raise_signal(signal.SIGUSR1)  # it arrives after a SIGTERM that the change could cause
+        await supervised_run.logged("started", name, "USR1")
+        supervised_run.finish()
+        assert await supervised_run.exit_code() == 5
+        assert supervised_run.lines() == ["started", name, "USR1"]
+        assert supervised_run.starts == 1
+
+
+@pytest.mark.parametrize(("name", "received"), [("TERM", ()), ("INT", ("INT",))])
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_signal_while_the_program_is_stopped_prevents_its_restart(
+    tmp_path: Path, name: str, received: tuple[str, ...]
+) -> None:
+    async with supervised(tmp_path, LASTING, "exit 3") as supervised_run:
+        await supervised_run.logged("started")
+        supervised_run.changed.set()
+        await supervised_run.logged("started", "TERM")
+        signal.raise_signal(getattr(signal, f"SIG{name}"))
+        await until(lambda: supervised_run.lines()[2:] == [*received])
+        signal.raise_signal(signal.SIGUSR1)
+        # The program has received SIGTERM already; a second one would be sent before SIGUSR1.
+        await supervised_run.logged("started", "TERM", *received, "USR1")
+        supervised_run.finish()
+        assert await supervised_run.exit_code() == 5
+        assert supervised_run.lines() == ["started", "TERM", *received, "USR1"]
+        assert supervised_run.starts == 1
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_signal_that_the_parent_process_ignores_does_not_prevent_a_restart(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with supervised(tmp_path, LASTING, "exit 3") as supervised_run:
+            await supervised_run.logged("started")
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGUSR1)
+            await supervised_run.logged("started", "USR1")
+            supervised_run.changed.set()
+            await supervised_run.logged("started", "USR1", "TERM")
+            supervised_run.finish()
+            assert await supervised_run.exit_code() == 3
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_signal_ends_a_program_that_is_stopped(tmp_path: Path) -> None:
+    async with supervised(tmp_path, f"echo $$ >>$0; kill -STOP $$; {SLEEP}") as supervised_run:
+        await until(lambda: bool(supervised_run.lines()))
+        process = psutil.Process(int(supervised_run.lines()[0]))
+        await until(lambda: process.status() == psutil.STATUS_STOPPED)
+        signal.raise_signal(signal.SIGINT)
+        assert await supervised_run.exit_code() == 130
+
+
+LEAVE_ORPHANS = """
+import os, subprocess, sys, time
+for number in range(20):
+    # Its parent ends first; half of them leave the process group.
+    subprocess.run(["sh", "-c", "sleep 0.1 &"], start_new_session=number % 2 == 0, stdout=subprocess.DEVNULL)
+while {int(name) for name in os.listdir("/proc") if name.isdigit()} - {1, os.getppid(), os.getpid()}:
+    time.sleep(0.05)
+sys.exit(7)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [(LEAVE_ORPHANS, 7), ("import os, signal; os.kill(1, signal.SIGTERM); signal.pause()", 143)],
+)
+def test_first_process_of_a_container_reaps_orphans_and_has_the_exit_code_of_the_program(
+    env: dict[str, str], script: str, code: int
+) -> None:
+    done = run_as_first_process([*COMMAND, *RESTARTED, "-q", *python(script)], env)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_program_does_not_outlive_a_supervisor_that_fails(tmp_path: Path) -> None:
+    run = SupervisedRun(tmp_path, [], TIMEOUT)
+    program = script_program(tmp_path, f"trap 'echo TERM >>$0; exit 5' TERM; echo started >>$0; {SLEEP}")
+
+    async def prepare() -> Program:
+        return program
+
+    async def fail() -> None:
+        await run.logged("started")
+        raise RuntimeError("the watch has failed")
+
+    supervisor = Supervisor(prepare, fail, grace=TIMEOUT, exit_with=lambda code: None)
+    with pytest.raises(ExceptionGroup) as raised:
+        await supervisor.run()
+    assert raised.group_contains(RuntimeError, match="the watch has failed")
+    assert run.lines() == ["started", "TERM"]
+
+
+# Programs that receive no signals
+
+
+def deny_signals(_group: int, _number: int) -> None:
+    raise PermissionError
+
+
+def lose_signals(_group: int, _number: int) -> None:
+    """Do what the kernel does for a process that hangs in it."""
+
+
+@pytest.mark.parametrize(
+    ("send", "grace", "trigger"),
+    [
+        (deny_signals, 10 * TIMEOUT, "signal"),
+        (lose_signals, 0.1, "change"),
+    ],
+)
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_supervisor_ends_if_the_program_cannot_be_stopped(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    send: Callable[[int, int], None],
+    grace: float,
+    trigger: str,
+) -> None:
+    monkeypatch.setattr("aioresolve.cli.program.KILL_GRACE", 0.1)
+    monkeypatch.setattr("aioresolve.cli.program.os.killpg", send)
+    run = SupervisedRun(tmp_path, [script_program(tmp_path, LASTING)], grace)
+
+    async def cause_the_end() -> None:
+        await run.logged("started")
+        if trigger == "change":
+            run.changed.set()
+        else:
+            signal.raise_signal(signal.SIGTERM)
+
+    try:
+        with anyio.move_on_after(TIMEOUT) as limit:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cause_the_end)
+                with pytest.raises(UnstoppableProgramError) as raised:
+                    await run.run()
+                run.finish()
+                message = re.match(r"/bin/sh cannot be stopped: process (\d+) ", str(raised.value))
+                assert message is not None, raised.value
+                await anyio.to_thread.run_sync(os.waitpid, int(message[1]), 0)
+        assert not limit.cancel_called
+    finally:
+        run.finish()
+
+
+# Records the signals that it receives, and ends a while after SIGTERM.
+RECORDER = """
+import signal, sys, time
+received = open(sys.argv[1], "a", buffering=1)
+numbers = []
+def receive(number, _):
+    numbers.append(number)
+    print(signal.Signals(number).name, file=received)
+for number in (signal.SIGHUP, signal.SIGTERM):
+    signal.signal(number, receive)
+print("ready", file=received)
+while signal.SIGTERM not in numbers:
+    time.sleep(0.01)
+ends = time.monotonic() + 0.3
+while time.monotonic() < ends:
+    time.sleep(0.01)
+print("end", file=received)
+"""
+
+
+@pytest.mark.slow
+def test_program_is_started_again_after_all_its_processes_have_ended_on_sigterm_alone(
+    env: dict[str, str], server: ThreadedKubernetesServer, tmp_path: Path
+) -> None:
+    script, received = tmp_path / "recorder.py", tmp_path / "received"
+    script.write_text(RECORDER)
+    child = shlex.join([sys.executable, str(script), str(received)])
+    run_child = f"if [ ! -e {received} ]; then {child} & until [ -s {received} ]; do sleep 0.01; done; fi"
+    with Running((*RESTARTED, *shell(f"{run_child}; cat {received}; {LOOP}")), env) as running:
+        assert running.lines(2) == ["ready", "1 3 10.0.0.1:8470"]
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.add(trainer(1, ip="10.0.0.77"))
+        assert running.lines(4) == ["ready", "SIGTERM", "end", "1 3 10.0.0.77:8470"]
+        running.wait_for_exit(signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_program_continues_if_it_becomes_forbidden_to_watch(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    # The wait watches the cluster until it is complete; then a second watch begins, that of the program.
+    watches: list[RequestRecord] = []
+
+    def is_after_the_wait(request: RequestRecord) -> bool:
+        if "sendInitialEvents" in request.query:
+            watches.append(request)
+        return len(watches) > 1
+
+    server.inject(Answer(403), match=is_after_the_wait, times=None)
+    script = f"trap 'exit 5' USR1; {LOOP}"
+    with Running((*RESTARTED, *shell(script)), env) as running:
+        running.line()
+        running.stderr_line(REPORT)
+        assert "cannot watch the cluster, the program continues: " in running.stderr_line()
+        assert running.wait_for_exit(signal.SIGUSR1).code == 5
+
+
+@pytest.mark.slow
+def test_temporary_host_file_is_written_again_and_removed(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    script = f'echo $AIORESOLVE_HOSTFILE; head -1 "$AIORESOLVE_HOSTFILE"; {SLEEP}'
+    arguments = ("--count", "3", "--for", "mpi", "--restart-on-change")
+    with Running((*EXEC, *arguments, *shell(script)), env) as running:
+        path, first = running.lines(2)
+        assert first == "10.0.0.1 slots=1"
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.add(trainer(1, ip="10.0.0.77"))
+        assert running.lines(2) == [path, "10.0.0.77 slots=1"]
+        assert running.wait_for_exit(signal.SIGTERM).code == 143
+    assert not Path(path).exists()

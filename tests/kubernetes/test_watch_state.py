@@ -1,0 +1,209 @@
+"""What follows after a watch ends or fails: resume it, list again, or give up."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from datetime import UTC, datetime
+
+import pytest
+
+from aioresolve import (
+    APIError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    ForbiddenError,
+    ProtocolError,
+    ResolveError,
+    UnauthorizedError,
+)
+from aioresolve._core.retry import RetryPolicy
+from aioresolve._core.telemetry import Outage
+from aioresolve.kubernetes.watch.reflector import WatchState, _restart_reason
+
+from .watched_cluster import TRAIN
+
+BROKEN = ConnectionFailedError("the connection broke")
+EXPIRED = APIError("gone", status=410)
+FORBIDDEN = ForbiddenError("the user may not watch", status=403)
+UNKNOWN_NAME = ConnectionFailedError("the name was not found", retryable=False)
+UNKNOWN_NAME.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def new_state() -> WatchState:
+    """Return the state of a query that was never listed."""
+    return WatchState(TRAIN, RetryPolicy(first_wait=1.0), Outage(logging.getLogger("test"), "the server"))
+
+
+def listed_state() -> WatchState:
+    """Return the state of a query that was listed."""
+    watch = new_state()
+    watch.on_list()
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "has_event", "is_healthy"),
+    [(0.5, True, False), (0.75, True, True), (5.0, False, False), (5.5, False, True)],
+)
+def test_backoff_is_reset_only_after_a_healthy_watch(
+    lifetime: float, has_event: bool, is_healthy: bool
+) -> None:
+    watch = listed_state()
+    for _ in range(5):
+        watch.on_failure(BROKEN)
+    watch.on_open(100.0)
+    if has_event:
+        watch.on_event()
+    assert watch.on_close(100.0 + lifetime) == pytest.approx(lifetime)
+    assert watch.on_close(200.0) is None
+    assert watch.failures == (0 if is_healthy else 5)
+
+
+def test_name_that_is_not_found_is_final_only_before_the_first_list() -> None:
+    with pytest.raises(ConnectionFailedError, match="was not found"):
+        new_state().on_failure(UNKNOWN_NAME)
+    watch = listed_state()
+    for _ in range(50):
+        watch.on_failure(UNKNOWN_NAME)
+    assert watch.error is UNKNOWN_NAME
+
+
+def test_first_watch_is_given_up_after_consecutive_denials_and_later_ones_never() -> None:
+    first, later = listed_state(), listed_state()
+    for _ in range(10):
+        for _ in range(5):
+            first.on_failure(FORBIDDEN)
+        first.on_failure(BROKEN)
+    for _ in range(5):
+        first.on_failure(FORBIDDEN)
+    with pytest.raises(ForbiddenError):
+        first.on_failure(FORBIDDEN)
+    later.on_open(0.0)
+    later.on_close(600.0)
+    for _ in range(50):
+        later.on_failure(FORBIDDEN)
+    assert later.error is FORBIDDEN
+
+
+def test_expired_version_is_replaced_by_a_list_immediately_but_only_once() -> None:
+    never_open, short, healthy = listed_state(), listed_state(), listed_state()
+    short.on_open(0.0)
+    short.on_close(3.0)
+    healthy.on_open(0.0)
+    healthy.on_close(100.0)
+    for watch in (never_open, short, healthy):
+        assert watch.on_failure(BROKEN) > 0.0
+        assert watch.on_failure(EXPIRED) == 0.0
+        watch.on_list()
+        assert watch.on_failure(EXPIRED) > 0.0
+
+
+@pytest.mark.parametrize(
+    ("failures", "statuses"),
+    [(1, (400, 410)), (3, (404, 500, 504)), (None, (401, 403, 408, 429, 502, 503))],
+)
+def test_failures_that_may_be_due_to_the_version_lead_to_a_list(
+    failures: int | None, statuses: tuple[int, ...]
+) -> None:
+    error_types = {401: UnauthorizedError, 403: ForbiddenError}
+    for status in statuses:
+        watch = listed_state()
+        watch.on_open(0.0)
+        number = 0
+        while watch.is_listed and number < 10:
+            watch.on_failure(error_types.get(status, APIError)("failed", status=status))
+            number += 1
+        assert number == (failures or 10), status
+
+
+def test_events_and_lists_reset_the_count_of_failures_that_lead_to_a_list() -> None:
+    unknown = APIError("failed", status=500)
+    watch = listed_state()
+    for _ in range(5):
+        for _ in range(2):
+            watch.on_failure(unknown)
+        watch.on_open(0.0)
+        watch.on_event()
+    states = [watch.is_listed]
+    watch.on_failure(unknown)
+    watch.on_open(0.0)
+    watch.on_failure(unknown)
+    watch.on_failure(unknown)
+    states.append(watch.is_listed)
+    watch.on_list()
+    watch.on_failure(unknown)
+    watch.on_failure(unknown)
+    states.append(watch.is_listed)
+    assert states == [True, False, True]
+
+
+def test_invalid_and_silent_watches_lead_to_a_list_and_broken_ones_do_not() -> None:
+    invalid, silent, broken = listed_state(), listed_state(), listed_state()
+    silence = DeadlineExceededError("silent")
+    invalid.on_failure(ProtocolError("invalid"))
+    silent.on_failure(silence)
+    for _ in range(10):
+        broken.on_failure(BROKEN)
+    assert [watch.is_listed for watch in (invalid, silent, broken)] == [False, False, True]
+    assert [watch.error for watch in (invalid, silent, broken)] == [None, silence, BROKEN]
+
+
+def test_query_is_stale_since_it_was_current_for_the_last_time() -> None:
+    watch = listed_state()
+    listed_by = datetime.now(UTC)
+    for _ in range(2):
+        watch.on_failure(BROKEN)
+    since = watch.stale_since
+    assert since is not None
+    assert since <= listed_by
+    watch.on_failure(BROKEN)
+    assert watch.stale_since == since
+    watch.on_open(0.0)
+    watch.on_replay()
+    current_at = datetime.now(UTC)
+    watch.mark_stale(BROKEN)
+    since = watch.stale_since
+    assert since is not None
+    assert since >= current_at
+
+
+def test_list_makes_a_query_current_unless_its_watches_fail() -> None:
+    never_listed, failing = new_state(), listed_state()
+    never_listed.on_failure(BROKEN)
+    for _ in range(2):
+        failing.on_failure(BROKEN)
+    errors = []
+    for watch in (never_listed, failing):
+        errors.append(watch.error)
+        watch.on_list()
+        errors.append(watch.error)
+    assert errors == [BROKEN, None, BROKEN, BROKEN]
+    assert failing.on_open(0.0)
+    errors = [failing.error]
+    failing.on_replay()
+    assert [*errors, failing.error] == [BROKEN, None]
+
+
+def test_gap_without_a_watch_reports_the_last_failure_or_else_itself() -> None:
+    gap = DeadlineExceededError("no watch was established")
+    watch, failed = listed_state(), listed_state()
+    failed.on_failure(BROKEN)
+    errors = [failed.error]
+    for each in (watch, failed):
+        each.on_gap(gap)
+        errors.append(each.error)
+    assert errors == [None, gap, BROKEN]
+
+
+def test_restart_of_a_watch_has_a_reason() -> None:
+    reasons: list[tuple[ResolveError | None, str]] = [
+        (None, "ended"),
+        (EXPIRED, "expired"),
+        (UnauthorizedError("denied", status=401), "unauthorized"),
+        (DeadlineExceededError("nothing arrived"), "silent"),
+        (BROKEN, "broken"),
+        (APIError("overloaded", status=429), "failed"),
+        (FORBIDDEN, "failed"),
+    ]
+    assert [_restart_reason(error) for error, _ in reasons] == [reason for _, reason in reasons]

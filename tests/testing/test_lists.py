@@ -1,0 +1,275 @@
+"""Lists of the loopback API server: representations, selectors, pages and versions.
+
+`test_recorded.py` compares whole responses with those of a real server, and `tests/conformance` more of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.testing import KubernetesServer, pod, resource_claim
+from aioresolve.testing.kubernetes.selectors import SelectorError, field_selector, label_selector
+
+from .client import NAMESPACE, TABLE, Response, bearer, fetch, ml_server, open_session, trainers
+
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims"
+
+
+# Representations
+
+
+async def test_every_representation_contains_the_same_pods() -> None:
+    async with ml_server() as server:
+        listed = (await fetch(server, NAMESPACE)).json
+        one = (await fetch(server, f"{NAMESPACE}/train-0")).json
+        partial = (await fetch(server, NAMESPACE, headers={"Accept": METADATA})).json
+        whole = (await fetch(server, NAMESPACE, headers={"Accept": TABLE}, includeObject="Object")).json
+        row = (await fetch(server, f"{NAMESPACE}/train-0", headers={"Accept": TABLE})).json["rows"][0]
+        refused = await fetch(server, NAMESPACE, headers={"Accept": TABLE}, includeObject="Some")
+    head = {"kind": "Pod", "apiVersion": "v1"}
+    assert [each["metadata"]["name"] for each in listed["items"]] == [
+        "train-0",
+        "train-1",
+        "train-10",
+        "train-2",
+    ]
+    assert one == head | listed["items"][0]
+    assert partial["kind"] == "PartialObjectMetadataList"
+    assert partial["items"] == [{"metadata": each["metadata"]} for each in listed["items"]]
+    assert [each["object"] for each in whole["rows"]] == [head | each for each in listed["items"]]
+    assert (row["cells"][0], row["object"]["kind"]) == ("train-0", "PartialObjectMetadata")
+    assert (refused.status, 'includeObject: Invalid value: "Some": must be' in refused.message) == (400, True)
+
+
+async def test_interactive_clients_get_indented_json() -> None:
+    async with KubernetesServer([pod("a")]) as server:
+        for accept, agent, pretty, is_indented in [
+            ("application/json", "kubectl/v1.36", "", False),
+            ("application/json", "Mozilla/5.0 (X11)", "", True),
+            ("application/json", "curl/8.5.0", "false", False),
+            ("application/json", "kubectl/v1.36", "true", True),
+            ("application/json;pretty=1", "kubectl/v1.36", "", True),
+        ]:
+            headers = {"Accept": accept, "User-Agent": agent}
+            got = await fetch(server, headers=headers, pretty=pretty)
+            assert got.body.startswith(b'{\n  "kind": "PodList",\n') is is_indented
+
+
+async def test_large_list_is_compressed_if_the_client_accepts_it() -> None:
+    headers = {"Accept-Encoding": "deflate, gzip;q=1.0"}
+    async with (
+        KubernetesServer([pod(f"a-{n}", size=8192) for n in range(20)]) as server,
+        open_session(server) as session,
+    ):
+        plain = await fetch(server)
+        async with session.get("/api/v1/pods", headers=headers, auto_decompress=False) as response:
+            zipped = Response(response.status, response.headers, await response.read())
+        small = await fetch(server, "/api/v1/namespaces/none/pods", headers=headers)
+    assert (zipped.headers["Content-Encoding"], zipped.headers["Vary"]) == ("gzip", "Accept-Encoding")
+    assert gzip.decompress(zipped.body) == plain.body
+    assert len(plain.body) > 128 * 1024
+    assert "Content-Encoding" not in small.headers
+
+
+# Selectors
+
+WORDS = st.sampled_from(["a", "b", "c", "in", "notin", "x-1"])
+LABELS = st.dictionaries(WORDS, WORDS | st.sampled_from(["", "1", "2"]), max_size=4)
+REQUIREMENTS: st.SearchStrategy[tuple[str, str, list[str]]] = st.one_of(
+    st.tuples(
+        WORDS, st.sampled_from(["=", "==", "!="]), st.lists(WORDS | st.just(""), min_size=1, max_size=1)
+    ),
+    st.tuples(WORDS, st.sampled_from(["in", "notin"]), st.lists(WORDS, min_size=1, max_size=3)),
+    st.tuples(WORDS, st.sampled_from([">", "<"]), st.sampled_from([["1"], ["2"]])),
+    st.tuples(WORDS, st.sampled_from(["exists", "!"]), st.just([])),
+)
+
+
+def spelled(key: str, operator: str, values: list[str], space: str) -> str:
+    if operator == "exists":
+        return f"{space}{key}{space}"
+    if operator == "!":
+        return f"!{space}{key}"
+    if operator in {"in", "notin"}:
+        return f"{key} {operator}{space}({space}{f'{space},{space}'.join(values)}{space})"
+    return f"{space}{key}{space}{operator}{space}{values[0]}"
+
+
+def is_satisfied(key: str, operator: str, values: list[str], labels: dict[str, str]) -> bool:
+    match operator:
+        case "exists":
+            return key in labels
+        case "!":
+            return key not in labels
+        case "=" | "==" | "in":
+            return key in labels and labels[key] in values
+        case ">" | "<":
+            number = labels.get(key, "")
+            return number.isdigit() and (number > values[0] if operator == ">" else number < values[0])
+        case _:
+            return key not in labels or labels[key] not in values
+
+
+@given(st.lists(REQUIREMENTS, max_size=4), LABELS, st.sampled_from(["", " ", "\t "]))
+def test_label_selector_matches_if_every_requirement_does(
+    terms: list[tuple[str, str, list[str]]], labels: dict[str, str], space: str
+) -> None:
+    selector = label_selector(",".join(spelled(*term, space) for term in terms))
+    assert selector.matches(labels) is all(is_satisfied(*term, labels) for term in terms)
+
+
+@given(st.text(alphabet="ab=!<>(), in/.-\\", max_size=20))
+def test_any_text_is_a_selector_or_a_selector_error(text: str) -> None:
+    for parsed in (label_selector, field_selector):
+        with suppress(SelectorError):
+            parsed(text)
+
+
+# Pages and versions
+
+WRITES = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from(["add", "delete"])), max_size=20)
+
+
+def write(server: KubernetesServer, name: str, action: str) -> None:
+    if action == "add":
+        server.add(pod(name))
+    elif any(each["metadata"]["name"] == name for each in server.pods):
+        server.delete(name)
+
+
+@given(WRITES, st.integers(1, 40))
+def test_each_version_in_the_history_can_be_listed(script: list[tuple[str, str]], history: int) -> None:
+    async def check() -> None:
+        async with KubernetesServer(history=history) as server:
+            versions = {server.resource_version: list[str]()}
+            for name, action in script:
+                write(server, name, action)
+                versions[server.resource_version] = [each["metadata"]["name"] for each in server.pods]
+            for version, names in versions.items():
+                query = {"resourceVersion": str(version), "resourceVersionMatch": "Exact"}
+                got = await fetch(server, query=query)
+                if version < server.resource_version - history:
+                    assert (got.status, got.json["reason"]) == (410, "Expired")
+                else:
+                    assert got.names == names
+
+    asyncio.run(check())
+
+
+@given(WRITES, st.integers(1, 5))
+def test_pages_show_one_version_despite_writes_in_between(script: list[tuple[str, str]], limit: int) -> None:
+    async def check() -> None:
+        changes, query, listed = iter(script), dict[str, str](), list[tuple[str, str]]()
+        async with KubernetesServer([pod(name) for name in "abcd"]) as server:
+            before = [(each["metadata"]["name"], each["metadata"]["uid"]) for each in server.pods]
+            while True:
+                got = (await fetch(server, limit=str(limit), query=query)).json
+                listed += [(each["metadata"]["name"], each["metadata"]["uid"]) for each in got["items"]]
+                assert got["metadata"].get("remainingItemCount", 0) == len(before) - len(listed)
+                if "continue" not in got["metadata"]:
+                    break
+                query = {"continue": got["metadata"]["continue"]}
+                for _, change in zip(range(3), changes, strict=False):
+                    write(server, *change)
+        assert listed == before
+
+    asyncio.run(check())
+
+
+async def test_list_has_at_least_the_requested_version() -> None:
+    async with KubernetesServer([pod("a")]) as server:
+        version = str(server.resource_version)
+        server.add(pod("b"))
+        for query, expected in [
+            ({}, ["a", "b"]),
+            ({"limit": "5"}, ["a"]),
+            ({"resourceVersionMatch": "Exact"}, ["a"]),
+            ({"resourceVersionMatch": "NotOlderThan", "limit": "5"}, ["a", "b"]),
+        ]:
+            assert (await fetch(server, resourceVersion=version, query=query)).names == expected
+        assert (await fetch(server, resourceVersion="0", limit="1")).names == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "problems"),
+    [
+        ({"resourceVersion": "x"}, 400, ['strconv.ParseUint: parsing "x": invalid syntax']),
+        (
+            {"resourceVersionMatch": "Exact", "resourceVersion": "0"},
+            422,
+            ['Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"'],
+        ),
+        ({"sendInitialEvents": "true"}, 422, ["Forbidden: sendInitialEvents is forbidden for list"]),
+        (
+            {"watch": "1", "resourceVersionMatch": "NotOlderThan", "continue": "x", "resourceVersion": "0"},
+            422,
+            [
+                "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                "Forbidden: resourceVersionMatch is forbidden when continue is provided",
+            ],
+        ),
+    ],
+)
+async def test_invalid_query_has_the_error_of_a_real_server(
+    query: dict[str, str], status: int, problems: list[str]
+) -> None:
+    async with KubernetesServer() as server:
+        got = await fetch(server, query=query)
+    assert got.status == status
+    assert [problem for problem in problems if problem not in got.message] == []
+
+
+# Other requests
+
+
+async def test_api_can_be_discovered() -> None:
+    async with KubernetesServer(tokens={"a": "alice"}) as server:
+        assert (await fetch(server, "/readyz")).body == b"ok"
+        assert (await fetch(server, "/version")).json["gitVersion"].startswith("v1.36.")
+        assert (await fetch(server, "/version", headers=bearer("wrong"))).status == 401
+        assert (await fetch(server, "/api/v1")).status == 401
+        groups = (await fetch(server, "/apis", headers=bearer("a"))).json["groups"]
+        assert [each["name"] for each in groups] == ["discovery.k8s.io", "resource.k8s.io"]
+        for path, names in {
+            "/api/v1": ["nodes", "pods", "pods/status"],
+            "/apis/discovery.k8s.io/v1": ["endpointslices"],
+            "/apis/resource.k8s.io/v1": ["resourceclaims"],
+        }.items():
+            resources = (await fetch(server, path, headers=bearer("a"))).json["resources"]
+            assert [each["name"] for each in resources] == names
+        for method, path, status, message in [
+            ("GET", "/api/v1/configmaps", 404, "the server could not find the requested resource"),
+            ("GET", f"{NAMESPACE}/train-0/log", 404, "the server could not find the requested resource"),
+            ("DELETE", "/api/v1/pods", 405, "the server does not allow this method"),
+        ]:
+            refused = await fetch(server, path, method, headers=bearer("a"))
+            assert (refused.status, message in refused.message) == (status, True)
+
+
+async def test_claims_can_be_read_but_not_written_by_clients() -> None:
+    async with KubernetesServer([resource_claim(name, "ml") for name in ("a", "b")]) as server:
+        listed = (await fetch(server, CLAIMS, fieldSelector="metadata.name=a")).json
+        one = (await fetch(server, f"{CLAIMS}/a")).json
+        missing = await fetch(server, f"{CLAIMS}/c")
+        created = await fetch(server, CLAIMS, "POST", body=resource_claim("c", "ml"))
+        server.delete("a", "ml", kind="ResourceClaim")
+        left = (await fetch(server, CLAIMS)).json["items"]
+    assert one == {"kind": "ResourceClaim", "apiVersion": "resource.k8s.io/v1", **listed["items"][0]}
+    assert one["status"]["allocation"]["devices"]["results"][0]["driver"] == "gpu.nvidia.com"
+    assert missing.message == 'resourceclaims.resource.k8s.io "c" not found'
+    assert (created.status, [each["metadata"]["name"] for each in left]) == (405, ["b"])
+
+
+async def test_equal_requests_get_equal_responses_until_the_next_write() -> None:
+    async with KubernetesServer(trainers()) as server:
+        first, second = await fetch(server), await fetch(server)
+        server.patch("train-0", "ml", patch={"metadata": {"labels": {"b": "1"}}})
+        third = await fetch(server)
+    assert first.body == second.body != third.body

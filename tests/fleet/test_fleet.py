@@ -44,7 +44,6 @@ from .fleets import (
 if TYPE_CHECKING:
     from aioresolve.spec import ClusterState
 
-NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 SHORT = 0.02
 """Seconds; an interval whose length does not matter."""
 

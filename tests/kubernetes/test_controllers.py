@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve import UnionClusterResolver
 from aioresolve.errors import IncompleteClusterError
 from aioresolve.kubernetes.tasks.controllers import (
     MIN_PAUSE,
@@ -148,22 +147,6 @@ OBJECTS: dict[str, tuple[Pod, dict[str, Any]]] = {
             }
         },
     ),
-    "StatefulSet without a number": (owned(STATEFUL_SET), {}),
-    "LeaderWorkerSet without numbers": (
-        lws_pod(0, 0),
-        {"leaderWorkerTemplate": {"workerTemplate": template(app="llm")}},
-    ),
-    "Volcano Job without numbers": (
-        owned(VOLCANO, {"volcano.sh/task-spec": "worker"}),
-        {"tasks": [{"name": "worker", "template": template()}]},
-    ),
-    "RayCluster without numbers": (
-        owned(RAY, {"ray.io/group": "cpu"}),
-        {
-            "headGroupSpec": {"template": template()},
-            "workerGroupSpecs": [{"groupName": "cpu", "template": template()}],
-        },
-    ),
     "groups that are too large together": (
         lws_pod(0, 0),
         {"replicas": 150_000, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template()}},
@@ -206,10 +189,6 @@ SELECTORS = [
     ("RayCluster", "ray.io/cluster=ray,ray.io/group=tpu", 8),
     ("RayCluster", "ray.io/group=tpu,ray.io/worker-group-replica-index=1", 4),
     ("RayCluster that changes its size", "ray.io/cluster=ray", 6),
-    ("StatefulSet without a number", "app=train", 1),
-    ("LeaderWorkerSet without numbers", f"{LWS}/name=llm", 1),
-    ("Volcano Job without numbers", "volcano.sh/job-name=vc", 1),
-    ("RayCluster without numbers", "ray.io/group=cpu", None),
     ("groups that are too large together", f"{LWS}/name=llm", None),
     ("MPIJob", "training.kubeflow.org/job-name=pi", 6),
     ("PyTorchJob", "training.kubeflow.org/job-name=pt", 4),
@@ -593,21 +572,6 @@ async def test_controllers_are_read_only_by_wait_without_a_number(loopback: Loop
     async with aclosing(resolver.observations()) as observations:
         await anext(observations)
     assert all(request.verb for request in loopback.requests)
-
-
-def test_path_of_a_controller_is_below_its_namespace() -> None:
-    odd = Controller("kubeflow.org/v1", "../../Secret", "ml", "a/../b")
-    assert odd.path == "/apis/kubeflow.org/v1/namespaces/ml/..%2F..%2Fsecrets/a%2F..%2Fb"
-
-
-async def test_union_waits_for_the_controllers_of_all_resolvers(loopback: Loopback) -> None:
-    loopback.server.add_controllers(stateful_set(2))
-    loopback.server.add(train_pod("train-0"))
-    one = resolver_of(loopback)
-    with pytest.raises(IncompleteClusterError) as caught:
-        await UnionClusterResolver(one, resolver_of(loopback)).wait(timeout=2.0)
-    assert caught.value.wanted == {"worker": 4}
-    assert caught.value.sources == {"worker": "spec.replicas of StatefulSet ml/train"}
 
 
 async def test_pods_do_not_count_while_their_controller_cannot_be_read(loopback: Loopback) -> None:

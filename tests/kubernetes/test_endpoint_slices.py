@@ -18,15 +18,13 @@ from aioresolve.errors import (
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 from aioresolve.kubernetes.endpoint_slices import name_index
-from aioresolve.sync import KubernetesClusterResolver as BlockingResolver
 from aioresolve.testing import Answer, Cut, endpoint, endpoint_slice, pod, service
 
-from .loopback import Loopback, addresses, is_list, run_loopback
+from .loopback import Loopback, addresses
 from .test_watch import QUICK, names, next_state, with_policy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from pathlib import Path
 
     from aioresolve import ClusterState
 
@@ -257,14 +255,6 @@ class TestAddresses:
             await resolved(loopback, address="pod_ipv6")
         assert caught.value.argument == "address"
 
-    async def test_service_whose_slice_of_the_chosen_family_is_empty_may_still_get_addresses(
-        self, loopback: Loopback
-    ) -> None:
-        empty = slice_of(name="trainer-b", address_type="IPv6")
-        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1")), empty)
-        with pytest.raises(PodNotRunningError, match="ml/train-0: no IPv6 address yet"):
-            await resolved(loopback, address="pod_ipv6")
-
     async def test_endpoints_without_pods_are_those_of_one_family(self, loopback: Loopback) -> None:
         loopback.server.add(
             slice_of(endpoint("fd00::1"), endpoint("fd00::2"), name="six", address_type="IPv6"),
@@ -360,13 +350,6 @@ class TestErrors:
         assert role in error.manifest
         assert "name: aioresolve-endpointslices-list, namespace" in error.manifest
 
-    async def test_error_of_a_watch_has_the_verbs_that_it_needs(self, loopback: Loopback) -> None:
-        loopback.server.allow = {"alice": []}
-        with pytest.raises(ForbiddenError) as caught:
-            async for _ in resolver(loopback).watch():
-                pass
-        assert "verbs: [list, watch]" in caught.value.manifest
-
     async def test_response_that_is_not_a_list_of_slices_is_an_error(self, loopback: Loopback) -> None:
         loopback.server.inject(Answer(200, b'{"kind":"PodList","items":[]}'))
         message = "returned an invalid EndpointSlice list for Service 'trainer' .*Invalid value 'PodList'"
@@ -437,17 +420,6 @@ class TestWatch:
         loopback.train("train-1", ip="10.8.0.1")
         assert names(await next_state(states)) == ["train-0", "train-1"]
 
-    async def test_slices_are_listed_again_after_the_version_was_compacted(
-        self, loopback: Loopback, states: States
-    ) -> None:
-        with loopback.server.down():
-            loopback.train("train-1", ip="10.8.0.1")
-            loopback.server.compact()
-        assert names(await next_state(states)) == ["train-0", "train-1"]
-        lists = [request for request in loopback.requests if is_list(request)]
-        assert {request.resource for request in loopback.requests} == {"endpointslices"}
-        assert len(lists) == 2
-
     async def test_port_that_is_ambiguous_ends_the_watch(self, loopback: Loopback) -> None:
         loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"grpc": 8470}))
         async with aclosing(with_policy(resolver(loopback)).watch()) as watched:
@@ -488,10 +460,3 @@ class TestFacades:
         monkeypatch.setenv("POD_NAMESPACE", "ml")
         task = await resolver(loopback).this_task()
         assert (task.index, task.address) == (1, loopback.address("train-1"))
-
-    def test_blocking_resolver_has_the_argument(self, tmp_path: Path) -> None:
-        found = slice_of(of_pod("train-0", "10.8.0.1"))
-        with run_loopback(tmp_path, found) as loopback:
-            arguments: dict[str, Any] = {"namespace": "ml", "kubeconfig": loopback.kubeconfig}
-            with BlockingResolver(service="trainer", **arguments) as blocking:
-                assert addresses(blocking.cluster_spec()) == ["10.8.0.1:8470"]

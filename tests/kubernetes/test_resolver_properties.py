@@ -45,13 +45,11 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
                 "deleting": st.booleans(),
                 "ready": st.booleans(),
                 "node": st.none(),
-                "owner": st.just({"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1"}),
                 "containers": st.just(("main", "sidecar")),
             },
         )
     )
-    owner = fields.pop("owner", None)
-    made = pod(
+    return pod(
         draw(st.sampled_from(NAMES)),
         draw(st.sampled_from(NAMESPACES)),
         ip=draw(st.sampled_from(["auto", "auto", "auto", None, "fd00::7", ["10.0.0.7", "fd00::8"]])),
@@ -60,9 +58,6 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
         ),
         **fields,
     )
-    if owner is not None and fields["phase"] != "Succeeded":  # which keeps its number
-        made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
-    return made
 
 
 def by_name(pod: Mapping[str, Any]) -> tuple[list[Any], str]:
@@ -73,9 +68,12 @@ def by_name(pod: Mapping[str, Any]) -> tuple[list[Any], str]:
 
 def oracle(
     pods: Sequence[Mapping[str, Any]], jobs: Mapping[str, Sequence[str]], namespaces: Sequence[str | None]
-) -> tuple[dict[str, list[str]], set[str]]:
-    """Return the addresses of each job, and `namespace/name` of the pods that are not running."""
-    addresses: dict[str, list[str]] = {}
+) -> tuple[dict[str, list[str | None]], set[str]]:
+    """Return the addresses of each job, and `namespace/name` of the pods that are not running.
+
+    A pod that has succeeded while others of its selector have not keeps its number, without an address.
+    """
+    addresses: dict[str, list[str | None]] = {}
     faults: set[str] = set()
     for job, selectors in jobs.items():
         addresses[job] = []
@@ -88,13 +86,17 @@ def oracle(
                 and SELECTORS[selector](held["metadata"]["labels"])
                 and "deletionTimestamp" not in held["metadata"]
             ]
+            has_ended = all(held["status"]["phase"] == "Succeeded" for held in found)
             for held in sorted(found, key=by_name):
                 ip = held["status"].get("podIP")
-                is_replaced = held["status"]["phase"] == "Failed" and "ownerReferences" in held["metadata"]
                 if held["status"]["phase"] == "Running" and ip:
                     addresses[job].append(f"[{ip}]:8470" if ":" in ip else f"{ip}:8470")
-                elif not is_replaced:
-                    faults.add(f"{held['metadata']['namespace']}/{held['metadata']['name']}")
+                    continue
+                faults.add(f"{held['metadata']['namespace']}/{held['metadata']['name']}")
+                if held["status"]["phase"] == "Succeeded" and not has_ended:
+                    addresses[job].append(None)
+        while addresses[job] and addresses[job][-1] is None:
+            addresses[job].pop()
     return addresses, faults
 
 

@@ -400,21 +400,6 @@ def count(pod: MatchedPod) -> MatchedPod:
     return msgspec.structs.replace(pod, endpoint=endpoint, claims=())
 
 
-def test_devices_that_were_read_for_a_pod_are_not_those_of_the_pod_that_replaced_it() -> None:
-    query, *_ = QUERIES
-    cache = PodCache({"worker": [[query]]}, address="pod_ip", port=1, order_by="name")
-    claims = {"resourceClaims": [{"name": "gpus", "resourceClaimName": "some"}]}
-    first, second = (
-        samples.pod("x", metadata={"uid": str(number), "resourceVersion": str(number)}, spec=claims)
-        for number in (1, 2)
-    )
-    cache.replace(query, cache.match(query, [first]), "1")
-    pods = cache.with_claims
-    cache.apply(query, [Added(second)])
-    cache.set_devices(pods, [count(each) for each in pods])
-    assert [each.uid for each in cache.with_claims] == ["2"]
-
-
 @given(st.lists(CHANGES, max_size=15))
 def test_members_have_the_devices_of_their_own_claims(
     changes: list[tuple[str, str, set[str], bool]],

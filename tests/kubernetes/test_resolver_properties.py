@@ -49,7 +49,7 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
             },
         )
     )
-    return pod(
+    made = pod(
         draw(st.sampled_from(NAMES)),
         draw(st.sampled_from(NAMESPACES)),
         ip=draw(st.sampled_from(["auto", "auto", "auto", None, "fd00::7", ["10.0.0.7", "fd00::8"]])),
@@ -58,6 +58,10 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
         ),
         **fields,
     )
+    if draw(st.booleans()):
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "run", "controller": True}
+        made["metadata"]["ownerReferences"] = [owner]
+    return made
 
 
 def by_name(pod: Mapping[str, Any]) -> tuple[list[Any], str]:
@@ -71,7 +75,7 @@ def oracle(
 ) -> tuple[dict[str, list[str | None]], set[str]]:
     """Return the addresses of each job, and `namespace/name` of the pods that are not running.
 
-    A pod that has succeeded while others of its selector have not keeps its number, without an address.
+    A pod that has succeeded while others of its Job run, or may run, keeps its number, without an address.
     """
     addresses: dict[str, list[str | None]] = {}
     faults: set[str] = set()
@@ -86,14 +90,17 @@ def oracle(
                 and SELECTORS[selector](held["metadata"]["labels"])
                 and "deletionTimestamp" not in held["metadata"]
             ]
-            has_ended = all(held["status"]["phase"] == "Succeeded" for held in found)
+            of_job = [held["status"]["phase"] for held in found if "ownerReferences" in held["metadata"]]
+            has_ended = not {*of_job} - {"Succeeded", "Failed"}
             for held in sorted(found, key=by_name):
                 ip = held["status"].get("podIP")
                 if held["status"]["phase"] == "Running" and ip:
                     addresses[job].append(f"[{ip}]:8470" if ":" in ip else f"{ip}:8470")
                     continue
-                faults.add(f"{held['metadata']['namespace']}/{held['metadata']['name']}")
-                if held["status"]["phase"] == "Succeeded" and not has_ended:
+                phase, is_owned = held["status"]["phase"], "ownerReferences" in held["metadata"]
+                if phase != "Failed" or not is_owned:  # its Job replaces it
+                    faults.add(f"{held['metadata']['namespace']}/{held['metadata']['name']}")
+                if phase == "Succeeded" and is_owned and not has_ended:
                     addresses[job].append(None)
         while addresses[job] and addresses[job][-1] is None:
             addresses[job].pop()

@@ -141,7 +141,7 @@ def expected_spec(
             numbered = [
                 pod
                 for pod in found
-                if _is_member(pod) or (pod.status.phase == "Succeeded" and _run(pod) in runs)
+                if _is_member(pod) or (pod.status.phase == "Succeeded" and _run(pod) in runs - {""})
             ]
             for index, pod in enumerate(numbered, start):
                 if _is_member(pod):

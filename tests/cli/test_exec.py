@@ -350,6 +350,9 @@ def test_missing_index_exits_with_an_error(
 def test_process_that_starts_late_has_its_rank_or_an_error_that_names_the_tasks_that_have_ended(
     run: Run, env: dict[str, str], variables: Variables, server: ThreadedKubernetesServer
 ) -> None:
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "run", "controller": True}
+    for name in ("train-1", "train-2", "train-10"):
+        server.patch(name, "ml", patch={"metadata": {"ownerReferences": [job]}})
     server.patch("train-1", "ml", patch={"status": {"phase": "Succeeded"}})
     found = variables(EXEC, env)
     assert (found["AIORESOLVE_RANK"], found["AIORESOLVE_NUM_TASKS"]) == ("1", "3")

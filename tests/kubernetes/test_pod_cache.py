@@ -137,7 +137,7 @@ def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> N
         pod("w-2", ip=None),
         pod("w-3", phase="Unknown"),
         pod("w-4", phase="Failed"),
-        pod("w-5", phase="Succeeded"),  # done: others of its run may still run
+        pod("w-5", phase="Succeeded"),
         pod("w-6", phase="Failed", metadata=not_controlled),
         pod("w-7", phase="Failed", metadata=owned),
         pod("w-8", phase="Succeeded", metadata=owned),
@@ -147,12 +147,13 @@ def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> N
     )
     observation = cache.observation(NOW)
     assert observation.absent == tuple(
-        Missing(job, f"ml/{name}", reason, is_final=is_final)
+        Missing(job, f"ml/{name}", reason, is_final=is_final, has_succeeded=reason == "Succeeded")
         for job in ("worker", "eval")
         for name, reason, is_final in (
             ("w-2", "Running, but without an address yet", False),
             ("w-3", "Unknown", False),
             ("w-4", "Failed", True),
+            ("w-5", "Succeeded", True),
             ("w-6", "Failed", True),
             ("w-9", "Pending", False),
             ("w-10", "Pending (Unschedulable: 0/1 nodes are available)", False),

@@ -53,7 +53,7 @@ TEST_FOLDERS = {
     "spec": ("spec", "resolver", "launch", "kubernetes"),
     "sync": ("sync", "contract", "environment"),
     "tensorflow": ("tensorflow", "contract"),
-    "tpu": ("tpu", "contract", "sync", "tensorflow/test_tpu_with_tensorflow.py"),
+    "tpu": ("tpu", "contract", "sync", "tensorflow/test_tpu_page.py"),
 }
 """Subpackage: the folders and files with its tests, if it is not only the folder of the same name.
 

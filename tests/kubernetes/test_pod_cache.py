@@ -160,8 +160,6 @@ def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> N
         )
     )
     assert (observation.unready, names(cache)) == ((), [])
-    alone = listed_cache(pod("w-5", phase="Succeeded")).observation(NOW)
-    assert alone.absent == (Missing("worker", "ml/w-5", "Succeeded", is_final=True),)
 
 
 def test_a_change_of_the_reason_alone_is_reported() -> None:

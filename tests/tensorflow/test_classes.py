@@ -197,10 +197,11 @@ class TestUnion:
         released.set()
 
     def test_invalid_arguments_raise_the_same_types(self, ours: Any, theirs: Any) -> None:
+        own: Any = aioresolve.UnionClusterResolver
         for arguments in ((), ("text",)):
             with pytest.raises((TypeError, ValueError)) as expected:
                 theirs.UnionResolver(*arguments)
-            for union in (ours.UnionResolver, aioresolve.UnionClusterResolver):
+            for union in (ours.UnionResolver, own):
                 with pytest.raises(expected.type):
                     union(*arguments)
 
@@ -212,7 +213,8 @@ class TestUnion:
 
 class TestSimple:
     def test_invalid_spec_and_master_are_type_errors(self, tf: Any, ours: Any, theirs: Any) -> None:
-        kinds = ours.SimpleClusterResolver, theirs.SimpleClusterResolver, aioresolve.SimpleClusterResolver
+        own: Any = aioresolve.SimpleClusterResolver
+        kinds = ours.SimpleClusterResolver, theirs.SimpleClusterResolver, own
         for arguments in (("text",), ({"worker": ["a:1"]},), (None,), (tf.train.ClusterSpec({}), 3)):
             for kind in kinds:
                 with pytest.raises(TypeError):

@@ -51,7 +51,7 @@ async def test_user_can_access_only_its_namespaces() -> None:
         assert len((await fetch(server, NAMESPACE, headers=bearer("l"))).names) == 4
         assert (await fetch(server, headers=bearer("l"))).status == 403
         stranger = await fetch(server, f"{NAMESPACE}/train-0/status", "PATCH", headers=bearer("s"), body={})
-        server.allow["stranger"] = None
+        server.allow = {"stranger": None}
         assert (await fetch(server, headers=bearer("s"))).status == 200
     assert stranger.message == (
         'pods "train-0" is forbidden: User "stranger" cannot patch resource "pods/status" in API group "" '

@@ -48,6 +48,7 @@ def test_importing_aioresolve_loads_no_third_party_library() -> None:
     }
 
 
+@pytest.mark.slow
 def test_resolving_kubernetes_loads_no_kubernetes_client() -> None:
     assert not packages_loaded_by("import aioresolve.kubernetes") & {
         "kubernetes_asyncio",
@@ -60,6 +61,7 @@ def test_resolving_kubernetes_loads_no_kubernetes_client() -> None:
     }
 
 
+@pytest.mark.slow
 def test_resolving_tpu_workers_by_address_loads_no_client_library() -> None:
     script = "import asyncio; from aioresolve import TPUClusterResolver; "
     script += "asyncio.run(TPUClusterResolver('grpc://a').cluster_spec())"

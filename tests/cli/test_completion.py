@@ -199,6 +199,7 @@ def test_an_unsupported_shell_is_invalid_usage(capsys: pytest.CaptureFixture[str
     assert "csh" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @pytest.mark.usefixtures("pods")
 @pytest.mark.parametrize(

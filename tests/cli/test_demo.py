@@ -30,6 +30,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_demo_fits_on_two_screens(shown: str) -> None:
     assert len(shown.splitlines()) <= 66
     assert "\x1b" not in shown
@@ -56,6 +57,7 @@ def test_the_demo_probes_the_workers_of_two_slices(shown: str) -> None:
     assert f"trainer-1/worker-1 at {addresses[3]} has 3" in shown
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_titles_and_python_code_in_color(tmp_path: Path) -> None:
     with Terminal(("demo",), environment(tmp_path / "no-kubeconfig", TERM="xterm-256color")) as terminal:
         assert terminal.wait_for_exit() == 0
@@ -64,6 +66,7 @@ def test_a_terminal_shows_titles_and_python_code_in_color(tmp_path: Path) -> Non
     assert all(line in terminal.shown for line in demo_module.CODE.splitlines())
 
 
+@pytest.mark.slow
 def test_the_python_code_of_the_demo_runs(shown: str, tmp_path: Path) -> None:
     assert demo_module.CODE in shown
     pods = [pod(name, demo_module.NAMESPACE, labels=labels) for name, labels in demo_module.PODS.items()]

@@ -44,6 +44,7 @@ def rows(text: str) -> dict[str, str]:
     return {each[0]: each[1] for each in cells}
 
 
+@pytest.mark.slow
 def test_healthy_cluster_exits_with_0(run: Run, env: dict[str, str], here: tuple[str, ...]) -> None:
     done = run((*here, "--check-timeout", "20s"), env)
     assert (done.code, done.stderr) == (0, "")
@@ -75,6 +76,7 @@ def test_manifest_of_a_denial_can_be_copied(
     assert TOKEN not in table + done.stdout
 
 
+@pytest.mark.slow
 def test_json_has_an_object_for_each_check(run: Run, env: dict[str, str], here: tuple[str, ...]) -> None:
     document: dict[str, Any] = json.loads(run((*here, "-o", "json"), env).stdout)
     assert list(document) == ["checks"]
@@ -93,6 +95,7 @@ def test_without_a_source_this_machine_is_checked(run: Run, env: dict[str, str])
     assert "NO_GCE_CHECK=true" in done.stdout
 
 
+@pytest.mark.slow
 def test_terminal_shows_the_check_that_it_waits_for(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:

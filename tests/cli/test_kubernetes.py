@@ -317,6 +317,7 @@ def test_a_forbidden_request_prints_the_required_role(
     assert kinds == ["ClusterRole", "ClusterRoleBinding"]
 
 
+@pytest.mark.slow
 def test_a_retry_is_reported_once(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
     server.inject(Answer(503, headers={"Retry-After": "1"}))
     result = aioresolve(*TRAIN, "-o", "name")
@@ -368,6 +369,7 @@ def test_a_template_without_its_library_names_the_extra_to_install(
     assert "pip install 'aioresolve[cli]'" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_deadline_exits_with_3_and_names_the_server(
     aioresolve: Command, server: ThreadedKubernetesServer
 ) -> None:

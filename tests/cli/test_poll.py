@@ -93,6 +93,7 @@ def test_a_round_prints_a_table_in_the_order_of_the_targets(
     assert [line.split()[0] for line in without_header] == ["east", "west", "fixed"]
 
 
+@pytest.mark.slow
 def test_a_round_in_which_only_deadlines_passed_exits_with_3(
     run: Run, fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer, west: ThreadedKubernetesServer
 ) -> None:
@@ -164,6 +165,7 @@ def test_targets_that_respond_but_are_sick_are_shown_sick(
 # Continuous polling
 
 
+@pytest.mark.slow
 def test_a_failing_target_keeps_its_state_with_stale_since(
     fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_failing_target_keeps_its_state_with_stale_since(
         assert next_status("west", is_failing=False)["stale_since"] is None
 
 
+@pytest.mark.slow
 def test_watching_prints_each_change_and_nothing_else(
     fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer
 ) -> None:
@@ -199,6 +202,7 @@ def test_watching_prints_each_change_and_nothing_else(
         )
 
 
+@pytest.mark.slow
 def test_a_signal_closes_all_connections(
     fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer, west: ThreadedKubernetesServer
 ) -> None:
@@ -215,6 +219,7 @@ def test_a_signal_closes_all_connections(
 # On a terminal
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_all_targets_in_place(
     fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
 ) -> None:
@@ -385,6 +390,7 @@ def test_a_narrow_terminal_shows_the_errors() -> None:
     assert fit_columns(table, 1).columns == ["TARGET", "STATUS", "REASON"]
 
 
+@pytest.mark.slow
 def test_the_reason_of_an_error_comes_before_its_place(
     run: Run, fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
 ) -> None:

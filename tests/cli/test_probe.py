@@ -100,6 +100,7 @@ def test_a_failing_worker_has_a_row_with_the_reason_and_the_exit_code_is_1(
     assert error["message"].endswith("as --libtpu-port (of `aioresolve probe`).")
 
 
+@pytest.mark.slow
 def test_the_first_response_is_printed_first(workers: list[str], slow: str, env: dict[str, str]) -> None:
     with subprocess.Popen(
         [*COMMAND, "probe", slow, workers[0]], env=env, stdout=subprocess.PIPE, text=True
@@ -133,6 +134,7 @@ def test_all_workers_have_a_total_deadline(silent: str, capsys: pytest.CaptureFi
     assert second["message"].endswith("Raise --timeout or --max-concurrency.")
 
 
+@pytest.mark.slow
 def test_tls_is_used_with_the_option(capsys: pytest.CaptureFixture[str]) -> None:
     with tpu_worker_process(devices=4, tls=True) as (address,):
         assert main(["probe", "-o", "json", address]) == 1
@@ -144,6 +146,7 @@ def test_tls_is_used_with_the_option(capsys: pytest.CaptureFixture[str]) -> None
         assert json.loads(capsys.readouterr().out)["error"]["code"] == "tls"
 
 
+@pytest.mark.slow
 async def test_a_certificate_authority_in_the_variable_of_grpc_is_trusted(
     env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -167,6 +170,7 @@ def test_an_invalid_host_is_invalid_usage(host: str, capsys: pytest.CaptureFixtu
 # Streams
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_progress_bar(workers: list[str], slow: str, env: dict[str, str]) -> None:
     code, sent = run_on_terminal(("probe", workers[0], slow), env)
     assert code == 0
@@ -178,6 +182,7 @@ def test_a_terminal_shows_a_progress_bar(workers: list[str], slow: str, env: dic
     assert shown.splitlines()[-1].startswith(slow) or f"\x1b[2K{slow}" in shown
 
 
+@pytest.mark.slow
 def test_an_interrupt_exits_with_130_and_keeps_the_rows_so_far(
     workers: list[str], silent: str, env: dict[str, str]
 ) -> None:
@@ -215,6 +220,7 @@ def test_rows_are_aligned_although_they_are_printed_one_by_one() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_document_has_all_values_of_a_row() -> None:
     probe = WorkerProbe("a:1", "libtpu", (), cores=8, chips=4, latency=0.25)
     assert probe_document(probe) == {

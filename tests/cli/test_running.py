@@ -138,6 +138,7 @@ def test_a_second_sigterm_kills_a_command_that_does_not_exit() -> None:
         assert process.wait(TIMEOUT) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_an_ignored_sigterm_remains_ignored(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     script = f"trap '' TERM; exec {COMMAND[0]} -m aioresolve {' '.join(TRAIN)}"
     with subprocess.Popen(["sh", "-c", script], env=env, stdout=subprocess.PIPE, text=True) as process:
@@ -204,6 +205,7 @@ def test_a_pipe_without_a_reader_ends_the_command() -> None:
     assert ended.value.code == 141
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_full_disk_is_an_error(env: dict[str, str]) -> None:
     assert write_errors(os.open("/dev/full", os.O_WRONLY), "text") == [

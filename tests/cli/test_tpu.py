@@ -266,6 +266,7 @@ def test_probing_adds_the_devices_of_each_worker(
     assert [row[8] for row in rows] == ["TPU:4"] * 4
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_the_probe_has_its_error_and_the_exit_code_is_1(
     run: Run, google: ThreadedGoogleServer, google_env: dict[str, str], workers: list[str]
 ) -> None:
@@ -311,6 +312,7 @@ def test_the_log_of_a_success_and_of_an_error_contains_no_secret(
     assert not [secret for secret in secrets if secret in found.stderr + denied.stderr]
 
 
+@pytest.mark.slow
 def test_worker_addresses_import_neither_http_nor_grpc(tmp_path: Path) -> None:
     loaded = loaded_packages(("tpu", "grpc://10.0.0.1", "-o", "name"), environment(tmp_path / "none"))
     assert loaded & {"aiohttp", "grpc", "rich", "trustme", "yaml"} == set()

@@ -60,6 +60,7 @@ def test_a_complete_cluster_is_printed_as_by_kubernetes(run: Run, env: dict[str,
     assert (complete.code, complete.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_it_exits_when_the_last_pod_is_ready(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     server.add(trainer(3, **PENDING))
     with Running((*TRAIN, "-o", "name"), env) as wait:
@@ -77,6 +78,7 @@ def test_it_exits_when_the_last_pod_is_ready(env: dict[str, str], server: Thread
     server.until(lambda: server.connections == 0)
 
 
+@pytest.mark.slow
 def test_numbers_can_be_required_by_job(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     both = (*TRAIN, "-l", "ps=app=ps", "--jobs", "worker=3", "--jobs", "ps=2", "--allow-unready")
     with Running((*both, "-o", "tf-config"), env) as wait:
@@ -87,6 +89,7 @@ def test_numbers_can_be_required_by_job(env: dict[str, str], server: ThreadedKub
     assert json.loads(ended.stdout)["cluster"]["ps"] == ["[fd00::7]:8470", "[fd00::8]:8470"]
 
 
+@pytest.mark.slow
 def test_tasks_can_be_required_to_accept_connections(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -107,6 +110,7 @@ def test_tasks_can_be_required_to_accept_connections(
 # Incomplete
 
 
+@pytest.mark.slow
 def test_the_deadline_reports_missing_tasks_and_reasons(
     run: Run, env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -124,6 +128,7 @@ def test_the_deadline_reports_missing_tasks_and_reasons(
     assert "7 restarts" in reasons["ml/train-4"]
 
 
+@pytest.mark.slow
 def test_without_a_number_all_pods_of_the_controller_are_waited_for(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -150,6 +155,7 @@ def test_a_cluster_that_cannot_become_complete_ends_it_at_once(
     assert "ml/train-3   Failed" in failed.stderr
 
 
+@pytest.mark.slow
 def test_an_outage_does_not_end_it(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running((*TRAIN, "--count", "4"), env) as wait:
         wait.stderr_line("3 of 4")
@@ -186,6 +192,7 @@ def test_invalid_conditions_are_invalid_usage(
 # On a terminal
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_missing_tasks_and_at_the_end_only_the_cluster(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -204,6 +211,7 @@ def test_a_terminal_shows_missing_tasks_and_at_the_end_only_the_cluster(
     assert [line.split()[0] for line in shown if line] == ["JOB", *["worker"] * 4]
 
 
+@pytest.mark.slow
 def test_a_signal_leaves_nothing_on_the_terminal(env: dict[str, str]) -> None:
     with Terminal((*TRAIN, "--count", "4"), env) as terminal:
         terminal.wait_for_text("WANTED")
@@ -213,6 +221,7 @@ def test_a_signal_leaves_nothing_on_the_terminal(env: dict[str, str]) -> None:
     assert sent.rindex(SHOW_CURSOR) > sent.rindex(HIDE_CURSOR)
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_shows_lines(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Terminal((*TRAIN, "--count", "4"), env | {"TERM": "dumb"}) as terminal:
         terminal.wait_for_text("waiting: job 'worker': 3 tasks, 3 of 4 tasks in total")
@@ -224,6 +233,7 @@ def test_a_dumb_terminal_shows_lines(env: dict[str, str], server: ThreadedKubern
 # TPUs
 
 
+@pytest.mark.slow
 def test_a_tpu_is_printed_once_it_is_ready_and_a_preempted_one_ends_the_wait(
     run: Run, tmp_path: Path
 ) -> None:

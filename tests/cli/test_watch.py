@@ -47,6 +47,7 @@ def trainer(number: int, **fields: Any) -> dict[str, Any]:
 # Rows
 
 
+@pytest.mark.slow
 def test_the_members_are_printed_first_and_then_each_change(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -67,6 +68,7 @@ def test_the_members_are_printed_first_and_then_each_change(
         ]
 
 
+@pytest.mark.slow
 def test_an_empty_cluster_is_reported_and_watched_also_with_the_option_w(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -112,6 +114,7 @@ def apply_change(members: dict[str, Any], document: dict[str, Any]) -> dict[str,
     return members
 
 
+@pytest.mark.slow
 def test_yaml_is_a_stream_of_documents(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running((*TRAIN, "-o", "yaml"), env) as watch:
         assert watch.line() == "---"
@@ -125,6 +128,7 @@ def test_yaml_is_a_stream_of_documents(env: dict[str, str], server: ThreadedKube
         assert watch.line() == "---"
 
 
+@pytest.mark.slow
 def test_tf_config_is_printed_for_each_change_of_the_spec(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -141,6 +145,7 @@ def test_tf_config_is_printed_for_each_change_of_the_spec(
 # Errors of the source
 
 
+@pytest.mark.slow
 def test_an_outage_is_reported_and_no_change_is_lost(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -159,6 +164,7 @@ def test_an_outage_is_reported_and_no_change_is_lost(
             message = watch.stderr_line()
 
 
+@pytest.mark.slow
 def test_stderr_is_a_manifest_if_the_user_may_list_but_not_watch(
     run: Run, env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -194,6 +200,7 @@ def test_what_has_no_changes_is_invalid_usage(
 # Exiting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_closes_the_connections(
     env: dict[str, str], server: ThreadedKubernetesServer, number: int, code: int
@@ -205,6 +212,7 @@ def test_a_signal_closes_the_connections(
     server.until(lambda: server.connections == 0)
 
 
+@pytest.mark.slow
 def test_a_reader_that_closes_stdout_ends_it_without_a_change(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -223,6 +231,7 @@ def crowded(server: ThreadedKubernetesServer) -> ThreadedKubernetesServer:
     return server
 
 
+@pytest.mark.slow
 def test_a_reader_that_does_not_read_does_not_delay_the_exit(
     env: dict[str, str], crowded: ThreadedKubernetesServer
 ) -> None:
@@ -235,6 +244,7 @@ def test_a_reader_that_does_not_read_does_not_delay_the_exit(
         crowded.until(lambda: crowded.connections == 0)
 
 
+@pytest.mark.slow
 def test_a_slow_reader_skips_intermediate_states(
     env: dict[str, str], crowded: ThreadedKubernetesServer
 ) -> None:
@@ -257,6 +267,7 @@ def test_a_slow_reader_skips_intermediate_states(
 # On a terminal
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_cluster_in_place(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Terminal(TRAIN, env) as terminal:
         shown = terminal.wait_for_text("3 tasks")
@@ -277,6 +288,7 @@ def test_a_terminal_shows_the_cluster_in_place(env: dict[str, str], server: Thre
         assert not any("Pending" in line for line in shown)
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_age_of_the_state_and_the_error(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -290,6 +302,7 @@ def test_a_terminal_shows_the_age_of_the_state_and_the_error(
         terminal.wait_until(lambda shown: not any("not up to date" in line for line in shown))
 
 
+@pytest.mark.slow
 def test_a_signal_keeps_the_last_table_and_shows_the_cursor_again(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -308,6 +321,7 @@ def test_a_signal_keeps_the_last_table_and_shows_the_cursor_again(
 # TPUs
 
 
+@pytest.mark.slow
 def test_tpus_are_polled(tmp_path: Path) -> None:
     nodes = [tpu_node(f"slice-{n}", ips=[f"10.130.{n}.2", f"10.130.{n}.3"]) for n in range(2)]
     watched = ("watch", "tpu", "slice-0", "slice-1", "--interval", "50ms")

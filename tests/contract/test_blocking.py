@@ -32,6 +32,7 @@ def test_results_are_those_of_the_async_resolver(source: Source) -> None:
         assert source.secret is None or source.secret not in repr(facade)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 def test_forked_child_has_the_same_cluster(remote: Source) -> None:
     script = f"""{remote.script}

@@ -701,6 +701,7 @@ def test_packages_that_no_target_needs_are_not_imported() -> None:
     assert not loaded & {"aioresolve.kubernetes", "aioresolve.tpu", "aiohttp", "grpc", "google"}
 
 
+@pytest.mark.slow
 def test_lines_are_the_same_without_libyaml() -> None:
     texts = [text for text, _ in WRONG if "\ud800" not in text]
     script = f"""

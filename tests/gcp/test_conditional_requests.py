@@ -112,6 +112,7 @@ async def test_a_request_with_the_known_tag_waits_for_another() -> None:
     assert query == {"recursive": "true", "wait_for_change": "true", "last_etag": first, "timeout_sec": "60"}
 
 
+@pytest.mark.slow
 async def test_a_server_that_exceeds_the_long_poll_timeout_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -209,6 +209,7 @@ async def test_the_environment_says_how_long_an_attempt_may_take(monkeypatch: py
         assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 async def test_requests_to_a_configured_server_are_repeated_until_the_deadline() -> None:
     async with serving() as (server, machine):

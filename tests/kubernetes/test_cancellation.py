@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .loopback import Loopback
 
-pytestmark = pytest.mark.usefixtures("quick_retries", "imported_clients")
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 NAMES = ["train-0", "train-1", "train-2"]
 
@@ -147,6 +147,8 @@ SCENARIOS: dict[str, Callable[[Loopback], Scenario]] = {
     "certificate": Certificate,
     "plugin": Plugin,
     "async with": lambda loopback: InsideWith(loopback, loopback.resolver()),
+}
+CLIENT_SCENARIOS: dict[str, Callable[[Loopback], Scenario]] = {
     "async client": lambda loopback: AsyncClient(loopback, loopback.resolver()),
     "sync client": SyncClient,
 }
@@ -164,7 +166,7 @@ def scenario(
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     loopback.train(*NAMES)
-    made = SCENARIOS[request.param](loopback)
+    made = {**SCENARIOS, **CLIENT_SCENARIOS}[request.param](loopback)
     logger = logging.getLogger("asyncio")
     logger.addFilter(_is_not_about_a_handshake)
     yield made
@@ -184,6 +186,18 @@ def _is_not_about_a_handshake(record: logging.LogRecord) -> bool:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, indirect=True)
 async def test_call_can_be_cancelled_at_any_await_and_again_while_it_cleans_up(scenario: Scenario) -> None:
+    await assert_it_can_be_cancelled_at_any_await(scenario)
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("imported_clients")
+@pytest.mark.parametrize("scenario", CLIENT_SCENARIOS, indirect=True)
+async def test_call_with_another_client_can_be_cancelled_at_any_await(scenario: Scenario) -> None:
+    await assert_it_can_be_cancelled_at_any_await(scenario)
+
+
+async def assert_it_can_be_cancelled_at_any_await(scenario: Scenario) -> None:
+    """Cancel a call at each of its steps, twice and once, and look for what it has left behind."""
     expected = [scenario.loopback.address(name) for name in NAMES]
     tasks = asyncio.all_tasks()
     step, reached, spec = 0, True, None

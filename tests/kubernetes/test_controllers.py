@@ -456,6 +456,7 @@ def sizes_read(loopback: Loopback) -> list[RequestRecord]:
     return [request for request in loopback.requests if not request.verb]
 
 
+@pytest.mark.slow
 async def test_wait_without_a_number_waits_for_all_pods_that_the_controller_wants(
     loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -574,6 +575,7 @@ async def test_controllers_are_read_only_by_wait_without_a_number(loopback: Loop
     assert all(request.verb for request in loopback.requests)
 
 
+@pytest.mark.slow
 async def test_pods_do_not_count_while_their_controller_cannot_be_read(loopback: Loopback) -> None:
     loopback.server.add_controllers(stateful_set(1))
     refusal = Answer(429, headers={"Retry-After": "60"})

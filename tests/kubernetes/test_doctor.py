@@ -456,6 +456,7 @@ async def test_server_without_access_reviews_is_sent_small_requests(loopback: Lo
     assert {**nothing, "watch": "true", "timeoutSeconds": "1"} in queries
 
 
+@pytest.mark.slow
 async def test_review_that_denies_a_permitted_request_is_believed(loopback: Loopback) -> None:
     body = json.dumps({"status": {"allowed": False}}).encode()
     loopback.server.inject(Answer(201, body), match=lambda request: request.method == "POST", times=None)

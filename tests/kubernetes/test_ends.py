@@ -208,6 +208,7 @@ async def test_failed_job_ends_the_wait_with_its_reason_and_the_exit_codes_of_it
         assert "ml/train-0-again: Failed (Error: exit code 7)" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, None])
 async def test_job_that_fails_while_it_is_waited_for_ends_the_wait(
     loopback: Loopback, count: int | None

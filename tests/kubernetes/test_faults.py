@@ -339,6 +339,7 @@ async def test_permanent_410_is_an_error_after_a_few_restarts(loopback: Loopback
     assert num_attempts(loopback, kind) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["first page"], indirect=True)
 async def test_deadline_after_an_expired_list_names_what_expired(loopback: Loopback, kind: str) -> None:
     loopback.server.inject(Answer(410))
@@ -349,6 +350,7 @@ async def test_deadline_after_an_expired_list_names_what_expired(loopback: Loopb
     assert error.__cause__.status == 410
 
 
+@pytest.mark.slow
 async def test_retry_waits_for_retry_after(loopback: Loopback) -> None:
     loopback.train(*NAMES)
     injected = time.monotonic()

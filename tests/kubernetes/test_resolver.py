@@ -845,6 +845,7 @@ async def test_a_call_from_another_loop_uses_its_own_connections(loopback: Loopb
 
 
 class TestDeadline:
+    @pytest.mark.slow
     async def test_a_call_to_a_server_that_never_responds_ends_at_its_deadline(
         self, loopback: Loopback
     ) -> None:
@@ -862,6 +863,7 @@ class TestDeadline:
                 await call(timeout=0.05)
         assert resolver.timeout == 0.5
 
+    @pytest.mark.slow
     async def test_the_error_lists_completed_and_incomplete_requests(self, loopback: Loopback) -> None:
         loopback.server.inject(
             Hang(), match=lambda request: request.query["labelSelector"] == "app=slow", times=None

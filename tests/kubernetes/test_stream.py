@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from aioresolve.kubernetes.api.client import Transport
     from aioresolve.testing import Fault
 
-pytestmark = pytest.mark.usefixtures("imported_clients")
-
 PODS = "/api/v1/pods"
 JSON = "application/json"
 NEW_ONLY = {"watch": "true", "sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}
@@ -302,6 +300,8 @@ async def client_to(loopback: Loopback, **fields: Any) -> AsyncIterator[Transpor
         await transport.aclose()
 
 
+@pytest.mark.real
+@pytest.mark.usefixtures("imported_clients")
 async def test_async_client_can_stream(loopback: Loopback) -> None:
     async with client_to(loopback) as transport:
         assert transport.can_stream
@@ -314,6 +314,8 @@ async def test_async_client_can_stream(loopback: Loopback) -> None:
         assert (await transport.get(PODS, {}, JSON)).status == 200
 
 
+@pytest.mark.real
+@pytest.mark.usefixtures("imported_clients")
 async def test_synchronous_client_cannot_stream(loopback: Loopback) -> None:
     with sync_client(loopback) as client:
         assert not client_transport(client).can_stream

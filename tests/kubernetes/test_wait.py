@@ -107,6 +107,7 @@ async def test_without_a_count_every_matching_pod_must_be_a_member(loopback: Loo
     assert (await task).spec.num_tasks("worker") == 2
 
 
+@pytest.mark.slow
 async def test_the_deadline_error_has_the_reason_of_each_pod(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.add(unschedulable("train-1"))
@@ -143,6 +144,7 @@ async def test_the_wait_continues_until_a_controller_replaces_a_failed_pod(loopb
     assert (await task).spec.num_tasks("worker") == 2
 
 
+@pytest.mark.slow
 async def test_the_deadline_error_names_an_api_server_that_was_never_reached(loopback: Loopback) -> None:
     with (
         loopback.server.down(),

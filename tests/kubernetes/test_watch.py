@@ -254,6 +254,7 @@ async def test_a_rejected_token_is_reported_until_it_is_replaced(loopback: Loopb
                     break
 
 
+@pytest.mark.slow
 async def test_the_retry_after_of_a_429_is_respected(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(with_policy(loopback.resolver()).watch()) as states:
@@ -267,6 +268,7 @@ async def test_the_retry_after_of_a_429_is_respected(loopback: Loopback) -> None
     assert retried_at - rejected_at >= 1.0
 
 
+@pytest.mark.slow
 async def test_a_list_in_place_of_a_rejected_watch_respects_its_retry_after(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.inject(Answer(429, headers={"Retry-After": "1"}))
@@ -404,6 +406,7 @@ async def test_a_watch_requests_bookmarks_and_a_timeout(loopback: Loopback) -> N
     assert 300 <= int(query["timeoutSeconds"]) <= 600
 
 
+@pytest.mark.slow
 async def test_a_watch_that_the_server_ends_in_time_is_resumed_immediately(loopback: Loopback) -> None:
     loopback.train("train-0")
     policy = WatchPolicy(
@@ -553,6 +556,7 @@ async def test_changes_that_arrive_with_the_end_of_the_initial_events_count(loop
     assert set(resume_versions(loopback)) == {str(version)}
 
 
+@pytest.mark.slow
 async def test_a_slow_plugin_is_not_taken_for_a_silent_server(loopback: Loopback, tmp_path: Path) -> None:
     loopback.train("train-0")
     plugin = write_plugin(tmp_path, f"time.sleep(1.5); credential({{'token': {TOKEN!r}}})")

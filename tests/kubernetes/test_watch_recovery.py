@@ -244,6 +244,7 @@ def test_too_many_open_files_is_reported_as_such() -> None:
 IN_DOUBT = WatchPolicy(backoff=WAITS, max_gap=2.0, max_initial_silence=0.1)
 
 
+@pytest.mark.slow
 async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: Loopback) -> None:
     loopback.train("train-0")
     resolver = loopback.resolver(JOBS)
@@ -263,6 +264,7 @@ async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: L
     assert timedelta(0) <= observation.stale_since - ended_at < timedelta(seconds=1.5)
 
 
+@pytest.mark.slow
 async def test_watches_that_open_and_remain_silent_are_reported_each_time(
     loopback: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +283,7 @@ async def test_watches_that_open_and_remain_silent_are_reported_each_time(
     assert list_count(loopback) >= 3
 
 
+@pytest.mark.slow
 async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback: Loopback) -> None:
     versions: list[bytes] = []
 

@@ -45,6 +45,7 @@ async def test_connection_over_which_a_worker_rejected_a_call_is_kept() -> None:
     assert first == second
 
 
+@pytest.mark.slow
 async def test_connection_over_which_a_worker_did_not_respond_is_not_kept() -> None:
     async with TPUWorker(faults=[Delay(1.0)]) as worker, ProbeChannels() as channels:
         await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
@@ -102,6 +103,7 @@ def incarnations(probe: WorkerProbe) -> set[int | None]:
     return {device.incarnation for device in probe.devices}
 
 
+@pytest.mark.slow
 def test_channels_can_be_used_in_one_loop_after_another() -> None:
     channels = ProbeChannels()
 

@@ -157,6 +157,7 @@ def run_in_a_loop(polled: set[int], function: Callable[[], Awaitable[Any]], resu
         runner.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_grpc_polls_one_of_several_loops_that_probe_concurrently() -> None:
     with tpu_worker_process(ports=16) as addresses:

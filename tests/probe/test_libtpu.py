@@ -102,6 +102,7 @@ async def test_if_all_ports_refuse_the_error_names_the_first(
     assert caught.value.code == "refused"
 
 
+@pytest.mark.slow
 async def test_process_that_accepts_and_does_not_respond_is_an_error(closed_address: str) -> None:
     async with libtpu() as worker, TPUWorker(services=["libtpu"], chips=1, faults=[Hang()]) as hanging:
         ports = [worker.port, hanging.port]

@@ -104,6 +104,7 @@ async def test_stream_yields_results_in_the_order_of_the_responses() -> None:
         assert [probe.address async for probe in probes] == [quick.address, slow.address]
 
 
+@pytest.mark.slow
 async def test_leaving_a_stream_cancels_the_other_probes(
     hundred: list[str], slow: dict[str, list[str]]
 ) -> None:
@@ -163,6 +164,7 @@ MISBEHAVING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 async def test_misbehaving_worker_does_not_affect_others(closed_address: str) -> None:
     workers = {what: TPUWorker(**options) for what, options in MISBEHAVING.items()}
     good = [TPUWorker(), TPUWorker()]
@@ -200,6 +202,7 @@ async def test_server_that_does_not_speak_grpc_is_malformed() -> None:
     assert "does not speak gRPC" in str(probe.error)
 
 
+@pytest.mark.slow
 async def test_error_of_a_worker_that_is_late_on_a_busy_machine_is_not_lost() -> None:
     async with TPUWorker(faults=[Hang()]) as worker:
         # When the loop runs again, more time has passed than 1 / 0.95 of the deadline of the worker.
@@ -208,6 +211,7 @@ async def test_error_of_a_worker_that_is_late_on_a_busy_machine_is_not_lost() ->
             await probe_worker(worker.address, timeout=1.0)
 
 
+@pytest.mark.slow
 async def test_results_after_the_total_deadline_show_which_probes_had_started() -> None:
     worker = TPUWorker(faults=[Hang()], ports=5)
     async with worker:

@@ -118,6 +118,7 @@ async def test_copy_of_an_async_resolver_is_unopened_and_equal(name: str) -> Non
             assert described(each) == described(resolver)
 
 
+@pytest.mark.slow
 def test_resolvers_reach_a_spawned_process() -> None:
     resolvers = [new(sync, name) for name in RESOLVED]
     expected = [resolved(resolver) for resolver in resolvers]

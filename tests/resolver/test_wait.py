@@ -605,6 +605,7 @@ async def test_tasks_that_accept_tcp_are_reachable() -> None:
     assert len(state.members) == 2
 
 
+@pytest.mark.slow
 async def test_task_with_a_closed_port_is_named_with_the_reason() -> None:
     with ports(2) as (one, closed):
         one.listen()
@@ -684,6 +685,7 @@ async def test_change_at_the_moment_of_the_proof_is_noticed(monkeypatch: pytest.
         await source.wait(reachable="tcp", timeout=PATIENCE)
 
 
+@pytest.mark.slow
 async def test_workers_that_respond_to_a_probe_are_reachable() -> None:
     async with TPUWorker() as worker, TPUWorker(services=[]) as other:
         state = ClusterState.from_spec(ClusterSpec({"worker": [worker.address]}))

@@ -79,6 +79,7 @@ def test_each_target_is_resolved_once() -> None:
     assert [resolver.history for resolver in resolvers.values()] == [["entered", "left"]] * 5
 
 
+@pytest.mark.slow
 def test_error_of_a_target_is_in_its_reading() -> None:
     facades = {
         name: sync.ClusterResolver(Scripted(fetch)) for name, fetch in {"bad": fail, "stuck": hang}.items()

@@ -201,6 +201,7 @@ def test_override_of_a_user_is_called_with_the_context_variables_of_the_caller()
 # Connections
 
 
+@pytest.mark.slow
 def test_200_threads_share_one_loop_thread_and_leave_nothing_behind(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:

@@ -306,6 +306,7 @@ def test_every_public_name_can_be_loaded() -> None:
         _ = aioresolve.testing.nothing
 
 
+@pytest.mark.slow
 def test_imports_are_light() -> None:
     code = """
 import sys, aioresolve.testing

@@ -132,6 +132,7 @@ async def test_bookmarks_are_sent_periodically() -> None:
         assert await watch.events(2) == [("BOOKMARK", "", "1")] * 2
 
 
+@pytest.mark.slow
 async def test_watch_ends_at_its_timeout_with_a_last_bookmark() -> None:
     async with KubernetesServer() as server:
         async with open_watch(server, NEW_ONLY, timeoutSeconds="1", allowWatchBookmarks="true") as watch:

@@ -52,6 +52,7 @@ async def test_creating_to_ready(google: GoogleServer) -> None:
     assert requests(google) >= 4
 
 
+@pytest.mark.slow
 async def test_wait_continues_while_the_metadata_server_does_not_respond(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
     google.inject(Hang(), match=lambda request: request.service == "metadata", times=3)
@@ -157,6 +158,7 @@ async def test_all_tpus_have_to_be_ready_at_the_same_time(google: GoogleServer) 
     assert requests(google) >= 12
 
 
+@pytest.mark.slow
 async def test_reachable_probe_requires_a_response_of_each_worker(google: GoogleServer) -> None:
     async with TPUWorker() as worker:
         google.add(tpu_node("my-tpu", ips=["127.0.0.1"], port=worker.port))

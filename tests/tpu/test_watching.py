@@ -203,6 +203,7 @@ async def test_a_recreated_tpu_with_the_same_address_is_a_new_member(google: Goo
     assert [member.endpoint.uid for member in after.diff(before).joined] == ["2/0"]
 
 
+@pytest.mark.slow
 async def test_an_outage_is_reported_and_the_watch_continues(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
     source = resolver("my-tpu", timeout=1.0)

@@ -30,6 +30,7 @@ SERVER = "https://10.0.0.1:6443"
 AT_SERVER = {"server.address": "10.0.0.1", "server.port": 6443}
 
 
+@pytest.mark.slow
 async def test_requests_and_retries_are_counted_by_outcome(recording: Recording, loopback: Loopback) -> None:
     loopback.server.inject(Answer(429))
     loopback.server.inject(Answer(503), times=2)
@@ -55,6 +56,7 @@ async def test_requests_and_retries_are_counted_by_outcome(recording: Recording,
     assert sorted_points(recording.points("http.client.request.duration")) == sorted_points(durations)
 
 
+@pytest.mark.slow
 async def test_request_duration_is_in_seconds(recording: Recording, loopback: Loopback) -> None:
     loopback.server.inject(Hang())
     with pytest.raises(DeadlineExceededError):

@@ -117,6 +117,7 @@ async def test_each_attempt_is_a_span_with_its_number(recording: Recording, loop
     assert recording.spans[0].status.description is None
 
 
+@pytest.mark.slow
 async def test_request_cancelled_by_the_deadline_is_an_error(
     recording: Recording, loopback: Loopback
 ) -> None:

@@ -34,7 +34,6 @@ KUBECTL = shutil.which("kubectl")
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 MEMBERS = [state for state in STATES if state.is_member]
-(DONE,) = [state for state in STATES if state.name == "done"]
 FAULTS = [state for state in STATES if not state.is_member and not state.deleted]
 
 
@@ -97,11 +96,7 @@ async def test_every_running_pod_with_an_address_is_a_member(server: ApiServer, 
     await create_states(server)
     one = resolver(server, tmp_path, "state", not_running="skip")
     spec, found = await one.cluster_spec(), await one.cluster_state()
-    # A task that has succeeded keeps its index.
-    done = sorted(state.name for state in [*MEMBERS, DONE]).index(DONE.name)
-    expected: list[str | None] = [*addresses(MEMBERS)]
-    expected.insert(done, None)
-    assert spec.job_tasks("worker") == expected
+    assert spec.job_tasks("worker") == addresses(MEMBERS)
     assert found.spec == spec
     assert [each.name for each in found.endpoints["worker"]] == sorted(state.name for state in MEMBERS)
     members = resolver(server, tmp_path, "member=true")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import aioresolve
@@ -120,9 +120,12 @@ OUTER = ("Slurm", "Slurm, mpirun on the first node", "SageMaker", "TF_CONFIG")
 def test_processes_of_a_launcher_have_one_cluster_and_different_ranks_or_an_error(
     outer: str, launcher: str, data: st.DataObject
 ) -> None:
+    assume(launcher in MPI or not outer.endswith("first node"))  # whose daemons start MPI programs
     number = data.draw(st.integers(1, 3), "hosts")
     filled = st.integers(1, 3).map(lambda per_host: [node for node in range(number) for _ in range(per_host)])
     nodes = data.draw(filled | st.lists(st.integers(0, number - 1), min_size=1, max_size=6), "nodes by rank")
+    if outer == "SageMaker" and launcher in MPI:
+        nodes = sorted(nodes)  # its mpirun fills the hosts in their order, and no variable names the host
     hosts = [f"algo-{node + 1}" for node in range(number)]
     processes = world(launcher, nodes)
     results = [
@@ -140,7 +143,7 @@ def test_processes_of_a_launcher_have_one_cluster_and_different_ranks_or_an_erro
         len(set(nodes)) == number and nodes == sorted(nodes) and len(set(map(nodes.count, nodes))) == 1
     )
     is_known = is_filled and (outer != "TF_CONFIG" or len(nodes) == number)
-    if is_known and not (outer.endswith("first node") and launcher not in MPI and number > 1):
+    if is_known:
         assert len(known) == len(nodes)
 
 

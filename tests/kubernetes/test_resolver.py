@@ -256,9 +256,12 @@ class TestRequests:
         assert loopback.requests[0].query["labelSelector"] == selector
 
     async def test_the_error_for_an_invalid_selector_quotes_the_server(self, loopback: Loopback) -> None:
-        error = await refused(loopback.resolver({"worker": "app in"}))
-        assert "Correct the selector 'app in'" in str(error)
-        assert f"https://127.0.0.1:{loopback.server.port}" in str(error)
+        resolver = loopback.resolver({"worker": "app in"})
+        for call in (resolver.cluster_spec, resolver.cluster_state):
+            with pytest.raises(ConfigurationError) as caught:  # of whichever request ends first
+                await call()
+            assert "Correct the selector 'app in'" in str(caught.value)
+            assert f"https://127.0.0.1:{loopback.server.port}" in str(caught.value)
         assert set(kinds(loopback).values()) == {1}  # it is final
 
     async def test_the_default_jobs_are_those_of_tensorflow(self, loopback: Loopback) -> None:

@@ -69,12 +69,10 @@ SLOW_PATHS = (
     "test_snippets.py",
     # They check many generated examples, or thousands of pods or polls.
     "core/test_request_rates.py",
-    "fleet/test_long.py",
     "kubernetes/test_fault_schedules.py",
     "kubernetes/test_memory.py",
     "kubernetes/test_watch_convergence.py",
     "resolver/test_staleness.py",
-    "tpu/test_leaks.py",
 )
 """Files and folders whose tests are all slow."""
 

@@ -67,6 +67,7 @@ def command_line(**variables: str) -> list[str]:
 
 
 class TestManifests:
+    @pytest.mark.real
     def test_kubernetes_knows_each_field(self) -> None:
         assert [unknown_fields(each, f"V1{each['kind']}") for each in OBJECTS] == [[]] * len(OBJECTS)
 

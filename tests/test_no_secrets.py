@@ -1,7 +1,7 @@
 """Our messages, log records, spans and reprs contain no credential, however a call with it fails.
 
-Each test uses one marked secret as a credential. It is searched for in the error of the call, its causes and
-contexts, their attributes and reprs, the log, the spans and the command line.
+Each test uses one marked secret as a credential. It is searched for in the errors of the calls, their causes
+and contexts, their attributes and reprs, the log, the spans, the checks of `doctor` and the command line.
 """
 
 from __future__ import annotations
@@ -19,14 +19,10 @@ import pytest
 import trustme
 
 import aioresolve
-from aioresolve.cli.output.check_tables import checks_document
+from aioresolve import KubernetesClusterResolver, TPUClusterResolver
 from aioresolve.errors import ResolveError
-from aioresolve.gcp.client import GoogleSession
-from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.testing.certificates import CertificateAuthority
-from aioresolve.testing.google.tokens import service_account_key
+from aioresolve.testing import KubernetesServer
 from tests.core.telemetry.recording import record_telemetry
-from tests.gcp.loopback import NO_RETRIES, get_my_tpu
 from tests.kubernetes.kubeconfigs import (
     base64_of,
     client_pair,
@@ -38,11 +34,9 @@ from tests.kubernetes.kubeconfigs import (
     write_plugin,
 )
 from tests.kubernetes.loopback import attributes_of, error_chain
-from tests.kubernetes.peers import peer, read_head, responder
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -51,6 +45,8 @@ SECRET = "hunter22+Zebra/7-Quux"
 
 REFUSED = "127.0.0.1:9"
 """An address where nothing listens."""
+
+PROXY = f"http://ada:{quote(SECRET, safe='')}@{REFUSED}"
 
 
 def forms(secret: str) -> set[str]:
@@ -69,6 +65,7 @@ def reported(
     """Search the errors that a test adds, the log, the spans and the command line for the secret."""
     isolate(tmp_path, monkeypatch)
     caplog.set_level(logging.DEBUG)
+    logging.getLogger("kubernetes").setLevel(logging.INFO)  # at DEBUG it logs the body of each response
     errors: list[BaseException] = []
     with record_telemetry() as recording:
         yield errors
@@ -97,84 +94,85 @@ def resolver(folder: Path, user: dict[str, Any], **cluster: Any) -> KubernetesCl
     return KubernetesClusterResolver({"worker": ["app=x"]}, kubeconfig=path, timeout=2)
 
 
-def respond(status: str, body: Any = b"", **headers: str) -> bytes:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(content)}", "Connection: close"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode() + content
+# Kubernetes
 
 
-FORBIDDEN = respond("403 Forbidden", {"kind": "Status", "code": 403, "message": "no", "reason": "no"})
-
-
-# Credentials that are sent
-
-
-def users(folder: Path) -> dict[str, dict[str, Any]]:
+def users(folder: Path) -> list[dict[str, Any]]:
     """Return a user with each kind of credential. The key of a certificate ends with the secret."""
     certificate, key = client_pair(trustme.CA())
     key += SECRET.encode()
     credential = {"clientCertificateData": certificate.decode(), "clientKeyData": key.decode()}
     plugin = write_plugin(folder, f'credential({{"token": {SECRET!r}}})')
-    return {
-        "token": {"token": SECRET},
-        "token file": {"tokenFile": str(write_file(folder / "token", SECRET))},
-        "basic": {"username": "ada", "password": SECRET},
-        "plugin": exec_user(plugin, args=[SECRET], env=[{"name": "A", "value": SECRET}]),
-        "oidc": {
-            "auth-provider": {
-                "name": "oidc",
-                "config": {"id-token": id_token(exp=1 << 33, sub=SECRET), "refresh-token": SECRET},
-            }
-        },
-        "client key": {
-            "client-certificate-data": base64_of(certificate),
-            "client-key-data": base64_of(key),
-        },
-        "client key file": {
-            "client-certificate": str(write_file(folder / "tls.crt", certificate)),
-            "client-key": str(write_file(folder / "tls.key", key)),
-        },
-        "client key of a plugin": exec_user(write_plugin(folder, f"credential({credential!r})", "certified")),
-    }
+    oidc = {"id-token": id_token(exp=1 << 33, sub=SECRET), "refresh-token": SECRET}
+    return [
+        {"token": SECRET},
+        {"tokenFile": str(write_file(folder / "token", SECRET))},
+        {"username": "ada", "password": SECRET},
+        exec_user(plugin, args=[SECRET], env=[{"name": "A", "value": SECRET}]),
+        {"auth-provider": {"name": "oidc", "config": oidc}},
+        {"client-certificate-data": base64_of(certificate), "client-key-data": base64_of(key)},
+        exec_user(write_plugin(folder, f"credential({credential!r})", "certified")),
+    ]
 
 
-USERS = ["token", "token file", "basic", "plugin", "oidc", "client key", "client key file"]
+async def test_credentials_that_the_server_rejects(tmp_path: Path, reported: list[BaseException]) -> None:
+    with KubernetesServer(tls=True, tokens={"another": "alice"}).in_thread() as server:
+        cluster = {"server": server.url, "insecure-skip-tls-verify": True}
+        for user in users(tmp_path):
+            await fail(reported, resolver(tmp_path, user, **cluster).cluster_spec())
 
 
-@pytest.mark.parametrize("kind", [*USERS, "client key of a plugin"])
-async def test_credential_that_is_rejected(tmp_path: Path, reported: list[BaseException], kind: str) -> None:
-    with peer(responder(FORBIDDEN), CertificateAuthority().server_context()) as port:
-        cluster = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
-        await fail(reported, resolver(tmp_path, users(tmp_path)[kind], **cluster).cluster_spec())
-
-
-@pytest.mark.parametrize("failure", ["refused", "untrusted", "closed", "not TLS"])
-async def test_connection_that_fails(tmp_path: Path, reported: list[BaseException], failure: str) -> None:
-    context = None if failure == "not TLS" else CertificateAuthority().server_context()
-    with peer(responder(b""), context) as port:
-        cluster: dict[str, Any] = {"server": f"https://127.0.0.1:{9 if failure == 'refused' else port}"}
-        if failure == "closed":
-            cluster["insecure-skip-tls-verify"] = True
-        await fail(reported, resolver(tmp_path, {"token": SECRET}, **cluster).cluster_spec())
-
-
-@pytest.mark.parametrize("source", ["kubeconfig", "environment"])
-@pytest.mark.parametrize("failure", ["refused", "invalid", "407"])
-async def test_proxy_with_a_password_that_fails(
-    tmp_path: Path,
-    reported: list[BaseException],
-    monkeypatch: pytest.MonkeyPatch,
-    source: str,
-    failure: str,
+async def test_connections_that_fail(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with peer(responder(respond("407 Proxy Authentication Required"))) as port:
-        address = {"refused": REFUSED, "invalid": "a b:x"}.get(failure, f"127.0.0.1:{port}")
-        proxy = f"http://ada:{quote(SECRET, safe='')}@{address}"
-        if source == "environment":
-            monkeypatch.setenv("HTTPS_PROXY", proxy)
-        cluster = {"proxy-url": proxy} if source == "kubeconfig" else {}
-        await fail(reported, resolver(tmp_path, {"token": SECRET}, **cluster).cluster_spec())
+    token = {"token": SECRET}
+    with KubernetesServer(tls=True).in_thread() as server:
+        for url in (server.url, server.url.replace("https", "http"), f"https://{REFUSED}"):
+            await fail(reported, resolver(tmp_path, token, server=url).cluster_spec())
+    for cluster in ({"proxy-url": PROXY}, {"server": f"https://ada:{quote(SECRET, safe='')}@a b"}):
+        await fail(reported, resolver(tmp_path, token, **cluster).cluster_spec())
+    monkeypatch.setenv("HTTPS_PROXY", PROXY)
+    await fail(reported, resolver(tmp_path, token).cluster_spec())
+
+
+BROKEN_USERS: list[dict[str, Any]] = [
+    {"token": f"{SECRET} x"},
+    {"token": [SECRET]},
+    {"password": SECRET},
+    {"Token": SECRET},
+    {
+        "client-certificate-data": base64_of(b"x"),
+        "client-key-data": base64_of(f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n".encode()),
+    },
+    {"client-certificate-data": "eA==", "client-key-data": SECRET},
+    {"auth-provider": {"name": "oidc", "config": {"id-token": SECRET}}},
+    exec_user("/no/such/plugin", args=[SECRET], env=[{"name": "A", "value": SECRET}]),
+]
+BROKEN_PLUGINS = [
+    'sys.exit("failed: " + " ".join(sys.argv) + os.environ["A"] + os.environ["MY_TOKEN"])',
+    f'credential({{"token": {SECRET!r}, "expirationTimestamp": {SECRET!r}}})',
+    f"print({'a: ' + SECRET + ': b'!r})",
+]
+
+
+async def test_credentials_that_cannot_be_used(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", SECRET)
+    plugins = [
+        exec_user(
+            write_plugin(tmp_path, code, f"plugin-{number}"),
+            args=[SECRET],
+            env=[{"name": "A", "value": SECRET}],
+        )
+        for number, code in enumerate(BROKEN_PLUGINS)
+    ]
+    broken_file = {"tokenFile": str(write_file(tmp_path / "token", f"{SECRET}\n\n{SECRET}"))}
+    for user in [*BROKEN_USERS, *plugins, broken_file]:
+        await fail(reported, resolver(tmp_path, user, server=f"https://{REFUSED}").cluster_spec())
+    for text in ("users: [{name: a, token: %s", "token: \x00%s", "%s"):
+        path = write_file(tmp_path / "config", text % SECRET)
+        await fail(reported, KubernetesClusterResolver({"w": ["a=b"]}, kubeconfig=path).cluster_spec())
 
 
 @pytest.fixture(scope="module", params=["kubernetes", "kubernetes_asyncio"])
@@ -183,20 +181,15 @@ def package(request: pytest.FixtureRequest) -> Any:
     return importlib.import_module(f"{request.param}.client")
 
 
-@pytest.mark.parametrize("has_proxy", [False, True])
-async def test_client_of_kubernetes_that_fails(
-    package: Any, reported: list[BaseException], has_proxy: bool
-) -> None:
-    logging.getLogger("kubernetes").setLevel(logging.INFO)  # at DEBUG it logs the body of each response
+async def test_client_of_kubernetes_that_fails(package: Any, reported: list[BaseException]) -> None:
     configuration = package.Configuration()
     configuration.retries = False
     configuration.host = f"https://{REFUSED}"
     configuration.api_key = dict.fromkeys(("BearerToken", "authorization"), SECRET)
     configuration.api_key_prefix = dict.fromkeys(configuration.api_key, "Bearer")
-    if has_proxy:
-        configuration.proxy = f"http://ada:{quote(SECRET, safe='')}@{REFUSED}"
-        credentials = base64_of(f"ada:{SECRET}".encode())
-        configuration.proxy_headers = {"Proxy-Authorization": f"Basic {credentials}"}
+    configuration.proxy = PROXY
+    credentials = base64_of(f"ada:{SECRET}".encode())
+    configuration.proxy_headers = {"Proxy-Authorization": f"Basic {credentials}"}
     client = package.ApiClient(configuration)
     resolver = KubernetesClusterResolver({"worker": ["app=x"]}, override_client=client, timeout=2)
     await fail(reported, resolver.cluster_spec())
@@ -205,82 +198,7 @@ async def test_client_of_kubernetes_that_fails(
         await closed
 
 
-# Files and plugins that are broken
-
-BROKEN: dict[str, dict[str, Any]] = {
-    "token": {"token": f"{SECRET} x"},
-    "token of another type": {"token": [SECRET]},
-    "password without a user": {"password": SECRET},
-    "unknown field": {"Token": SECRET},
-    "client key": {
-        "client-certificate-data": base64_of(b"x"),
-        "client-key-data": base64_of(f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n".encode()),
-    },
-    "client key without base64": {"client-certificate-data": "eA==", "client-key-data": SECRET},
-    "id-token": {"auth-provider": {"name": "oidc", "config": {"id-token": SECRET}}},
-    "expired id-token": {
-        "auth-provider": {
-            "name": "oidc",
-            "config": {"id-token": id_token(exp=1, sub=SECRET), "refresh-token": SECRET},
-        }
-    },
-    "exec": exec_user("/no/such/plugin", args=[SECRET], env=[{"name": "A", "value": SECRET}]),
-}
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-async def test_credential_that_cannot_be_used(
-    tmp_path: Path, reported: list[BaseException], kind: str
-) -> None:
-    await fail(reported, resolver(tmp_path, BROKEN[kind], server=f"https://{REFUSED}").cluster_spec())
-
-
-@pytest.mark.parametrize("url", ["https://{}127.0.0.1:9", "{}127.0.0.1:9", "https://{}a b", "ftp://{}h"])
-@pytest.mark.parametrize("field", ["server", "proxy-url"])
-async def test_url_with_a_password_that_cannot_be_used(
-    tmp_path: Path, reported: list[BaseException], field: str, url: str
-) -> None:
-    cluster = {field: url.format(f"ada:{quote(SECRET, safe='')}@")}
-    await fail(reported, resolver(tmp_path, {"token": SECRET}, **cluster).cluster_spec())
-
-
-@pytest.mark.parametrize("text", ["users: [{name: a, token: %s", "token: \x00%s", "%s"])
-async def test_kubeconfig_that_is_not_yaml(tmp_path: Path, reported: list[BaseException], text: str) -> None:
-    path = write_file(tmp_path / "config", text % SECRET)
-    await fail(reported, KubernetesClusterResolver({"w": ["a=b"]}, kubeconfig=path).cluster_spec())
-
-
-async def test_token_file_that_is_broken(tmp_path: Path, reported: list[BaseException]) -> None:
-    path = write_file(tmp_path / "token", f"{SECRET}\n\n{SECRET}")
-    await fail(reported, resolver(tmp_path, {"tokenFile": str(path)}).cluster_spec())
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        'sys.exit("failed: " + " ".join(sys.argv) + os.environ["A"] + os.environ["MY_TOKEN"])',
-        f'credential({{"token": {SECRET!r}}}); sys.exit({quote(SECRET, safe="")!r})',
-        f'credential({{"token": {SECRET!r}, "expirationTimestamp": {SECRET!r}}})',
-        f'credential({{"clientKeyData": {SECRET!r}}})',
-        f"print({'a: ' + SECRET + ': b'!r})",
-    ],
-)
-async def test_plugin_that_fails(
-    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
-    monkeypatch.setenv("MY_TOKEN", SECRET)
-    user = exec_user(write_plugin(tmp_path, code), args=[SECRET], env=[{"name": "A", "value": SECRET}])
-    await fail(reported, resolver(tmp_path, user, server=f"https://{REFUSED}").cluster_spec())
-
-
-# Credentials of Google
-
-
-def executable(folder: Path, line: str) -> dict[str, Any]:
-    """Return a credential source that runs a program, with the secret as its argument."""
-    program = write_file(folder / "executable", f"#!/bin/sh\n{line}\n")
-    program.chmod(0o755)
-    return {"executable": {"command": f"{program} {SECRET}", "timeout_millis": 30_000}}
+# Google
 
 
 def external_account(subject: dict[str, Any]) -> dict[str, Any]:
@@ -293,96 +211,64 @@ def external_account(subject: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-AS_JSON = {"type": "json", "subject_token_field_name": "token"}
-FAILURE = json.dumps({"version": 1, "success": False, "code": SECRET, "message": SECRET})
-
-GOOGLE_FILES: dict[str, Callable[[Path], Any]] = {
-    "key of a service account": lambda _: {
-        **service_account_key("robot@example.com", "p", f"http://{REFUSED}/token"),
-        "private_key": f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n",
-    },
-    "service account without a token server": lambda _: {"type": "service_account", "private_key": SECRET},
-    "authorized user without a client": lambda _: {"type": "authorized_user", "refresh_token": SECRET},
-    "impersonated account of an unknown user": lambda _: {
-        "type": "impersonated_service_account",
-        "source_credentials": {"type": "x", "refresh_token": SECRET},
-    },
-    "text": lambda _: SECRET,
-    "unreachable token server": lambda folder: external_account(
-        {"file": str(write_file(folder / "subject", SECRET))}
-    ),
-    "subject token that is not JSON": lambda folder: external_account(
-        {"file": str(write_file(folder / "subject", SECRET)), "format": AS_JSON}
-    ),
-    "executable that fails": lambda folder: external_account(
-        executable(folder, 'echo "$@"; echo "$@" >&2; exit 1')
-    ),
-    "executable that reports a failure": lambda folder: external_account(
-        executable(folder, f"echo '{FAILURE}'")
-    ),
-}
+def google_credentials(folder: Path) -> list[Any]:
+    """Return the contents of files with credentials that cannot be used."""
+    program = write_file(folder / "executable", '#!/bin/sh\necho "$@"; echo "$@" >&2; exit 1\n')
+    program.chmod(0o755)
+    key = f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n"
+    as_json = {"type": "json", "subject_token_field_name": "token"}
+    subject = str(write_file(folder / "subject", SECRET))
+    return [
+        SECRET,
+        {"type": "service_account", "private_key": key},
+        {
+            "type": "service_account",
+            "private_key": key,
+            "client_email": "robot@example.com",
+            "token_uri": f"http://{REFUSED}/token",
+        },
+        {"type": "authorized_user", "refresh_token": SECRET},
+        {
+            "type": "impersonated_service_account",
+            "source_credentials": {"type": "x", "refresh_token": SECRET},
+        },
+        external_account({"file": subject}),
+        external_account({"file": subject, "format": as_json}),
+        external_account({"executable": {"command": f"{program} {SECRET}", "timeout_millis": 30_000}}),
+    ]
 
 
-@pytest.mark.parametrize("kind", GOOGLE_FILES)
+def my_tpu() -> TPUClusterResolver:
+    return TPUClusterResolver("my-tpu", "us-central2-b", "my-project", timeout=2)
+
+
 async def test_credentials_of_google_that_cannot_be_used(
-    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    path = write_file(tmp_path / "credentials.json", json.dumps(GOOGLE_FILES[kind](tmp_path)))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-    monkeypatch.setenv("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES", "1")
-    async with GoogleSession(policy=NO_RETRIES) as session:
-        await fail(reported, get_my_tpu(session))
-
-
-@pytest.mark.parametrize("token", [{"access_token": SECRET, "expires_in": SECRET}, SECRET])
-async def test_metadata_token_that_is_broken(
-    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, token: Any
-) -> None:
-    def handle(connection: socket.socket) -> None:
-        body = token if b"/token" in read_head(connection) else b"robot@example.com"
-        connection.sendall(respond("200 OK", body, Metadata_Flavor="Google"))
-
-    with peer(handle) as port:
-        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{port}")
-        monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-        async with GoogleSession(policy=NO_RETRIES) as session:
-            await fail(reported, get_my_tpu(session))
-
-
-# The checks of `aioresolve.doctor`
-
-
-async def report_checks(reported: list[BaseException], resolver: aioresolve.ClusterResolver | None) -> None:
-    """Run the checks, and add their texts to those that are searched."""
-    with anyio.fail_after(60):
-        checks = await aioresolve.doctor(resolver, check_timeout=3.0)
-    document = json.dumps(checks_document(checks))
-    reported.append(ResolveError("\n".join([*map(repr, checks), *map(str, checks), document])))
-
-
-@pytest.mark.parametrize("kind", ["token", "exec", "client key"])
-async def test_check_of_a_credential_that_cannot_be_used(
-    tmp_path: Path, reported: list[BaseException], kind: str
-) -> None:
-    await report_checks(reported, resolver(tmp_path, BROKEN[kind], server=f"https://{REFUSED}"))
-
-
-async def test_check_of_a_proxy_with_a_password(
     tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proxy = f"http://ada:{quote(SECRET, safe='')}@{REFUSED}"
-    await report_checks(reported, resolver(tmp_path, {"token": SECRET}, **{"proxy-url": proxy}))
+    monkeypatch.setenv("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES", "1")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    for content in google_credentials(tmp_path):
+        path = write_file(tmp_path / "credentials.json", json.dumps(content))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+        await fail(reported, my_tpu().cluster_spec())
+
+
+# Checks
+
+
+async def test_checks_of_doctor(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("HTTPS_PROXY", PROXY)
     path = write_file(tmp_path / "credentials.json", json.dumps(SECRET))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setenv("HTTPS_PROXY", proxy)
-    await report_checks(reported, aioresolve.TPUClusterResolver("my-tpu", "us-central2-b", "my-project"))
-
-
-async def test_check_of_this_machine(
-    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
-    path = write_file(tmp_path / "config", kubeconfig({"token": SECRET}))
-    monkeypatch.setenv("KUBECONFIG", str(path))
-    await report_checks(reported, None)
+    monkeypatch.setenv("KUBECONFIG", str(write_file(tmp_path / "own", kubeconfig({"token": SECRET}))))
+    broken = [resolver(tmp_path, user, server=f"https://{REFUSED}") for user in BROKEN_USERS[:1]]
+    proxied = resolver(tmp_path, {"token": SECRET}, **{"proxy-url": PROXY})
+    for checked in (None, *broken, proxied, my_tpu()):
+        with anyio.fail_after(60):
+            checks = await aioresolve.doctor(checked, check_timeout=2.0)
+        texts = [text for check in checks for text in (repr(check), str(check), check.found)]
+        texts += [str(check.remedy) for check in checks]
+        reported.append(ResolveError("\n".join(texts)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.cli.terminal.streams import is_reader_gone
+from aioresolve.cli.streams import is_reader_gone
 
 from .programs import ROOT
 

@@ -8,12 +8,11 @@ import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from types import FrameType
 
 __all__ = ["main"]
@@ -35,59 +34,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: SIGTERM was received (143), or the reader closed stdout (141).
     """
-    if arguments is None:  # this process runs nothing else
+    if arguments is None and sys.platform != "win32":  # this process runs nothing else
         _exit_on_signals()
     # Otherwise the interpreter searches the objects of all modules for garbage before it exits.
     atexit.register(gc.freeze)
-    try:
-        missing = [name for name in ("click", "rich") if find_spec(name) is None]
-        if missing:
-            sys.stderr.write(
-                f"error: the command line requires {' and '.join(missing)}: pip install 'aioresolve[cli]'\n"
-            )
-            return 2
-        from .application import run_command
+    missing = [name for name in ("click", "rich") if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"error: the command line requires {' and '.join(missing)}: pip install 'aioresolve[cli]'\n"
+        )
+        return 2
+    from .application import run_command
 
-        return run_command(arguments)
-    except KeyboardInterrupt:  # during an import; run_command handles Ctrl-C in everything else
-        return INTERRUPTED
+    return run_command(arguments)
 
 
 def _exit_on_signals() -> None:
     """Have Ctrl-C, and in the first process of a container other signals too, end this process at once.
 
-    That is while no event loop runs, and not if the parent process ignores the signal, or if something else
-    handles it.
+    That is while no event loop runs, and not if the parent process ignores the signal.
 
     A KeyboardInterrupt could be lost: Python ignores exceptions in callbacks of weak references, and its
     import system has such callbacks.
     """
-    if _handler() is signal.default_int_handler:
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, exit_at_once)
     # For the first process the kernel drops signals that have no handler.
-    if sys.platform != "win32" and os.getpid() == 1:
+    if os.getpid() == 1:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, exit_at_once)
-
-
-@contextmanager
-def default_interrupts() -> Iterator[None]:
-    """Have Ctrl-C raise KeyboardInterrupt inside the block, so that an event loop can replace that."""
-    if _handler() is not exit_at_once:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, exit_at_once)
-
-
-def _handler() -> object:
-    """Return the handler of Ctrl-C; None in a thread that cannot change it."""
-    is_main = threading.current_thread() is threading.main_thread()
-    return signal.getsignal(signal.SIGINT) if is_main else None
 
 
 def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:

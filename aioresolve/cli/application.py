@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import sys
-from contextlib import contextmanager, suppress
+import threading
+import traceback
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,17 +17,10 @@ import click
 from aioresolve._version import __version__
 from aioresolve.errors import ResolveError
 
-from . import INTERRUPTED, default_interrupts, exit_at_once
+from . import INTERRUPTED, exit_at_once, streams
+from .completion import completion
+from .error_messages import COULD_NOT_RESOLVE, TERMINATED, WRONG_USAGE, error_report, exit_code
 from .options import SHORT_NAMES, CommandGroup
-from .output.error_messages import (
-    COULD_NOT_RESOLVE,
-    TERMINATED,
-    WRONG_USAGE,
-    error_report,
-    exit_code,
-    redacted_traceback,
-)
-from .terminal import streams
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,8 +39,6 @@ T = TypeVar("T")
 
 class Application(CommandGroup):
     """A group that imports a subcommand when it is used, and reports the errors of aioresolve."""
-
-    kind = "command"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments of all commands, with short options as in kubectl."""
@@ -73,9 +67,10 @@ class Application(CommandGroup):
             return super().invoke(ctx)
         except ResolveError as error:
             streams.write_stderr(error_report(error))
-            logger = logging.getLogger(NAME)
-            if logger.isEnabledFor(logging.INFO):
-                logger.info("traceback of the error:\n%s", redacted_traceback(error))
+            # Messages of aioresolve contain no credentials, and neither do those that it keeps as causes.
+            logging.getLogger(NAME).info(
+                "traceback of the error:\n%s", "".join(traceback.format_exception(error)).rstrip()
+            )
             ctx.exit(exit_code(error))
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
@@ -125,74 +120,16 @@ def _versions() -> str:
     return "".join(f"{line}\n" for line in installed_versions())
 
 
-COMPLETION_EPILOG = """\
-\b
-Examples:
-  source <(aioresolve completion bash)                                           # in ~/.bashrc
-  source <(aioresolve completion zsh)                                            # in ~/.zshrc
-  aioresolve completion fish > ~/.config/fish/completions/aioresolve.fish
-"""
-
-
-SCRIPT_CORRECTIONS = (
-    # The fish script of click splits each candidate at all commas, also at those of its description.
-    ('string split "," ', 'string split --max 1 "," '),
-    # bash splits words at `=` too, and replaces only the part after the last one.
-    (
-        """\
-    local response
-
-    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD""",
-        """\
-    local response words=() cword=0 i
-
-    for ((i = 0; i < ${#COMP_WORDS[@]}; i++)); do
-        if ((i > 0)) && [[ ${COMP_WORDS[i]} == =* || ${COMP_WORDS[i - 1]} == *= ]]; then
-            words[-1]+=${COMP_WORDS[i]}
-        else
-            words+=("${COMP_WORDS[i]}")
-        fi
-        ((i == COMP_CWORD)) && cword=$((${#words[@]} - 1))
-    done
-    local word=${words[cword]}
-    local replaced=$word
-    [[ $COMP_WORDBREAKS == *=* ]] && replaced=${word##*=}
-
-    response=$(env COMP_WORDS="${words[*]}" COMP_CWORD=$cword""",
-    ),
-    ("COMPREPLY+=($value)", 'COMPREPLY+=("${value#"${word%"$replaced"}"}")'),
-)
-"""Corrections of the scripts of click: texts, and what replaces them."""
-
-
-@application.command(epilog=COMPLETION_EPILOG, short_help="The completion script for a shell.")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete commands, options and their values.
-
-    Contexts are read from the kubeconfig, and namespaces and labels of pods from the cluster.
-    """
-    from click.shell_completion import ShellComplete, get_completion_class
-
-    root = context.find_root()
-    name = root.info_name or ""
-    completer = get_completion_class(shell)
-    assert completer is not None
-    # The method of the base class: that of bash would first start a bash, to check its version.
-    script = ShellComplete.source(completer(root.command, {}, name, f"_{name.upper()}_COMPLETE"))
-    for old, new in SCRIPT_CORRECTIONS:
-        script = script.replace(old, new)
-    streams.write_stdout(script)
+application.add_command(completion)
 
 
 def run_command(arguments: Sequence[str] | None) -> int:
     """Run the root command and return the exit code."""
     try:
-        streams.flush_stdout()
         code = application.main(arguments, prog_name=NAME, standalone_mode=False)
     except click.UsageError as error:
-        streams.write_stderr(_usage_message(error))
+        command = NAME if error.ctx is None else error.ctx.command_path
+        streams.write_stderr(f"error: {error.format_message()}\nTry '{command} --help'.\n")
         return error.exit_code
     except click.ClickException as error:
         streams.write_stderr(f"error: {error.format_message()}\n")
@@ -205,11 +142,6 @@ def run_command(arguments: Sequence[str] | None) -> int:
         streams.write_stderr(f"error: {error}\n")
         return COULD_NOT_RESOLVE
     return code if isinstance(code, int) else 0
-
-
-def _usage_message(error: click.UsageError) -> str:
-    command = NAME if error.ctx is None else error.ctx.command_path
-    return f"error: {error.format_message()}\nTry '{command} --help'.\n"
 
 
 class ExitRequest:
@@ -236,72 +168,48 @@ def run_async(work: Callable[[ExitRequest], Coroutine[Any, Any, T]]) -> T:
 
     requests: list[ExitRequest] = []
 
-    async def main(signals: dict[int, int]) -> T:
+    async def main() -> T:
         task = asyncio.current_task()
         assert task is not None
-        request = ExitRequest(task)
-        requests.append(request)
-        with _exit_on(signals, request):
-            return await work(request)
+        requests.append(ExitRequest(task))
+        with _exit_on_signals(requests[0]):
+            return await work(requests[0])
 
     try:
-        with default_interrupts(), streams.dropping_unread_messages():
-            return asyncio.run(main(_signals_to_handle()))
+        return asyncio.run(main())
     except asyncio.CancelledError:
         # Without a code, neither a signal nor `work` has requested an exit.
-        code = requests[0].code if requests else None
-        if code is None:
+        if not requests or requests[0].code is None:
             raise
-        raise SystemExit(code) from None
-
-
-def _signals_to_handle() -> dict[int, int]:
-    """Return the signals that end a command, with its exit codes.
-
-    Not those that the parent process has ignored or that something else handles.
-    """
-    import signal
-    import threading
-
-    # Only the main thread can handle signals.
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    codes: dict[int, int] = {}
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        codes[signal.SIGINT] = INTERRUPTED
-    if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, exit_at_once):
-        codes[signal.SIGTERM] = TERMINATED
-    return codes
+        raise SystemExit(requests[0].code) from None
 
 
 @contextmanager
-def _exit_on(signals: dict[int, int], request: ExitRequest) -> Iterator[None]:
-    """Exit on each of the signals with its code.
-
-    The event loop calls their handlers between two callbacks. The handler of `asyncio.run` for Ctrl-C cancels
-    in the midst of one: if that is about to complete the future that is now cancelled, asyncio logs an error.
-    """
+def _exit_on_signals(request: ExitRequest) -> Iterator[None]:
+    """Exit on Ctrl-C and SIGTERM, unless the parent process ignores them, or something else handles them."""
     import asyncio
-    import signal
 
     loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in signals}
+    # Only the main thread can handle signals, and no event loop of Windows does.
+    is_possible = threading.current_thread() is threading.main_thread() and sys.platform != "win32"
+    codes = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED} if is_possible else {}
+    defaults = (signal.SIG_DFL, signal.default_int_handler, exit_at_once)
+    before = {number: signal.getsignal(number) for number in codes}
+    handled = [number for number, handler in before.items() if handler in defaults]
 
-    def remove(number: int) -> None:
+    def restore(number: signal.Signals) -> None:
         loop.remove_signal_handler(number)
         signal.signal(number, before[number])
 
-    def handle(number: int) -> None:
+    def handle(number: signal.Signals) -> None:
         # Back to the default action: a second signal ends a process whose cleanup hangs.
-        remove(number)
-        request.exit(signals[number])
+        restore(number)
+        request.exit(codes[number])
 
-    with suppress(NotImplementedError):  # on Windows, where asyncio.run handles Ctrl-C, and nothing SIGTERM
-        for number in signals:
-            loop.add_signal_handler(number, handle, number)
+    for number in handled:
+        loop.add_signal_handler(number, handle, number)
     try:
         yield
     finally:
-        with suppress(NotImplementedError):
-            for number in signals:
-                remove(number)
+        for number in handled:
+            restore(number)

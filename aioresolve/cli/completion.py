@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import click
 import msgspec
 
 from aioresolve.errors import ConfigurationError, ResolveError
 
+from . import streams
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    import click
 
     from aioresolve.kubernetes.auth.connection import Connection
 
@@ -33,7 +34,7 @@ def complete_contexts(context: click.Context, _: click.Parameter, incomplete: st
     from aioresolve.kubernetes.auth.kubeconfig import merge_kubeconfigs, parse_kubeconfig
 
     # The same files that the command would read.
-    given = context.params.get("kubeconfigs") or os.environ.get("KUBECONFIG", "").split(os.pathsep)
+    given = context.params.get("kubeconfig") or os.environ.get("KUBECONFIG", "").split(os.pathsep)
     paths = [Path(path).expanduser() for path in given if path] or [Path.home() / ".kube" / "config"]
     try:
         config = merge_kubeconfigs(
@@ -62,7 +63,7 @@ def complete_selectors(context: click.Context, _: click.Parameter, incomplete: s
     def paths(connection: Connection) -> list[str]:
         if given.get("all_namespaces"):
             return ["/api/v1/pods"]
-        namespaces = given.get("namespaces") or (connection.namespace or "default",)
+        namespaces = given.get("namespace") or (connection.namespace or "default",)
         return [f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" for namespace in namespaces]
 
     pods = asyncio.run(_list_metadata(given, paths))
@@ -90,7 +91,7 @@ async def _list_metadata(
     with anyio.move_on_after(TIMEOUT):
         try:
             connection = await find_connection(
-                kubeconfig=given.get("kubeconfigs") or None,
+                kubeconfig=given.get("kubeconfig") or None,
                 context=given.get("context"),
                 overrides=validate_overrides(**{name: given.get(name) for name in OVERRIDES}),
                 cache=CredentialCache(),
@@ -105,3 +106,64 @@ async def _list_metadata(
         except (ResolveError, msgspec.DecodeError, KeyError, TypeError):
             return []
     return []
+
+
+COMPLETION_EPILOG = """\
+\b
+Examples:
+  source <(aioresolve completion bash)                                           # in ~/.bashrc
+  source <(aioresolve completion zsh)                                            # in ~/.zshrc
+  aioresolve completion fish > ~/.config/fish/completions/aioresolve.fish
+"""
+
+
+SCRIPT_CORRECTIONS = (
+    # The fish script of click splits each candidate at all commas, also at those of its description.
+    ('string split "," ', 'string split --max 1 "," '),
+    # bash splits words at `=` too, and replaces only the part after the last one.
+    (
+        """\
+    local response
+
+    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD""",
+        """\
+    local response words=() cword=0 i
+
+    for ((i = 0; i < ${#COMP_WORDS[@]}; i++)); do
+        if ((i > 0)) && [[ ${COMP_WORDS[i]} == =* || ${COMP_WORDS[i - 1]} == *= ]]; then
+            words[-1]+=${COMP_WORDS[i]}
+        else
+            words+=("${COMP_WORDS[i]}")
+        fi
+        ((i == COMP_CWORD)) && cword=$((${#words[@]} - 1))
+    done
+    local word=${words[cword]}
+    local replaced=$word
+    [[ $COMP_WORDBREAKS == *=* ]] && replaced=${word##*=}
+
+    response=$(env COMP_WORDS="${words[*]}" COMP_CWORD=$cword""",
+    ),
+    ("COMPREPLY+=($value)", 'COMPREPLY+=("${value#"${word%"$replaced"}"}")'),
+)
+"""Corrections of the scripts of click: texts, and what replaces them."""
+
+
+@click.command(epilog=COMPLETION_EPILOG, short_help="The completion script for a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that makes SHELL complete commands, options and their values.
+
+    Contexts are read from the kubeconfig, and namespaces and labels of pods from the cluster.
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    root = context.find_root()
+    name = root.info_name or ""
+    completer = get_completion_class(shell)
+    assert completer is not None
+    # The method of the base class: that of bash would first start a bash, to check its version.
+    script = ShellComplete.source(completer(root.command, {}, name, f"_{name.upper()}_COMPLETE"))
+    for old, new in SCRIPT_CORRECTIONS:
+        script = script.replace(old, new)
+    streams.write_stdout(script)

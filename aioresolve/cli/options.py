@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from aioresolve._core.validation import parse_duration
 
 from .completion import complete_contexts, complete_namespaces, complete_selectors
-from .output.formats import OUTPUTS, PROGRAM_OUTPUTS, TEMPLATES, TaskName
-from .requests import JobSelector
-from .terminal import streams
+from .formats import OUTPUTS, PROGRAM_OUTPUTS, TEMPLATES, TaskName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +40,19 @@ _JOB = re.compile(r"[^\s=!<>(),]+")
 _SHARD = re.compile(r"(?:([0-9]{1,9})/)?([1-9][0-9]{0,8})")
 _SIZE = re.compile("([1-9][0-9]{0,8})(:([1-9][0-9]{0,8})?)?")
 
+ALL_OUTPUTS = (*OUTPUTS, *PROGRAM_OUTPUTS)
+"""The values of `-o` of the commands that print a cluster."""
+
 C = TypeVar("C", bound="Callable[..., Any]")
+
+
+class JobSelector(NamedTuple):
+    """A label selector or Service of a job; `text` is the value of the `option` as it was typed."""
+
+    job: str
+    selector: str
+    text: str
+    option: str = "-l"
 
 
 # Values
@@ -113,12 +124,8 @@ def parse_shard(text: str) -> int | tuple[int, int]:
     if index is None:
         return int(number)
     if int(index) >= int(number):
-        raise ValueError(f"{text!r} is not a valid shard: the index must be {_indices(int(number))}")
+        raise ValueError(f"{text!r} is not a valid shard: the index must be less than {number}")
     return int(index), int(number)
-
-
-def _indices(number: int) -> str:
-    return "0" if number == 1 else f"0 to {number - 1}"
 
 
 def parse_processes(text: str) -> str:
@@ -147,31 +154,9 @@ def complete_orders(_: click.Context, __: click.Parameter, incomplete: str) -> l
 class CommandGroup(click.Group):
     """A group whose commands also have short names, which `--help` does not list."""
 
-    kind = "source"
-    """What the commands of this group are, for messages."""
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name or short name."""
         return super().get_command(ctx, SHORT_NAMES.get(cmd_name, cmd_name))
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; a UsageError if the name of a command is missing, or not the first one."""
-        if not (args or self.invoke_without_command or ctx.resilient_parsing):
-            *names, last = self.list_commands(ctx)
-            raise click.UsageError(
-                f"the {self.kind} is missing; write {', '.join(names)} or {last} after `{ctx.command_path}`",
-                ctx,
-            )
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            name, option = "kubernetes", error.option_name
-            command = self.get_command(ctx, name)
-            if command is None or not any(option in each.opts for each in command.get_params(ctx)):
-                raise
-            raise click.UsageError(
-                f"options come after the {self.kind}: {ctx.command_path} {name} {option} ...", ctx
-            ) from None
 
 
 def parse_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
@@ -199,12 +184,6 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[C], C]:
     return decorate
 
 
-class Integer(click.IntRange):
-    """An integer in a range. Errors call it an integer, where click calls it an `integer range`."""
-
-    name = "integer"
-
-
 class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of click
     """One of `formats`, or one of `TEMPLATES` with a template."""
 
@@ -218,7 +197,7 @@ class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # generic in lat
         if value.partition("=")[0] not in TEMPLATES or "=" not in value:
             return self._choice.convert(value, param, ctx)
         # Imported now because few commands have a template.
-        from .output.templates import validate_template
+        from .templates import validate_template
 
         try:
             validate_template(value)
@@ -233,16 +212,12 @@ class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # generic in lat
         return self._choice.shell_complete(ctx, param, incomplete)
 
 
-def output_option(formats: Sequence[str], first: str | None = None) -> Callable[[C], C]:
+def output_option(formats: Sequence[str] = ALL_OUTPUTS) -> Callable[[C], C]:
     """Return `-o/--output`, one of `formats`, the first by default, and `--no-headers`.
 
-    If they are `OUTPUTS`, `PROGRAM_OUTPUTS` and templates are possible too. `first` is an additional format,
-    and the default.
+    If they are, or end with, `ALL_OUTPUTS`, templates are possible too.
     """
-    has_templates = formats == OUTPUTS
-    if has_templates:
-        formats = (*OUTPUTS, *PROGRAM_OUTPUTS)
-    formats = formats if first is None else (first, *formats)
+    has_templates = set(formats) >= set(ALL_OUTPUTS)
     names = [*formats, "jsonpath=TEMPLATE", "custom-columns=SPEC"]
     return combine_options(
         click.option(
@@ -282,9 +257,9 @@ def timeout_option(default: str = "30s", effect: str = "Total deadline of the co
     return duration_option("--timeout", f"{effect}: 30s, 2m, 1m30s, 500ms, or a number of seconds.", default)
 
 
-def interval_option(default: str, source: str = "the Cloud TPU API, which") -> Callable[[C], C]:
+def interval_option(default: str) -> Callable[[C], C]:
     """Return `--interval` for a source that does not report changes."""
-    return duration_option("--interval", f"Time between two requests to {source} has no watch.", default)
+    return duration_option("--interval", "Time between two requests to a source that has no watch.", default)
 
 
 def watch_option(source: str) -> Callable[[C], C]:
@@ -309,13 +284,13 @@ program_options = combine_options(
     click.option(
         "--slots",
         metavar="N",
-        type=Integer(min=1),
+        type=click.IntRange(min=1),
         help="For host files: the number of processes for each task.  [default: 1]",
     ),
     click.option(
         "--slices",
         metavar="N",
-        type=Integer(min=1),
+        type=click.IntRange(min=1),
         help="For megascale: the number of TPU slices, of one size.  [default: those of the TPUs, else 1]",
     ),
     click.option(
@@ -329,7 +304,7 @@ program_options = combine_options(
 coordinator_port_option = click.option(
     "--port",
     metavar="PORT",
-    type=Integer(1, 65535),
+    type=click.IntRange(1, 65535),
     help="For programs with a coordinator or master: its port.  [default: that of its address]",
 )
 
@@ -352,34 +327,21 @@ task_options = combine_options(
 worker_timeout_option = duration_option("--worker-timeout", "Deadline of each worker.", "5s")
 
 
-def _max_concurrency_option(default: int, things: str) -> Callable[[C], C]:
+def max_concurrency_option(default: int, things: str) -> Callable[[C], C]:
+    """Return `--max-concurrency`, the maximum number of `things` at a time."""
     return click.option(
         "--max-concurrency",
         metavar="N",
-        type=Integer(min=1),
+        type=click.IntRange(min=1),
         default=default,
         show_default=True,
         help=f"Maximum number of {things} at a time.",
     )
 
 
-max_workers_option = _max_concurrency_option(256, "workers probed")
-
-max_requests_option = _max_concurrency_option(16, "requests")
-
 quiet_option = click.option(
     "-q", "--quiet", is_flag=True, help="Write only errors to stderr, no progress and no notes."
 )
-
-
-class _StderrHandler(logging.Handler):
-    """Writes log records to stderr, as other messages."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            streams.write_stderr(f"{self.format(record)}\n")
-        except Exception:
-            self.handleError(record)
 
 
 def _log_to_stderr(context: click.Context, _: click.Parameter, verbosity: int) -> None:
@@ -390,7 +352,7 @@ def _log_to_stderr(context: click.Context, _: click.Parameter, verbosity: int) -
     logger = logging.getLogger("aioresolve")
     handler: logging.Handler = logging.NullHandler()
     if verbosity:
-        handler = _StderrHandler()
+        handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
         logger.setLevel(logging.INFO if verbosity == 1 else logging.DEBUG)
     logger.addHandler(handler)
@@ -435,7 +397,6 @@ pod_options = combine_options(
     click.option(
         "-n",
         "--namespace",
-        "namespaces",
         metavar="NAMESPACE",
         shell_complete=complete_namespaces,
         multiple=True,
@@ -450,7 +411,6 @@ pod_options = combine_options(
     ),
     click.option(
         "--kubeconfig",
-        "kubeconfigs",
         metavar="FILE",
         type=click.Path(),
         multiple=True,
@@ -475,7 +435,7 @@ pod_options = combine_options(
     click.option(
         "--port",
         metavar="PORT",
-        type=Integer(1, 65535),
+        type=click.IntRange(1, 65535),
         help="The port of each task, and thus of a program's coordinator.  [default: that of the Service,"
         " else 8470]",
     ),
@@ -495,6 +455,45 @@ pod_options = combine_options(
         " StatefulSet, JobSet, ... gave each pod), label:KEY (of the pod) or node-label:KEY (of its node)."
         " Repeat it for several labels.  [default: name]",
     ),
+    max_concurrency_option(16, "requests"),
+)
+
+slurm_options = combine_options(
+    click.option(
+        "--jobs",
+        metavar="JOB=N",
+        callback=parse_with(parse_count),
+        multiple=True,
+        help="The number of tasks of a job; repeat it for several, which take the ranks in the order of their"
+        " names.  [default: all tasks are of the job worker]",
+    ),
+    click.option(
+        "--port-base",
+        metavar="PORT",
+        type=click.IntRange(1, 65535),
+        default=8888,
+        show_default=True,
+        help="The port of the first task of each node; the others have the following ports.",
+    ),
+    click.option(
+        "--tasks-per-node",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="The number of tasks of each node.  [default: as Slurm reports]",
+    ),
+    click.option(
+        "--gpus-per-node",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="With --gpus-per-task: the GPUs of each node.  [default: as Slurm reports]",
+    ),
+    click.option(
+        "--gpus-per-task",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Set CUDA_VISIBLE_DEVICES to this number of the node's GPUs, others for each task.  [default:"
+        " leave it as it is]",
+    ),
 )
 
 allow_empty_option = click.option(
@@ -502,7 +501,7 @@ allow_empty_option = click.option(
 )
 
 tpu_options = combine_options(
-    click.argument("names", metavar="[NAME]...", nargs=-1),
+    click.argument("tpu", metavar="[NAME]...", nargs=-1),
     click.option("--zone", metavar="ZONE", help="The zone of the TPUs.  [default: that of this VM]"),
     click.option("--project", metavar="PROJECT", help="The project of the TPUs.  [default: that of this VM]"),
     click.option(
@@ -530,3 +529,41 @@ tpu_options = combine_options(
         help="Which address of a worker to use.",
     ),
 )
+
+
+class Source(NamedTuple):
+    """Where clusters come from: the options that say which one, and what `--help` lists."""
+
+    options: Callable[[Any], Any]
+    short_help: str
+
+
+SOURCES = {
+    "kubernetes": Source(pod_options, "The pods of label selectors."),
+    "tpu": Source(tpu_options, "The workers of Cloud TPUs."),
+    "here": Source(combine_options(), "The cluster that this process is part of."),
+    "slurm": Source(slurm_options, "The tasks of the step of srun."),
+}
+"""The sources, by the names of the subcommands for them."""
+
+
+def add_source(
+    group: click.Group,
+    source: str,
+    run: Callable[..., None],
+    *options: Callable[[Any], Any],
+    help: str,  # noqa: A002 - as in click
+    examples: str,
+    epilog: str,
+    cls: type[click.Command] | None = None,
+) -> None:
+    """Add the subcommand for a source to a group: it calls `run` with the source and the parameters."""
+    command = click.command(
+        source,
+        cls=cls or click.Command,
+        short_help=SOURCES[source].short_help,
+        help=help,
+        epilog=f"\b\nExamples:\n{examples}\n{epilog}",
+    )
+    add_options = combine_options(SOURCES[source].options, *options, quiet_option, verbose_option)
+    group.add_command(command(add_options(partial(run, source))))

@@ -9,7 +9,6 @@ from unittest import mock
 import pytest
 
 from aioresolve.cli import main
-from aioresolve.cli.terminal import progress
 
 from .process import Result, Run, cluster, environment
 
@@ -41,7 +40,7 @@ def env(kubeconfig: Path) -> dict[str, str]:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `aioresolve ARGUMENTS` in this process, with captured streams and this environment only."""
-    monkeypatch.setattr(progress, "SHOW_AFTER", 60.0)  # as on a machine that is never busy
+    monkeypatch.setattr("aioresolve.cli.live.SHOW_AFTER", 60.0)  # as on a machine that is never busy
 
     def run(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
         capsys.readouterr()

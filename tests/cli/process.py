@@ -29,7 +29,7 @@ COMMAND = (sys.executable, "-m", "aioresolve")
 _PATIENT_SCRIPT = """
 import sys
 from aioresolve.cli import main
-from aioresolve.cli.terminal import progress
+from aioresolve.cli import live as progress
 progress.SHOW_AFTER = 60.0
 sys.exit(main())
 """

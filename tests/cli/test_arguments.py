@@ -18,9 +18,9 @@ import aioresolve
 from aioresolve import __version__
 from aioresolve.cli import main
 from aioresolve.cli.application import application
-from aioresolve.cli.options import parse_selector, parse_service, parse_task
-from aioresolve.cli.output.formats import TaskName
-from aioresolve.cli.requests import JobSelector, selector_options, selectors_by_job
+from aioresolve.cli.formats import TaskName
+from aioresolve.cli.options import JobSelector, parse_selector, parse_service, parse_task
+from aioresolve.cli.sources import selector_options, selectors_by_job
 
 
 @pytest.mark.parametrize("selector", ["app", "!app", "app in (a, b)", "ps=app", "app=", " app = x , !tier "])
@@ -146,18 +146,3 @@ def test_kubectl_finds_the_command_as_a_plugin() -> None:
 def test_a_short_option_may_have_its_value_after_an_equals_sign(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kubernetes", "-n=ml", "-l=worker=app=x", "-o=frob"]) == 2
     assert "'-o' / '--output': 'frob' is not one of" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-n", "ml", "kubernetes"], "options come after the command: aioresolve kubernetes -n ..."),
-        (["exec", "--for", "jax"], "options come after the source: aioresolve exec kubernetes --for ..."),
-        (["watch", "--frob"], "No such option"),
-    ],
-)
-def test_an_option_before_the_command_or_source_is_an_error_that_says_where_it_belongs(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")

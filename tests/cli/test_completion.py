@@ -12,8 +12,8 @@ from click.shell_completion import ShellComplete
 
 from aioresolve.cli import completion, main
 from aioresolve.cli.application import application
+from aioresolve.cli.formats import OUTPUTS, PROGRAM_OUTPUTS, WATCH_OUTPUTS
 from aioresolve.cli.options import ADDRESSES
-from aioresolve.cli.output.formats import OUTPUTS, PROGRAM_OUTPUTS, WATCH_OUTPUTS
 from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 
 from .process import COMMAND, environment

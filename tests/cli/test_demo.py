@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from aioresolve.cli import main
 from aioresolve.cli.commands import demo as demo_module
 from aioresolve.testing import KubernetesServer, pod
 
-from .process import Terminal, environment, run_process
+from .process import environment, run_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,15 +54,6 @@ def test_the_demo_probes_the_workers_of_two_slices(shown: str) -> None:
     ]
     assert [row[2] for row in rows if "TPU:4" in row] == addresses
     assert f"trainer-1/worker-1 at {addresses[3]} has 3" in shown
-
-
-@pytest.mark.slow
-def test_a_terminal_shows_titles_and_python_code_in_color(tmp_path: Path) -> None:
-    with Terminal(("demo",), environment(tmp_path / "no-kubeconfig", TERM="xterm-256color")) as terminal:
-        assert terminal.wait_for_exit() == 0
-    assert re.search(r"\x1b\[1;32m\S*The same in Python", terminal.sent)
-    assert re.search(r"\x1b\[[0-9;]+mimport\x1b\[", terminal.sent)
-    assert all(line in terminal.shown for line in demo_module.CODE.splitlines())
 
 
 @pytest.mark.slow

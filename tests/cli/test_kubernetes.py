@@ -318,9 +318,12 @@ def test_a_forbidden_request_prints_the_required_role(
 
 
 @pytest.mark.slow
-def test_a_retry_is_reported_once(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
+def test_a_retry_is_reported_once(
+    run: Run, env: dict[str, str], server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.cli.live.SHOW_AFTER", 0.1)
     server.inject(Answer(503, headers={"Retry-After": "1"}))
-    result = aioresolve(*TRAIN, "-o", "name")
+    result = run(("kubernetes", *TRAIN, "-o", "name"), env)
     assert (result.code, len(result.stdout.split())) == (0, 3)
     assert result.stderr.startswith(f"retrying: {server.url} returned 503 for selector 'app=train'")
     assert result.stderr.count("\n") == 1

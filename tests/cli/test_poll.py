@@ -12,30 +12,26 @@ import pytest
 from rich.console import Group
 from rich.text import Text
 
-from aioresolve import ClusterSpec, ClusterState
-from aioresolve.cli.output.error_messages import short_message
-from aioresolve.cli.output.fleet_tables import (
+from aioresolve import ClusterSpec, ClusterState, KubernetesClusterResolver, SimpleClusterResolver
+from aioresolve.cli.commands.poll import (
+    COLUMNS,
     fit_columns,
+    render_fleet,
     round_exit_code,
     status_document,
     status_row,
-    statuses_table,
 )
-from aioresolve.cli.terminal.views import FleetView
+from aioresolve.cli.formats import Table
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, DeadlineExceededError
 from aioresolve.fleet import Fleet, TargetStatus
-from aioresolve.resolver.base import ClusterResolver
-from aioresolve.resolver.static import SimpleClusterResolver
-from aioresolve.spec import Missing
-from aioresolve.testing import Answer, GoogleServer, Hang, KubernetesServer, pod
+from aioresolve.testing import GoogleServer, KubernetesServer, pod
 
-from .process import SHOW_CURSOR, TIMEOUT, Run, Running, Terminal, cluster, environment
+from .process import SHOW_CURSOR, Run, Running, Terminal, cluster, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aioresolve._core.deadline import Progress
     from aioresolve.testing import ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals")
@@ -91,24 +87,6 @@ def test_a_round_prints_a_table_in_the_order_of_the_targets(
     ]
     without_header = run(("poll", str(fleet), "--once", "--no-headers"), env).stdout.splitlines()
     assert [line.split()[0] for line in without_header] == ["east", "west", "fixed"]
-
-
-@pytest.mark.slow
-def test_a_round_in_which_only_deadlines_passed_exits_with_3(
-    run: Run, fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer, west: ThreadedKubernetesServer
-) -> None:
-    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-    east.patch("ps-0", "ml", patch=ready)
-    west.inject(Hang(), times=None)
-    late = run(("poll", str(fleet), "--once", "--timeout", "4s"), env)
-    assert late.code == 3
-    assert "no complete response" in late.stdout
-    east.inject(Answer(403), times=None)
-    failed = run(("poll", str(fleet), "--once", "--timeout", "4s", "-o", "json"), env)
-    assert failed.code == 1
-    forbidden, _, fixed = map(json.loads, failed.stdout.splitlines())
-    assert (forbidden["name"], forbidden["tasks"], fixed["error"]) == ("east", {}, None)
-    assert (forbidden["error"]["type"], forbidden["error"]["retryable"]) == ("ForbiddenError", False)
 
 
 def test_a_json_line_has_the_members_and_the_missing_pods(
@@ -202,20 +180,6 @@ def test_watching_prints_each_change_and_nothing_else(
         )
 
 
-@pytest.mark.slow
-def test_a_signal_closes_all_connections(
-    fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer, west: ThreadedKubernetesServer
-) -> None:
-    west.inject(Hang(), times=None)
-    with Running(("poll", str(fleet), "-o", "json"), env) as poll:
-        poll.line()
-        west.until(lambda: len(west.requests) > 0, TIMEOUT)
-        ended = poll.wait_for_exit(signal.SIGTERM)
-    assert (ended.code, ended.stderr) == (143, "")
-    for server in (east, west):
-        server.until(lambda server=server: server.connections == 0)  # type: ignore[misc]
-
-
 # On a terminal
 
 
@@ -290,7 +254,7 @@ def test_an_invalid_or_missing_file_is_reported(run: Run, fleet: Path, env: dict
         (("--shards", "4/"), "'4/' is not a valid shard; write INDEX/N"),
         (("--shards", "0"), "is not a valid shard"),
         (("--shards", "-1/4"), "is not a valid shard"),
-        (("--shards", "4/4"), "'4/4' is not a valid shard: the index must be 0 to 3"),
+        (("--shards", "4/4"), "'4/4' is not a valid shard: the index must be less than 4"),
         (("--interval", "0"), "is zero"),
     ],
 )
@@ -308,17 +272,16 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 STATE = ClusterState.from_spec(
     ClusterSpec({"worker": ["10.0.0.1:1", "10.0.0.2:1"], "ps": []}), version="41", observed_at=NOW
 )
+FIXED = SimpleClusterResolver(STATE.spec)
+MISSING = KubernetesClusterResolver({"worker": "app=x"}, kubeconfig="/nowhere/config")
 LATE = DeadlineExceededError("no complete response within 1 s", hint="Raise {timeout}.")
 BROKEN = ConnectionFailedError("nothing listens; connection refused")
+RETRIED = DeadlineExceededError("late", timeout=4, missing={"pods": "last attempt: https://a"})
+RETRIED.__cause__ = APIError("https://a returned 503", status=503, host="https://a")
+WAITING = DeadlineExceededError("late", timeout=4, missing={"pods": "no response yet"})
 
 
 def test_a_status_is_a_row() -> None:
-    missing = (Missing("ps", "ml/ps-0", "Pending"),)
-    good = TargetStatus("a", STATE, latency=0.0123, absent=missing)
-    assert status_row(good, NOW, NOW) == (
-        *("a", "Degraded", "worker:2,ps:0", "0s", "12.3ms"),
-        "ml/ps-0: Pending",
-    )
     old = TargetStatus("b", STATE, LATE, 1.0, NOW)
     assert status_row(old, NOW, NOW + timedelta(minutes=5, seconds=12)) == (
         *("b", "Stale", "worker:2,ps:0", "5m12s", "1.00s"),
@@ -328,23 +291,32 @@ def test_a_status_is_a_row() -> None:
     assert status_row(never, NOW, NOW) == ("c", "Error", "", "", "", "nothing listens")
 
 
-def test_a_status_is_a_document() -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RETRIED, "no complete response within 4s: 503 Service Unavailable: https://a"),
+        (WAITING, "no complete response within 4s: no response yet (pods)"),
+        (
+            APIError("https://a returned 599", status=599, host="https://a", reason="odd"),
+            "599 odd: https://a",
+        ),
+    ],
+)
+def test_the_reason_of_an_error_comes_before_its_place(error: DeadlineExceededError, reason: str) -> None:
+    assert status_row(TargetStatus("a", None, error), NOW, NOW)[-1] == reason
+
+
+def test_an_error_names_the_option_or_the_field_of_the_fleet_file() -> None:
     document = status_document(TargetStatus("b", STATE, LATE, 1.0000004, NOW))
-    assert list(document) == [
-        *("name", "health", "reason", "tasks", "jobs", "version", "observed_at", "absent", "unready"),
-        *("latency", "stale_since", "error"),
-    ]
-    assert (document["tasks"], document["version"], document["latency"]) == (
-        {"worker": 2, "ps": 0},
-        "41",
-        1.0,
-    )
-    assert document["stale_since"] == document["observed_at"] == "2026-01-02T03:04:05Z"
+    assert (document["latency"], document["stale_since"]) == (1.0, "2026-01-02T03:04:05Z")
     assert document["error"] == {
         "type": "DeadlineExceededError",
         "message": "no complete response within 1 s. Raise --timeout.",
         "retryable": True,
     }
+    error = ConfigurationError("0 is not a valid port", argument="tf_server_port", hint="Pass {kubeconfig}.")
+    message = status_document(TargetStatus("a", None, error))["error"]["message"]
+    assert message == "`port`: 0 is not a valid port. Pass `kubeconfig`."
 
 
 @pytest.mark.parametrize(
@@ -354,20 +326,11 @@ def test_the_exit_code_of_a_round_is_that_of_the_worst_status(errors: tuple[Any,
     assert round_exit_code([TargetStatus("a", STATE, error) for error in errors]) == code
 
 
-class BrokenResolver(ClusterResolver):
-    """Every request fails."""
-
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        raise BROKEN
-
-
-async def test_the_view_fits_the_terminal_and_shows_failing_targets_first() -> None:
-    working = {f"t-{number}": SimpleClusterResolver(STATE.spec) for number in range(40)}
-    fleet = Fleet({**working, "broken": BrokenResolver()})
+async def test_a_terminal_shows_as_many_targets_as_fit_and_the_failing_ones_first() -> None:
+    fleet = Fleet({**{f"t-{number}": FIXED for number in range(40)}, "broken": MISSING})
     await fleet.resolve()
-    view = FleetView(fleet, is_watched=False)
-    for lines in (5, 6, 20, 43, 44, 45, 60):
-        drawn = view.render(80, lines)
+    for lines in (5, 6, 43, 44, 60):
+        drawn = render_fleet(fleet, 80, lines, is_watched=False)
         assert isinstance(drawn, Group)
         shown = [line.plain for line in drawn.renderables if isinstance(line, Text)]
         assert len(shown) == len(drawn.renderables) == min(lines, 44)
@@ -377,50 +340,12 @@ async def test_the_view_fits_the_terminal_and_shows_failing_targets_first() -> N
         assert shown[1].startswith("broken" if lines < 44 else "t-0")
 
 
-def test_a_narrow_terminal_shows_the_errors() -> None:
-    statuses = [
-        TargetStatus("us-east", ClusterState.from_spec(ClusterSpec({"worker": ["a:1"]})), latency=0.1),
-        TargetStatus("us-west", None, latency=2.0, error=ConnectionFailedError("Connection refused")),
-    ]
-    table = statuses_table(statuses, datetime.now(UTC))
-    assert list(fit_columns(table, 120).columns) == list(table.columns)
-    narrow = fit_columns(table, 60)
-    assert narrow.columns == ["TARGET", "STATUS", "TASKS", "AGE", "REASON"]
-    assert narrow.rows[1][-1] == "Connection refused"
-    assert fit_columns(table, 1).columns == ["TARGET", "STATUS", "REASON"]
-
-
-@pytest.mark.slow
-def test_the_reason_of_an_error_comes_before_its_place(
-    run: Run, fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
-) -> None:
-    def reason() -> str:
-        result = run(("poll", str(fleet), "--once", "--timeout", "4s"), env)
-        (row,) = [line for line in result.stdout.splitlines() if line.startswith("west")]
-        # On a busy machine, the deadline may pass during any attempt.
-        return row.split(maxsplit=5)[5].removeprefix("no complete response within 4s: ")
-
-    for fault, expected in (
-        (Answer(401), f"401 Unauthorized: {west.url}"),
-        (Answer(200, b"<html>"), "returned an invalid pod list for selector 'app=train'"),
-    ):
-        west.clear_faults()
-        west.inject(fault, times=None)
-        assert reason().startswith(expected)
-    with west.down():
-        assert reason().startswith(f"Connection refused: {west.url}")
-
-
-def test_a_deadline_that_passes_during_a_retry_shows_the_reason_of_the_attempt_before() -> None:
-    error = DeadlineExceededError(
-        "no complete response", timeout=4, missing={"pods": "last attempt: https://a"}
+def test_a_narrow_terminal_shows_the_reasons() -> None:
+    table = Table(COLUMNS, [("us-west", "Error", "worker:1", "0s", "2.00s", "Connection refused")])
+    assert fit_columns(table, 120).columns == [*COLUMNS]
+    assert fit_columns(table, 60).columns == ["TARGET", "STATUS", "TASKS", "AGE", "REASON"]
+    narrow = fit_columns(table, 1)
+    assert (narrow.columns, narrow.rows) == (
+        ["TARGET", "STATUS", "REASON"],
+        [["us-west", "Error", "Connection refused"]],
     )
-    error.__cause__ = APIError("https://a returned 503", status=503, host="https://a")
-    assert short_message(error) == "no complete response within 4s: 503 Service Unavailable: https://a"
-
-
-def test_a_hint_names_the_field_of_the_fleet_file() -> None:
-    error = ConfigurationError("0 is not a valid port", argument="tf_server_port", hint="Pass {kubeconfig}.")
-    status = TargetStatus("a", None, latency=0.0, error=error)
-    message = status_document(status)["error"]["message"]
-    assert message == "`port`: 0 is not a valid port. Pass `kubeconfig`."

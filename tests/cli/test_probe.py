@@ -13,7 +13,7 @@ import anyio.to_thread
 import pytest
 
 from aioresolve.cli import main
-from aioresolve.cli.output.worker_tables import PROBE_COLUMNS, ProbeRows, probe_document
+from aioresolve.cli.worker_tables import PROBE_COLUMNS, new_probe_table, probe_row
 from aioresolve.errors import ProbeError
 from aioresolve.probe import Device, WorkerProbe
 from aioresolve.testing import Delay, Hang, TPUWorker, tpu_worker_process
@@ -204,34 +204,14 @@ def test_an_interrupt_exits_with_130_and_keeps_the_rows_so_far(
 
 
 def test_rows_are_aligned_although_they_are_printed_one_by_one() -> None:
-    rows = ProbeRows(["10.0.0.7:8470", "[fd00::7]:8470"])
-    lines = [
-        *rows.format(
-            WorkerProbe("10.0.0.7:8470", "libtpu", (Device("a", "T\x1b"),), cores=2, chips=1, latency=0.0123)
-        ).splitlines(keepends=True),
-        rows.format(
-            WorkerProbe("[fd00::7]:8470", latency=5.0, error=ProbeError("gone; try again", code="refused"))
-        ),
+    rows = new_probe_table(["10.0.0.7:8470", "[fd00::7]:8470"])
+    probes = [
+        WorkerProbe("10.0.0.7:8470", "libtpu", (Device("a", "T\x1b"),), cores=2, chips=1, latency=0.0123),
+        WorkerProbe("[fd00::7]:8470", latency=5.0, error=ProbeError("gone; try again", code="refused")),
     ]
+    lines = "".join(rows.lines([probe_row(each)]) for each in probes).splitlines(keepends=True)
     assert lines == [
         "ADDRESS          SOURCE       DEVICES    CORES    CHIPS    LATENCY   ERROR\n",
         "10.0.0.7:8470    libtpu       T\\x1b:1    2        1        12.3ms    <none>\n",
         "[fd00::7]:8470   <none>       <none>     <none>   <none>   5.00s     refused: gone\n",
     ]
-
-
-@pytest.mark.slow
-def test_a_document_has_all_values_of_a_row() -> None:
-    probe = WorkerProbe("a:1", "libtpu", (), cores=8, chips=4, latency=0.25)
-    assert probe_document(probe) == {
-        "address": "a:1",
-        "source": "libtpu",
-        "accelerators": {"TPU": 8},
-        "cores": 8,
-        "chips": 4,
-        "latency": 0.25,
-        "devices": [],
-        "error": None,
-    }
-    _, row = ProbeRows(["a:1"]).format(probe).splitlines()
-    assert row.split() == ["a:1", "libtpu", "TPU:8", "8", "4", "250.0ms", "<none>"]

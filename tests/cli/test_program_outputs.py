@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve import ClusterSpec, launch
-from aioresolve.cli.output.formats import HOST_FILES, PROGRAM_OUTPUTS
-from aioresolve.cli.requests import LAUNCHERS, PROGRAM_OPTIONS
+from aioresolve.cli.formats import HOST_FILES, PROGRAM_OUTPUTS
+from aioresolve.cli.sources import LAUNCHERS, PROGRAM_OPTIONS
 from aioresolve.testing import GoogleServer, tpu_node
 
 from .process import Run, Running, environment

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aioresolve.cli.output.formats import Table, format_template, tasks_of
-from aioresolve.cli.output.templates import validate_template
+from aioresolve.cli.formats import Table, format_document, tasks_of
+from aioresolve.cli.templates import validate_template
 
 pytest.importorskip("jsonpath_ng", reason="jsonpath-ng is not installed")
 
@@ -31,7 +31,7 @@ DOCUMENT: dict[str, Any] = {
 
 def formatted(output: str) -> str | Table:
     validate_template(output)
-    return format_template(output, DOCUMENT, tasks_of(DOCUMENT))
+    return format_document(output, DOCUMENT, tasks_of(DOCUMENT))
 
 
 @pytest.mark.parametrize(

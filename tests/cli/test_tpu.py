@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 import yaml
 
-from aioresolve.cli.output.worker_tables import PROBE_COLUMNS
+from aioresolve.cli.worker_tables import PROBE_COLUMNS
 from aioresolve.testing import GoogleServer, Hang, tpu_node, tpu_worker_process
 
 from .process import Result, Run, environment

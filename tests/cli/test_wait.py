@@ -12,9 +12,9 @@ import pytest
 from rich.console import Group
 from rich.text import Text
 
-from aioresolve.cli.output.error_messages import error_report
-from aioresolve.cli.output.formats import format_span, wait_report
-from aioresolve.cli.terminal.views import WaitView
+from aioresolve.cli.commands.wait import render_shortfall
+from aioresolve.cli.error_messages import error_report
+from aioresolve.cli.formats import format_span, wait_report
 from aioresolve.errors import IncompleteClusterError
 from aioresolve.resolver.wait import Shortfall
 from aioresolve.spec import Missing
@@ -302,18 +302,17 @@ def test_a_span_is_formatted_by_its_two_largest_units(seconds: float, text: str)
     assert format_span(seconds) == text
 
 
-def test_the_view_shows_as_many_reasons_as_fit_the_terminal() -> None:
-    view = WaitView("-l worker=app=train", 60.0, time.monotonic() + 50.0)
+def test_a_terminal_shows_as_many_reasons_as_fit() -> None:
     for number in (0, 1, 5, 50):
         missing = tuple(Missing("worker", f"ml/pod-{one}", f"exit code {one}") for one in range(number))
-        for wanted, above in (({}, 4), ({"": (16, 16)}, 5)):
-            view.lacking = Shortfall({"worker": 1, "ps": 2}, wanted, missing)
-            for lines in (10, 11, 30, 54, 55, 56, 57):
-                drawn = view.render(80, lines)
-                assert isinstance(drawn, Group)
-                shown = [line.plain for line in drawn.renderables if isinstance(line, Text)]
-                whole = above + 1 + number if number else above
-                assert len(shown) == len(drawn.renderables) == min(lines, whole)
-                hidden = number - sum("exit code" in line for line in shown)
-                assert hidden == 0 or shown[-1] == f"and {hidden} more reasons"
-                assert (hidden == 0) == (whole <= lines)
+        lacking = Shortfall({"worker": 1, "ps": 2}, {"": (16, 16)}, missing)
+        for lines in (10, 11, 55, 56, 57):
+            drawn = render_shortfall(lacking, "-l app=train", 60.0, time.monotonic() + 50.0, lines)
+            assert isinstance(drawn, Group)
+            shown = [line.plain for line in drawn.renderables if isinstance(line, Text)]
+            assert shown[0] == "waiting for -l app=train: 10s of 1m"
+            whole = 6 + number if number else 5
+            assert len(shown) == len(drawn.renderables) == min(lines, whole)
+            hidden = number - sum("exit code" in line for line in shown)
+            assert hidden == 0 or shown[-1] == f"and {hidden} more reasons"
+            assert (hidden == 0) == (whole <= lines)

@@ -13,10 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve import ClusterState, Endpoint
-from aioresolve.cli.output.change_lines import ChangeRows, TFConfigLines, change_document
-from aioresolve.cli.output.formats import TaskName
-from aioresolve.cli.terminal.views import WatchView
-from aioresolve.errors import ConnectionFailedError, UnknownTaskError
+from aioresolve.cli.commands.watch import ChangeRows, WatchView
+from aioresolve.errors import ConnectionFailedError
 from aioresolve.spec import Missing, Observation
 from aioresolve.testing import Answer, GoogleServer, pod, tpu_node
 
@@ -85,47 +83,55 @@ def test_an_empty_cluster_is_reported_and_watched_also_with_the_option_w(
 # Documents
 
 
-def addresses(server: ThreadedKubernetesServer) -> set[str]:
-    """Return the addresses of the running trainers in `ml`."""
-    return {
-        f"{each['status']['podIP']}:8470"
-        for each in server.pods
-        if each["metadata"]["labels"].get("app") == "train"
-        and each["metadata"]["namespace"] == "ml"
-        and each["status"]["phase"] == "Running"
-    }
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_documents_have_the_cluster_and_the_change(
+    env: dict[str, str], server: ThreadedKubernetesServer, output: str
+) -> None:
+    with Running((*TRAIN, "-o", output), env) as watch:
 
+        def document() -> dict[str, Any]:
+            lines = [watch.line()]
+            while output == "yaml" and not lines[-1].startswith("moved:"):
+                lines.append(watch.line())
+            found: dict[str, Any] = yaml.safe_load("\n".join(lines))
+            return found
 
-def found(document: dict[str, Any]) -> set[str]:
-    return {task["address"] for task in document["jobs"]["worker"]}
-
-
-def apply_change(members: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
-    """Return the tasks by uid after the change in a document."""
-    members = dict(members)
-    for task in document["left"]:
-        del members[task["uid"]]
-    for move in document["moved"]:
-        assert members[move["from"]["uid"]] == move["from"]
-        members[move["to"]["uid"]] = move["to"]
-    for task in document["joined"]:
-        assert task["uid"] not in members
-        members[task["uid"]] = task
-    return members
+        first = document()
+        assert [task["name"] for task in first["jobs"]["worker"]] == ["train-1", "train-2", "train-10"]
+        assert first["joined"] == [{"job": "worker", **task} for task in first["jobs"]["worker"]]
+        assert first["left"] == []
+        server.delete("train-10", "ml")
+        if output == "yaml":
+            # The list of moved tasks is on the line that was read last.
+            assert watch.line() == "---"
+            return
+        second = document()
+        assert second["left"] == first["joined"][2:]
+        assert second["jobs"]["worker"] == first["jobs"]["worker"][:2]
 
 
 @pytest.mark.slow
-def test_yaml_is_a_stream_of_documents(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
-    with Running((*TRAIN, "-o", "yaml"), env) as watch:
-        assert watch.line() == "---"
-        lines = []
-        while not (line := watch.line()).startswith("moved:"):
-            lines.append(line)
-        document = yaml.safe_load("\n".join(lines))
-        assert found(document) == addresses(server)
-        assert len(document["joined"]) == 3
-        server.delete("train-10", "ml")
-        assert watch.line() == "---"
+def test_a_reader_that_does_not_read_gets_the_latest_state_and_does_not_delay_the_exit(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    # So many pods that one state does not fit into a pipe.
+    server.add(*(trainer(1000 + number, ip=f"10.1.{number // 250}.{number % 250}") for number in range(800)))
+    with Running((*TRAIN, "-o", "json"), env) as watch:
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        for number in range(60):
+            server.delete(f"train-{1000 + number}", "ml")
+        read = 1
+        while len(json.loads(watch.line())["jobs"]["worker"]) != 743:
+            read += 1
+        assert read < 60
+    with Running((*TRAIN, "-o", "json"), env) as watch:
+        assert watch.process.stdout is not None
+        assert watch.process.stdout.read(1) == b"{"
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        watch.process.send_signal(signal.SIGTERM)
+        assert watch.process.wait(TIMEOUT) == 143
+        server.until(lambda: server.connections == 0)
 
 
 @pytest.mark.slow
@@ -224,46 +230,6 @@ def test_a_reader_that_closes_stdout_ends_it_without_a_change(
     server.until(lambda: server.connections == 0)
 
 
-@pytest.fixture
-def crowded(server: ThreadedKubernetesServer) -> ThreadedKubernetesServer:
-    """A cluster with so many pods that one state does not fit into a pipe."""
-    server.add(*(trainer(1000 + number, ip=f"10.1.{number // 250}.{number % 250}") for number in range(800)))
-    return server
-
-
-@pytest.mark.slow
-def test_a_reader_that_does_not_read_does_not_delay_the_exit(
-    env: dict[str, str], crowded: ThreadedKubernetesServer
-) -> None:
-    with Running((*TRAIN, "-o", "json"), env) as watch:
-        assert watch.process.stdout is not None
-        assert watch.process.stdout.read(1) == b"{"
-        crowded.until(lambda: crowded.watches == 1, TIMEOUT)
-        watch.process.send_signal(signal.SIGTERM)
-        assert watch.process.wait(TIMEOUT) == 143
-        crowded.until(lambda: crowded.connections == 0)
-
-
-@pytest.mark.slow
-def test_a_slow_reader_skips_intermediate_states(
-    env: dict[str, str], crowded: ThreadedKubernetesServer
-) -> None:
-    with Running((*TRAIN, "-o", "json"), env) as watch:
-        crowded.until(lambda: crowded.watches == 1, TIMEOUT)
-        for number in range(60):
-            crowded.delete(f"train-{1000 + number}", "ml")
-        members: dict[str, Any] = {}
-        read = 0
-        while True:
-            document = json.loads(watch.line())
-            members = apply_change(members, document)
-            read += 1
-            if found(document) == addresses(crowded):
-                break
-    assert {task["address"] for task in members.values()} == addresses(crowded)
-    assert read < 60
-
-
 # On a terminal
 
 
@@ -286,20 +252,6 @@ def test_a_terminal_shows_the_cluster_in_place(env: dict[str, str], server: Thre
         ]
         assert any("JOINED  /job:worker/task:2 at 10.0.0.3:8470 (ml/train-3)" in line for line in shown)
         assert not any("Pending" in line for line in shown)
-
-
-@pytest.mark.slow
-def test_a_terminal_shows_the_age_of_the_state_and_the_error(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    with Terminal(TRAIN, env) as terminal:
-        terminal.wait_for_text("3 tasks")
-        server.until(lambda: server.watches == 1, TIMEOUT)
-        with server.down():
-            shown = terminal.wait_for_text("ago; not up to date since:")
-            assert any("10.0.0.1:8470" in line for line in shown)
-            assert server.url in "".join(shown)
-        terminal.wait_until(lambda shown: not any("not up to date" in line for line in shown))
 
 
 @pytest.mark.slow
@@ -360,16 +312,6 @@ states = st.lists(
 
 
 @given(st.lists(states, min_size=1, max_size=6))
-def test_applying_documents_gives_each_state(found: list[ClusterState]) -> None:
-    members: dict[str, Any] = {}
-    for older, newer in zip([ClusterState.of({}), *found], found, strict=False):
-        document = change_document(newer, older)
-        members = apply_change(members, document)
-        tasks = [{"job": "worker", **task} for task in document["jobs"]["worker"]]
-        assert sorted(members.values(), key=lambda task: int(task["task"])) == tasks
-
-
-@given(st.lists(states, min_size=1, max_size=6))
 def test_applying_rows_gives_each_state(found: list[ClusterState]) -> None:
     rows, members = ChangeRows(is_wide=False), set[tuple[str, str]]()
     older = ClusterState.of({})
@@ -387,16 +329,6 @@ def test_applying_rows_gives_each_state(found: list[ClusterState]) -> None:
         members = (members - left) | joined
         assert members == {(str(one.task_index), one.endpoint.address) for one in newer.members}
         older = newer
-
-
-def test_tf_config_lines_have_the_task_that_reads_them() -> None:
-    lines = TFConfigLines(TaskName("worker", 1))
-    two = state(("a", "1:1"), ("b", "2:2"))
-    assert json.loads(lines.format(two, ClusterState.of({})))["task"] == {"type": "worker", "index": 1}
-    replaced = state(("c", "1:1"), ("b", "2:2"))
-    assert lines.format(replaced, two) == ""
-    with pytest.raises(UnknownTaskError):
-        lines.format(state(("b", "2:2")), replaced)
 
 
 def test_the_view_fits_the_terminal() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
+from aioresolve.cli import streams
+from aioresolve.cli.error_messages import error_message, error_report
+from aioresolve.cli.formats import Table, TaskName, spec_table, tf_config
 from aioresolve.cli.options import parse_selector, verbose_option
-from aioresolve.cli.output.change_lines import ChangeRows
-from aioresolve.cli.output.error_messages import error_message, error_report
-from aioresolve.cli.output.formats import Section, TaskName, address_lines, spec_table, tf_config
-from aioresolve.cli.output.worker_tables import workers_table
-from aioresolve.cli.requests import selector_options
-from aioresolve.cli.terminal import streams
+from aioresolve.cli.sources import selector_options
+from aioresolve.cli.worker_tables import workers_table
 from aioresolve.errors import PodNotRunningError, ProbeError, ProtocolError, ResolveError
+
+from .tpu import found_tpus
+from .watch import ChangeRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +71,10 @@ DEVICES = 4
 """Devices of each worker: a v4 host has four chips, and each is one device."""
 
 
+Section = tuple[str, "str | Table"]
+"""A title above a table or a text."""
+
+
 @click.command(short_help="A demonstration on a loopback cluster.")
 @verbose_option
 def demo() -> None:
@@ -83,7 +90,10 @@ def demo() -> None:
         raise click.ClickException(f"the demo failed: {error_message(error)}") from error
     except OSError as error:
         raise click.ClickException(f"the demo failed: {error}") from error
-    streams.write_sections(sections)
+    for number, (title, body) in enumerate(sections):
+        heading = click.style(f"# {title}", fg="green") if streams.has_colors(sys.stdout) else f"# {title}"
+        streams.write_stdout(f"\n{heading}\n" if number else f"{heading}\n")
+        streams.write_stdout(body)
 
 
 def _kubernetes_sections() -> list[Section]:
@@ -113,30 +123,34 @@ def _kubernetes_sections() -> list[Section]:
         cluster.clear_faults()
         changes, delay = asyncio.run(_watch_and_wait(resolver, cluster))
         return [
-            Section(
+            (
                 "A Kubernetes API server on loopback",
-                f"{cluster.url}, with a private certificate authority and a bearer token; each response "
-                f"takes {LATENCY * 1000:.0f} ms.\n",
+                (
+                    f"{cluster.url}, with a private certificate authority and a bearer token; each response "
+                    f"takes {LATENCY * 1000:.0f} ms.\n"
+                ),
             ),
-            Section(f"aioresolve kubernetes -n {NAMESPACE} {selector_options(SELECTORS)}", spec_table(spec)),
-            Section(
+            (f"aioresolve kubernetes -n {NAMESPACE} {selector_options(SELECTORS)}", spec_table(spec)),
+            (
                 f"{len(pods)} tasks in {seconds * 1000:.0f} ms",
-                f"The {len(SELECTORS)} selectors are requested concurrently; one after the other they would "
-                f"take {len(SELECTORS) * LATENCY * 1000:.0f} ms or more.\n",
+                (
+                    f"The {len(SELECTORS)} selectors are requested concurrently; one after the other they would "
+                    f"take {len(SELECTORS) * LATENCY * 1000:.0f} ms or more.\n"
+                ),
             ),
-            Section("-o tf-config --task worker:0", tf_config(spec, TaskName("worker", 0))),
-            Section(f"If {STOPPED} is not running", error_report(not_running)),
-            Section(f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} joins, ps-0 leaves", changes),
-            Section(
+            ("-o tf-config --task worker:0", tf_config(spec, TaskName("worker", 0))),
+            (f"If {STOPPED} is not running", error_report(not_running)),
+            (f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} joins, ps-0 leaves", changes),
+            (
                 f"aioresolve wait kubernetes ... --count {len(PODS)}",
                 f"It waited for {STOPPED}, and ended {delay * 1000:.0f} ms after that pod was ready.\n",
             ),
-            Section("The same in Python", CODE, is_code=True),
+            ("The same in Python", CODE),
         ]
 
 
 def _check_addresses(spec: ClusterSpec, expected: set[str]) -> None:
-    found = address_lines(spec).split()
+    found = [address for _, _, address in spec_table(spec).rows]
     if sorted(found) != sorted(expected):
         raise ProtocolError(
             f"the server has pods at {sorted(expected)}, but the resolver found {sorted(found)}"
@@ -209,8 +223,6 @@ async def _run_tpu_part() -> list[Section]:
     from aioresolve.testing import GoogleServer, TPUWorker
     from aioresolve.tpu import TPUClusterResolver
 
-    from .tpu import found_tpus
-
     async with AsyncExitStack() as stack:
         workers = [
             await stack.enter_async_context(TPUWorker(DEVICES, task=task))
@@ -237,16 +249,16 @@ async def _run_tpu_part() -> list[Section]:
         found = found_tpus(slices, "worker")
         probed = replace(found, probes={probe.address: probe for probe in probes})
         return [
-            Section(
+            (
                 "A Cloud TPU API on loopback",
                 f"{cloud.url} has {len(TPUS)} slices of {HOSTS} hosts, each with a gRPC server.\n",
             ),
-            Section(f"aioresolve tpu {' '.join(TPUS)} -o wide", workers_table(found, is_wide=True)),
-            Section(
+            (f"aioresolve tpu {' '.join(TPUS)} -o wide", workers_table(found, is_wide=True)),
+            (
                 f"--probe: {len(probes)} workers in {seconds * 1000:.0f} ms",
                 workers_table(probed, is_wide=False),
             ),
-            Section("If a worker has lost a chip", error_report(uneven)),
+            ("If a worker has lost a chip", error_report(uneven)),
         ]
 
 

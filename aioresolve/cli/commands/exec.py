@@ -13,49 +13,37 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli.detection import detect_resolver
+from aioresolve.cli import streams
+from aioresolve.cli.application import run_async
+from aioresolve.cli.formats import HOST_FILES, PROGRAM_OUTPUTS, one_line
 from aioresolve.cli.options import (
     CommandGroup,
-    Integer,
+    add_source,
     combine_options,
     coordinator_port_option,
     duration_option,
     interval_option,
-    max_requests_option,
-    parse_count,
     parse_task,
     parse_with,
-    pod_options,
     program_options,
-    quiet_option,
-    tpu_options,
-    verbose_option,
 )
-from aioresolve.cli.output.formats import HOST_FILES, PROGRAM_OUTPUTS
-from aioresolve.cli.requests import (
+from aioresolve.cli.sources import (
     LAUNCHERS,
-    HereRequest,
-    PodRequest,
-    SlurmRequest,
-    TPURequest,
-    new_pod_resolver,
-    new_slurm_resolver,
-    new_tpu_resolver,
+    ClusterRequest,
+    new_request,
+    open_source,
     validate_program_options,
-    validate_selection,
 )
-from aioresolve.cli.terminal import streams
 from aioresolve.errors import PartialClusterError, ResolveError
 
-from .wait import ConditionOptions, condition_options, deadline_option, validate_jobs, wait_for_cluster
+from .wait import INTERVAL, ConditionOptions, condition_options, deadline_option, wait_for_cluster
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from aioresolve.cli.application import ExitRequest
+    from aioresolve.cli.live import StatusReporter
     from aioresolve.cli.program import Program
-    from aioresolve.cli.requests import ClusterRequest
-    from aioresolve.cli.terminal.progress import StatusReporter
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import WaitCondition
     from aioresolve.spec import ClusterState
@@ -179,13 +167,40 @@ def exec() -> None:  # noqa: A001 - the name of the command
     """
 
 
-@exec.command(
+def _exec_source(source: str, /, interval: float = INTERVAL, **parameters: Any) -> None:
+    launch = _Launch.pop_from(parameters)
+    options = None if source == "slurm" else ConditionOptions.pop_from(parameters)
+    request = new_request(source, parameters)
+    launch.validate(request)
+    if options is None:
+        from aioresolve.resolver.wait import WaitCondition
+
+        condition = WaitCondition()
+    else:
+        condition = options.condition(request, needs_all=launch.needs_all)
+    request, resolver = open_source(request)
+    if request.arguments.get("gpus_per_task") is not None:
+        from aioresolve.environment.slurm.gpus import VISIBLE_DEVICES
+
+        run_async(lambda _: resolver.cluster_spec())  # it sets the variable
+        if VISIBLE_DEVICES in os.environ:
+            launch.environ[VISIBLE_DEVICES] = os.environ[VISIBLE_DEVICES]
+    _run(_Execution(request, condition, launch, resolver, interval))
+
+
+add_source(
+    exec,
     "kubernetes",
+    _exec_source,
+    condition_options,
+    exec_options,
+    deadline_option,
     cls=ExecCommand,
-    short_help="In a pod: the pods of label selectors.",
-    epilog=f"""\
-\b
-Examples:
+    help="""Wait for the pods of label selectors, and start COMMAND as one of them.
+
+    The process becomes COMMAND: it keeps its process id, and thus receives all signals.
+    """,
+    examples="""\
   # in each of sixteen pods of a training job
   aioresolve exec kubernetes -l app=trainer --count 16 --for jax -- python train.py
 
@@ -198,128 +213,72 @@ Examples:
   # in a launcher, as soon as the SSH servers of the workers accept connections
   aioresolve exec kubernetes -l app=worker --port 22 --count 4 --reachable tcp --for mpi --slots 8 \\
     -- mpirun ./solve
-
-{EPILOG}""",
+""",
+    epilog=EPILOG,
 )
-@pod_options
-@condition_options
-@exec_options
-@deadline_option
-@max_requests_option
-@quiet_option
-@verbose_option
-@click.pass_context
-def exec_kubernetes(context: click.Context, /, **parameters: Any) -> None:
-    """Wait for the pods of label selectors, and start COMMAND as one of them.
 
-    The process becomes COMMAND: it keeps its process id, and thus receives all signals.
-    """
-    options = ConditionOptions.pop_from(parameters)
-    launch = _Launch.pop_from(parameters)
-    request = PodRequest(**parameters)
-    validate_selection(request)
-    validate_jobs(options, request)
-    launch.validate(request, list(request.jobs), has_port=True)
-    _run(
-        context,
-        _Execution(request, options.condition(needs_all=launch.needs_all), launch, new_pod_resolver(request)),
-    )
-
-
-@exec.command(
+add_source(
+    exec,
     "tpu",
+    _exec_source,
+    condition_options,
+    coordinator_port_option,
+    exec_options,
+    interval_option("5s"),
+    deadline_option,
     cls=ExecCommand,
-    short_help="On a TPU VM: the workers of Cloud TPUs.",
-    epilog=f"""\
-\b
-Examples:
+    help="""Wait for the workers of Cloud TPUs, and start COMMAND as one of them.
+
+    For NAME see `aioresolve tpu --help`. The process becomes COMMAND: it keeps its process id, and thus
+    receives all signals.
+    """,
+    examples="""\
   # on each VM of two slices
   aioresolve exec tpu slice-0 slice-1 --for megascale --port 8080 -- python train.py
 
 \b
   # on each VM of a slice; JAX's own port for its coordinator on TPUs is 8482
   aioresolve exec tpu my-tpu --for jax --port 8482 -- python train.py
-
-{EPILOG}""",
+""",
+    epilog=EPILOG,
 )
-@tpu_options
-@condition_options
-@coordinator_port_option
-@exec_options
-@interval_option("5s")
-@deadline_option
-@quiet_option
-@verbose_option
-@click.pass_context
-def exec_tpu(context: click.Context, /, interval: float, **parameters: Any) -> None:
-    """Wait for the workers of Cloud TPUs, and start COMMAND as one of them.
 
-    For NAME see `aioresolve tpu --help`. The process becomes COMMAND: it keeps its process id, and thus
-    receives all signals.
-    """
-    options = ConditionOptions.pop_from(parameters)
-    launch = _Launch.pop_from(parameters)
-    request = TPURequest(**parameters)
-    validate_jobs(options, request)
-    launch.validate(request, [request.job_name])
-    if options.reachable == "probe":
-        streams.silence_grpc()
-    _run(
-        context,
-        _Execution(
-            request,
-            options.condition(needs_all=launch.needs_all),
-            launch,
-            new_tpu_resolver(request),
-            interval,
-        ),
-    )
-
-
-@exec.command(
+add_source(
+    exec,
     "here",
+    _exec_source,
+    condition_options,
+    coordinator_port_option,
+    exec_options,
+    interval_option("5s"),
+    deadline_option,
     cls=ExecCommand,
-    short_help="Anywhere: the cluster that this process is part of.",
-    epilog=f"""\
-\b
-Examples:
-  # in each pod of an Indexed Job, in each task of srun, or on each VM of a TPU slice
-  aioresolve exec here --for jax -- python train.py
-
-{EPILOG}""",
-)
-@condition_options
-@coordinator_port_option
-@exec_options
-@interval_option("5s", "a source that")
-@deadline_option
-@quiet_option
-@verbose_option
-@click.pass_context
-def exec_here(context: click.Context, /, interval: float, **parameters: Any) -> None:
-    """Wait for the cluster that this process is part of, and start COMMAND as one of its tasks.
+    help="""Wait for the cluster that this process is part of, and start COMMAND as one of its tasks.
 
     `aioresolve here` prints which cluster that is, and why. The process becomes COMMAND: it keeps its process
     id, and thus receives all signals.
-    """
-    options = ConditionOptions.pop_from(parameters)
-    launch = _Launch.pop_from(parameters)
-    request = HereRequest(**parameters)
-    launch.validate(request, [])
-    condition = options.condition(needs_all=launch.needs_all)
-    if options.reachable == "probe":
-        streams.silence_grpc()
-    request, resolver = detect_resolver(request)
-    _run(context, _Execution(request, condition, launch, resolver, interval))
+    """,
+    examples="""\
+  # in each pod of an Indexed Job, in each task of srun, or on each VM of a TPU slice
+  aioresolve exec here --for jax -- python train.py
+""",
+    epilog=EPILOG,
+)
 
-
-@exec.command(
+add_source(
+    exec,
     "slurm",
+    _exec_source,
+    coordinator_port_option,
+    exec_options,
+    deadline_option,
     cls=ExecCommand,
-    short_help="In a task of srun: the tasks of its step.",
-    epilog=f"""\
-\b
-Examples:
+    help="""Start COMMAND as a task of the step of `srun` that this process is part of.
+
+    Slurm starts all tasks, and its variables describe them, so that there is nothing to wait for. The process
+    becomes COMMAND: it keeps its process id, and thus receives all signals.
+    """,
+    examples="""\
   # one parameter server and four workers, each at a port of this job
   srun --ntasks 5 aioresolve exec slurm --jobs ps=1 --jobs worker=4 \\
     --port-base $((10000 + SLURM_JOB_ID % 50000)) --for tensorflow -- python train.py
@@ -327,70 +286,9 @@ Examples:
 \b
   # eight processes on each of four nodes
   srun --nodes 4 --ntasks-per-node 8 aioresolve exec slurm --for torch -- python train.py
-
-{EPILOG}""",
+""",
+    epilog=EPILOG,
 )
-@click.option(
-    "--jobs",
-    metavar="JOB=N",
-    callback=parse_with(parse_count),
-    multiple=True,
-    help="The number of tasks of a job; repeat it for several, which take the ranks in the order of their"
-    " names.  [default: all tasks are of the job worker]",
-)
-@click.option(
-    "--port-base",
-    metavar="PORT",
-    type=Integer(1, 65535),
-    default=8888,
-    show_default=True,
-    help="The port of the first task of each node; the others have the following ports.",
-)
-@click.option(
-    "--tasks-per-node",
-    metavar="N",
-    type=Integer(min=0),
-    help="The number of tasks of each node.  [default: as Slurm reports]",
-)
-@click.option(
-    "--gpus-per-node",
-    metavar="N",
-    type=Integer(min=0),
-    help="With --gpus-per-task: the GPUs of each node.  [default: as Slurm reports]",
-)
-@click.option(
-    "--gpus-per-task",
-    metavar="N",
-    type=Integer(min=0),
-    help="Set CUDA_VISIBLE_DEVICES to this number of the node's GPUs, others for each task.  [default: leave"
-    " it as it is]",
-)
-@coordinator_port_option
-@exec_options
-@deadline_option
-@quiet_option
-@verbose_option
-@click.pass_context
-def exec_slurm(context: click.Context, /, **parameters: Any) -> None:
-    """Start COMMAND as a task of the step of `srun` that this process is part of.
-
-    Slurm starts all tasks, and its variables describe them, so that there is nothing to wait for. The process
-    becomes COMMAND: it keeps its process id, and thus receives all signals.
-    """
-    launch = _Launch.pop_from(parameters)
-    request = SlurmRequest(**parameters)
-    launch.validate(request, [job for job, _ in request.jobs])
-    resolver = new_slurm_resolver(request)
-    if request.gpus_per_task is not None:
-        from aioresolve.cli.application import run_async
-        from aioresolve.environment.slurm.gpus import VISIBLE_DEVICES
-
-        run_async(lambda _: resolver.cluster_spec())  # it sets the variable
-        if VISIBLE_DEVICES in os.environ:
-            launch.environ[VISIBLE_DEVICES] = os.environ[VISIBLE_DEVICES]
-    from aioresolve.resolver.wait import WaitCondition
-
-    _run(context, _Execution(request, WaitCondition(), launch, resolver))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,9 +319,9 @@ class _Launch:
         """Whether the program starts the tasks, and is not a task itself."""
         return self.consumer in LAUNCHERS
 
-    def validate(self, request: ClusterRequest, jobs: list[str], *, has_port: bool = False) -> None:
+    def validate(self, request: ClusterRequest) -> None:
         """Raise an error for what would prevent the start of the program once the cluster is complete."""
-        validate_program_options(request, self.consumer, "--for", has_port=has_port)
+        validate_program_options(request, self.consumer, "--for")
         if self.is_launcher and request.task is not None:
             raise click.UsageError(f"--for {self.consumer} starts all tasks; leave out --task")
         if self.hostfile is not None and not self.is_launcher:
@@ -432,36 +330,30 @@ class _Launch:
             raise click.UsageError(
                 f"--hostfile {self.hostfile}: the folder does not exist; create it, or pass another path"
             )
-        if not self.is_launcher and len(jobs) > 1:
+        if not self.is_launcher and len(request.jobs) > 1:
             from aioresolve import launch
             from aioresolve.spec import ClusterSpec
 
             # Whether such a program can have several jobs does not depend on their tasks.
-            spec = ClusterSpec({job: ["127.0.0.1:1"] for job in jobs})
+            spec = ClusterSpec({job: ["127.0.0.1:1"] for job in request.jobs})
             launch.environment(self.consumer, spec, spec.tasks[0])
 
 
-def validate_platform() -> None:
-    """Raise an error on Windows, where no process can become another program, nor send it signals."""
-    if sys.platform == "win32":
+def _run(execution: _Execution) -> None:
+    """Wait for the cluster and start the program; return only if it could not be started."""
+    if sys.platform == "win32":  # where no process can become another program, nor send it signals
         raise click.UsageError(
             "`aioresolve exec` is not available on Windows. Wait for the cluster with `aioresolve wait`, set"
             " the variables that `-o env` prints, and then start the program"
         )
-
-
-def _run(context: click.Context, execution: _Execution) -> None:
-    """Wait for the cluster and start the program; return only if it could not be started."""
-    validate_platform()
-    from aioresolve.cli.application import run_async
     from aioresolve.cli.program import find_program, leave_init_process, replace_process
 
     execution.path = find_program(execution.launch.command[0])
     try:
         if execution.launch.is_restarted:
             leave_init_process()
-            context.exit(run_async(execution.supervise))
-        state, variables = run_async(execution.wait)
+            click.get_current_context().exit(run_async(execution.supervise))
+        state, variables = run_async(lambda _: execution.wait())
         replace_process(partial(execution.program, state, variables))
     finally:  # not after a program that has replaced this process, and reads the file
         execution.remove_hostfile()
@@ -478,7 +370,7 @@ class _Execution:
         condition: WaitCondition,
         launch: _Launch,
         resolver: ClusterResolver,
-        interval: float = 30.0,
+        interval: float,
     ) -> None:
         self.launch = launch
         self._request = request
@@ -489,10 +381,10 @@ class _Execution:
         self._own_uid: str | None = None  # of the pod of this process
         self._temporary: str | None = None
 
-    async def wait(self, exit_request: ExitRequest) -> tuple[ClusterState, dict[str, str]]:
+    async def wait(self) -> tuple[ClusterState, dict[str, str]]:
         """Return the cluster once it is complete, and the variables of this task in it."""
         async with self._resolver:
-            return await self._wait(exit_request)
+            return await self._wait()
 
     def program(self, state: ClusterState, variables: dict[str, str]) -> Program:
         """Return the program for the cluster that `wait` returned, and write its host file if it has one."""
@@ -511,20 +403,18 @@ class _Execution:
 
         async with self._resolver:
             return await Supervisor(
-                partial(self._prepare, exit_request),
+                self._prepare,
                 self._wait_for_change,
                 grace=self.launch.grace,
                 exit_with=exit_request.exit,
             ).run()
 
-    async def _prepare(self, exit_request: ExitRequest) -> Program:
-        return self.program(*await self._wait(exit_request))
+    async def _prepare(self) -> Program:
+        return self.program(*await self._wait())
 
-    async def _wait(self, exit_request: ExitRequest) -> tuple[ClusterState, dict[str, str]]:
+    async def _wait(self) -> tuple[ClusterState, dict[str, str]]:
         try:
-            state = await wait_for_cluster(
-                self._resolver, self._request, self._condition, exit_request, self._interval
-            )
+            state = await wait_for_cluster(self._resolver, self._request, self._condition, self._interval)
         except PartialClusterError as error:
             from aioresolve.spec import ClusterState
 
@@ -610,14 +500,14 @@ class _Execution:
         """
         import anyio
 
-        from aioresolve.cli.terminal.progress import StatusReporter
+        from aioresolve.cli.live import StatusReporter
 
         status = StatusReporter(quiet=self._request.quiet)
         while True:
             try:
                 change = await self._next_change(status)
             except ResolveError as error:
-                from aioresolve.cli.output.error_messages import status_line
+                from aioresolve.cli.error_messages import status_line
 
                 status.write(status_line("cannot watch the cluster, the program continues", error))
                 await anyio.sleep(RETRY_PERIOD)
@@ -658,7 +548,5 @@ class _Execution:
         return texts[0] if len(texts) == 1 else f"{texts[0]} and {len(texts) - 1} more"
 
     def _report(self, text: str) -> None:
-        from aioresolve.cli.output.formats import one_line
-
         if not self._request.quiet:
             streams.write_stderr(f"{one_line(text)}\n")

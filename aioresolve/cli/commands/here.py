@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from aioresolve.cli.detection import examine_sources, with_time_left
+from aioresolve.cli import streams
+from aioresolve.cli.application import run_async
+from aioresolve.cli.error_messages import WRONG_USAGE
+from aioresolve.cli.formats import (
+    Table,
+    cluster_document,
+    format_cluster,
+    format_document,
+    is_document,
+    tasks_of,
+)
 from aioresolve.cli.options import (
+    ALL_OUTPUTS,
     coordinator_port_option,
     output_option,
     quiet_option,
@@ -18,27 +29,22 @@ from aioresolve.cli.options import (
     verbose_option,
     watch_option,
 )
-from aioresolve.cli.output.error_messages import WRONG_USAGE
-from aioresolve.cli.output.formats import (
-    OUTPUTS,
-    Table,
-    as_json,
-    as_yaml,
-    cluster_document,
-    format_cluster,
-    format_template,
-    has_identities,
-    is_template,
-    tasks_of,
+from aioresolve.cli.sources import (
+    ClusterRequest,
+    examine_sources,
+    find_task_name,
+    new_request,
+    run_with_progress,
+    validate_output,
+    validate_watch_output,
+    with_time_left,
 )
-from aioresolve.cli.requests import HereRequest, find_task_name, validate_output, validate_watch_output
-from aioresolve.cli.terminal import streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aioresolve.cli.output.formats import TaskName
-    from aioresolve.environment.detection import Evidence, Finding
+    from aioresolve.cli.formats import TaskName
+    from aioresolve.environment.detection import Finding
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState
 
@@ -84,7 +90,7 @@ configuration; 3 deadline passed.
 
 
 @click.command(epilog=EPILOG, short_help="The cluster that this process is part of, and why.")
-@output_option(OUTPUTS, first=EVIDENCE)
+@output_option((EVIDENCE, *ALL_OUTPUTS))
 @coordinator_port_option
 @task_options
 @watch_option("here")
@@ -114,16 +120,15 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
       hostfile host:slots
                  the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
     """
-    request = HereRequest(**parameters)
+    request = new_request("here", parameters)
     validate_output(request)
     if is_watched:
-        from .watch import watch_own_cluster
+        from .watch import run_watch
 
         request = replace(request, output="table") if request.output == EVIDENCE else request
         validate_watch_output(request.output)
-        watch_own_cluster(request)
+        run_watch(request)
         return
-    from aioresolve.cli.application import run_async
     from aioresolve.environment.detection import choose, decisive
 
     ends = time.monotonic() + request.timeout
@@ -137,9 +142,20 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
         choose(findings)  # raises if the source cannot be used
         return
     evidence, new_resolver = choose(findings)
-    request = with_time_left(request, ends)
-    state, task = run_async(lambda _: _resolve(request, new_resolver()))
-    content = _format(request, evidence, findings, state, task)
+    state, task = run_async(lambda _: _resolve(with_time_left(request, ends), new_resolver()))
+    if is_document(request.output):
+        document = {
+            "source": evidence.source,
+            "evidence": [
+                {"source": each.source, "found": each.found, "reason": each.reason}
+                for each in (finding.evidence for finding in findings)
+            ],
+            **cluster_document(state),
+        }
+        content = format_document(request.output, document, tasks_of(document))
+    else:
+        options = request.program_options(request.output)
+        content = format_cluster(request.output, state.spec, state, task, options)
     streams.write_stdout(content, has_headers=request.has_headers)
 
 
@@ -161,29 +177,9 @@ def evidence_table(findings: Sequence[Finding]) -> Table:
     return Table(COLUMNS, rows)
 
 
-async def _resolve(request: HereRequest, resolver: ClusterResolver) -> tuple[ClusterState, TaskName | None]:
-    from aioresolve.cli.terminal.progress import run_with_progress
-
+async def _resolve(
+    request: ClusterRequest, resolver: ClusterResolver
+) -> tuple[ClusterState, TaskName | None]:
     async with resolver:
         state = await run_with_progress(request, resolver.fetch_state)
         return state, await find_task_name(resolver, request, state)
-
-
-def _format(
-    request: HereRequest,
-    used: Evidence,
-    findings: Sequence[Finding],
-    state: ClusterState,
-    task: TaskName | None,
-) -> str | Table:
-    output = request.output
-    if not has_identities(output) or output == "wide":
-        return format_cluster(output, state.spec, state, task, request.program_options(output))
-    evidence = [
-        {"source": each.source, "found": each.found, "reason": each.reason}
-        for each in (finding.evidence for finding in findings)
-    ]
-    document = {"source": used.source, "evidence": evidence, **cluster_document(state)}
-    if is_template(output):
-        return format_template(output, document, tasks_of(document))
-    return as_json(document) if output == "json" else as_yaml(document)

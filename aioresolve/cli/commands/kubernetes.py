@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aioresolve.cli import streams
+from aioresolve.cli.application import run_async
+from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
+from aioresolve.cli.formats import format_cluster, has_identities, printable
 from aioresolve.cli.options import (
     DEFAULT_JOB,
+    JobSelector,
     allow_empty_option,
-    max_requests_option,
     output_option,
     pod_options,
     quiet_option,
@@ -18,22 +22,20 @@ from aioresolve.cli.options import (
     verbose_option,
     watch_option,
 )
-from aioresolve.cli.output.error_messages import COULD_NOT_RESOLVE
-from aioresolve.cli.output.formats import OUTPUTS, format_cluster, has_identities, printable
-from aioresolve.cli.requests import (
-    JobSelector,
-    PodRequest,
+from aioresolve.cli.sources import (
+    ClusterRequest,
     find_task_name,
-    new_pod_resolver,
+    new_request,
+    new_resolver,
+    run_with_progress,
     selector_options,
-    validate_pod_request,
+    validate_output,
     validate_watch_output,
 )
-from aioresolve.cli.terminal import streams
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
-    from aioresolve.cli.output.formats import TaskName
+    from aioresolve.cli.formats import TaskName
     from aioresolve.spec import ClusterSpec, ClusterState
 
 
@@ -89,12 +91,6 @@ Exit codes: 0 success; 1 could not resolve, or a job has no pods; 2 invalid usag
 """
 
 
-class TableRequest(PodRequest, frozen=True, kw_only=True):
-    """The pods, or endpoints of Services, to print."""
-
-    allow_empty: bool
-
-
 @click.command(epilog=EPILOG, short_help="The pods of label selectors, as the tasks of a cluster.")
 @pod_options
 @click.option(
@@ -105,15 +101,14 @@ class TableRequest(PodRequest, frozen=True, kw_only=True):
     help="If pods match but are not running: fail and report why, or leave them out.",
 )
 @allow_empty_option
-@output_option(OUTPUTS)
+@output_option()
 @task_options
 @watch_option("kubernetes")
 @timeout_option()
-@max_requests_option
 @quiet_option
 @verbose_option
 @click.pass_context
-def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
+def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, **parameters: Any) -> None:
     """Print the pods of label selectors as the tasks of a cluster.
 
     The pods of a job are those that its selectors match; all selectors are requested concurrently. The n-th
@@ -137,21 +132,19 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
                  as in kubectl: a template for the object of json, or a table with a row for
                  each of its tasks, which here have a "job" too
     """
-    request = TableRequest(**parameters)
-    validate_pod_request(request)
+    request = new_request("kubernetes", parameters)
+    validate_output(request)
     if is_watched:
-        from .watch import watch_pods
+        from .watch import run_watch
 
         validate_watch_output(request.output)
-        watch_pods(request)
+        run_watch(request)
         return
-    from aioresolve.cli.application import run_async
-
-    spec, state, task, report = run_async(lambda _: _resolve(request))
+    spec, state, task, report = run_async(lambda _: _resolve(request, allow_empty))
     # Formatted before the report is written: if it fails, only its error should be reported.
     options = request.program_options(request.output)
     content = format_cluster(request.output, spec, state, task, options)
-    is_error = bool(report) and not request.allow_empty
+    is_error = bool(report) and not allow_empty
     if is_error or not request.quiet:
         streams.write_stderr(f"error: {report}" if is_error else report)
     if not is_error or any(map(spec.num_tasks, spec.jobs)):
@@ -163,40 +156,40 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
 _Found = tuple["ClusterSpec", "ClusterState | None", "TaskName | None", str]
 
 
-async def _resolve(request: TableRequest) -> _Found:
+async def _resolve(request: ClusterRequest, allow_empty: bool) -> _Found:
     """Return the cluster, its state if identities are needed, a task, and a report of jobs without pods."""
-    from aioresolve.cli.terminal.progress import run_with_progress
-
-    resolver = new_pod_resolver(request)
+    resolver = new_resolver(request)
 
     async def operation(progress: Progress) -> _Found:
         needs_state = has_identities(request.output) or request.is_this_task
         state = await resolver.fetch_state(progress) if needs_state else None
         spec = state.spec if state is not None else await resolver.fetch_spec(progress)
-        task = await find_task_name(resolver, request, state) if request.is_this_task else request.task
+        task = await find_task_name(resolver, request, state)
         empty = [each for each in request.selections if not spec.num_tasks(each.job)]
-        return spec, state, task, await _report_empty_jobs(request, empty) if empty else ""
+        return spec, state, task, await _report_empty_jobs(request, empty, allow_empty) if empty else ""
 
     return await run_with_progress(request, operation)
 
 
-async def _report_empty_jobs(request: TableRequest, empty: list[JobSelector]) -> str:
+async def _report_empty_jobs(request: ClusterRequest, empty: list[JobSelector], allow_empty: bool) -> str:
     """Return a line that says which pods or endpoints were looked for, and where."""
     from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
 
+    given = request.arguments
     connection = await find_connection(
-        kubeconfig=request.kubeconfigs or None,
-        context=request.context,
-        overrides=validate_overrides(server=request.server, token_file=request.token_file),
+        kubeconfig=given["kubeconfig"] or None,
+        context=given["context"],
+        overrides=validate_overrides(server=given["server"], token_file=given["token_file"]),
         cache=CredentialCache(),
     )
-    namespaces = request.namespaces or (connection.namespace or "default",)
-    plural = "s" if len(namespaces) > 1 else ""
-    where = "any namespace" if request.all_namespaces else f"namespace{plural} {', '.join(namespaces)}"
-    found = "ready endpoint belongs to" if request.services else "running pod matches"
-    report = f"no {found} {selector_options(empty)} in {where} ({connection.source})"
-    hints = [] if request.all_namespaces else ["use -n or -A to select other namespaces"]
-    if request.services:
+    where, hints = "any namespace", []
+    if given["namespace"] is not None:
+        namespaces = given["namespace"] or (connection.namespace or "default",)
+        where = f"namespace{'s' if len(namespaces) > 1 else ''} {', '.join(namespaces)}"
+        hints.append("use -n or -A to select other namespaces")
+    found = "running pod matches"
+    if empty[0].option == "--service":
+        found = "ready endpoint belongs to"
         hints.append("check with `kubectl get endpointslices` that the Service exists and selects pods")
     for each in empty:
         key, _, value = each.text.partition("=")
@@ -205,5 +198,6 @@ async def _report_empty_jobs(request: TableRequest, empty: list[JobSelector]) ->
                 f"-l {each.text} is a label of the pods of the job {DEFAULT_JOB!r}; for the job {key!r} write"
                 f" -l {key}=SELECTOR, such as -l {key}=app={value}"
             )
-    hints += [] if request.allow_empty else ["pass --allow-empty if this is expected"]
+    hints += [] if allow_empty else ["pass --allow-empty if this is expected"]
+    report = f"no {found} {selector_options(empty)} in {where} ({connection.source})"
     return printable("; ".join([report, *hints])) + "\n"

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from aioresolve.cli import streams
+from aioresolve.cli.application import run_async
+from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, DEADLINE, field_spelling, short_message
+from aioresolve.cli.formats import (
+    Table,
+    TextTable,
+    as_json_line,
+    cluster_document,
+    format_instant,
+    format_latency,
+    format_span,
+    text_width,
+)
 from aioresolve.cli.options import (
-    Integer,
     duration_option,
     output_option,
     parse_shard,
@@ -19,27 +31,37 @@ from aioresolve.cli.options import (
     quiet_option,
     verbose_option,
 )
-from aioresolve.cli.output.fleet_tables import (
-    StatusRows,
-    fleet_summary,
-    round_exit_code,
-    status_json,
-    statuses_table,
-)
-from aioresolve.cli.requests import PollRequest
-from aioresolve.cli.terminal import streams
+from aioresolve.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable, Sequence
+
+    from rich.console import RenderableType
 
     from aioresolve.cli.application import ExitRequest
-    from aioresolve.cli.terminal.background_writer import BackgroundWriter
     from aioresolve.fleet import Fleet, TargetStatus
+    from aioresolve.spec import Missing
 
 INTERVAL = 30.0
 TIMEOUT = 30.0
 CONCURRENCY = 256
 """The values if neither the command nor the file has one; intervals and timeouts in seconds."""
+
+COLUMNS = ("TARGET", "STATUS", "TASKS", "AGE", "LATENCY", "REASON")
+
+EXPENDABLE = ("LATENCY", "AGE", "TASKS")
+"""The columns that a narrow terminal does not show, in this order."""
+
+REASON_WIDTH = 40
+"""How much of a reason should be visible on a narrow terminal, in characters."""
+
+STYLES = {"ready": "green", "degraded": "yellow", "empty": "red", "stale": "yellow", "error": "red"}
+"""The style of the row of a target on a terminal, by its health."""
+
+SEVERITY = ("error", "stale", "empty", "degraded", None, "ready")
+"""The order of targets, the worst first; None for one without a response yet."""
+
+NO_STATE: dict[str, Any] = {"jobs": {}, "version": None, "observed_at": None}
 
 EPILOG = """\
 \b
@@ -84,7 +106,7 @@ otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
 @click.option(
     "--max-concurrency",
     metavar="N",
-    type=Integer(min=1),
+    type=click.IntRange(min=1),
     help="Maximum number of targets polled at a time.  [default: that of the file, else 256]",
 )
 @click.option(
@@ -99,91 +121,240 @@ otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
 @quiet_option
 @verbose_option
 @click.pass_context
-def poll(context: click.Context, /, **parameters: Any) -> None:
+def poll(
+    context: click.Context,
+    /,
+    is_once: bool,
+    is_watched: bool,
+    interval: float | None,
+    output: str,
+    has_headers: bool,
+    quiet: bool,
+    **parameters: Any,
+) -> None:
     """Poll all targets of a fleet until interrupted.
 
     FLEET.YAML lists the targets: clusters, TPUs, or fixed ones. Each is polled independently, so that one
     that hangs or fails does not delay the others. A target that fails keeps its last known state.
     """
-    request = PollRequest(**parameters)
-    if request.is_once and request.is_watched:
+    if is_once and is_watched:
         raise click.UsageError("--once and --watch exclude each other; pass one of them")
-    if request.is_once:
-        context.exit(_poll_once(request))
-    from aioresolve.cli.application import run_async
+    fleet, file_interval = _read_fleet(quiet=quiet, **parameters)
+    if is_once:
+        statuses = run_async(lambda _: _run_round(fleet, quiet=quiet))
+        if output == "json":
+            streams.write_stdout("".join(as_json_line(status_document(status)) for status in statuses))
+        else:
+            now = datetime.now(UTC)
+            rows = [status_row(status, status.stale_since or now, now) for status in statuses]
+            streams.write_stdout(Table(COLUMNS, rows), has_headers=has_headers)
+            if statuses and not quiet:
+                streams.write_stderr(f"{fleet_summary(len(fleet.targets), statuses)}\n")
+        context.exit(round_exit_code(statuses))
 
-    fleet, interval = _read_fleet(request)
-    run_async(partial(_follow, request, fleet, interval))
-
-
-def _poll_once(request: PollRequest) -> int:
-    """Print the status of each target after one round, and return the exit code."""
-    from aioresolve.cli.application import run_async
-
-    fleet, _ = _read_fleet(request)
-    statuses = run_async(lambda _: _run_round(fleet, quiet=request.quiet))
-    now = datetime.now(UTC)
-    if request.output == "json":
-        streams.write_stdout("".join(status_json(status, now) for status in statuses))
-    else:
-        streams.write_stdout(statuses_table(statuses, now), has_headers=request.has_headers)
-    if statuses and request.output == "table" and not request.quiet:
-        streams.write_stderr(f"{fleet_summary(len(fleet.targets), statuses)}\n")
-    return round_exit_code(statuses)
-
-
-async def _run_round(fleet: Fleet, *, quiet: bool) -> list[TargetStatus]:
-    from aioresolve.cli.terminal.progress import call_periodically, show_bar
-
-    with show_bar(len(fleet.targets), quiet=quiet) as bar:
-
-        def count() -> None:
-            bar.done = len(fleet.readings)
-            bar.failed = sum(status.error is not None for status in fleet.readings.values())
-
-        with call_periodically(count):
-            return list((await fleet.resolve()).values())
-
-
-async def _follow(request: PollRequest, fleet: Fleet, interval: float, exit_request: ExitRequest) -> None:
-    from aioresolve.cli.terminal.background_writer import background_writer
-
-    with background_writer(sys.stdout, exit_request.exit) as stdout:
-        statuses = fleet.watch(interval=interval) if request.is_watched else fleet.poll(interval=interval)
+    async def follow(exit_request: ExitRequest) -> None:
+        updates = fleet.watch if is_watched else fleet.poll
+        statuses = updates(interval=interval or file_interval or INTERVAL)
         async with fleet, aclosing(statuses):
-            if request.output == "table" and streams.can_draw(sys.stdout):
-                await _follow_on_screen(request, fleet, statuses, stdout)
+            if output == "table" and streams.can_draw(sys.stdout):
+                await _follow_on_screen(fleet, statuses, is_watched=is_watched)
                 return
-            rows = StatusRows(fleet.targets, has_headers=request.has_headers)
-            format_status = status_json if request.output == "json" else rows.format
-            async for status in statuses:
-                await stdout.write(format_status(status, datetime.now(UTC)))
+            with streams.stdout_writer(exit_request.exit) as stdout:
+                table = new_status_table(fleet.targets, has_headers=has_headers)
+                async for status in statuses:
+                    now = datetime.now(UTC)
+                    if output == "json":
+                        await stdout.write(as_json_line(status_document(status)))
+                    else:
+                        row = status_row(status, status.stale_since or now, now)
+                        await stdout.write(table.lines([row]))
+
+    run_async(follow)
 
 
-async def _follow_on_screen(
-    request: PollRequest, fleet: Fleet, statuses: AsyncGenerator[TargetStatus, None], stdout: BackgroundWriter
-) -> None:
-    from aioresolve.cli.terminal.views import FleetView, live_view
-
-    async with live_view(stdout, FleetView(fleet, is_watched=request.is_watched)) as screen:
-        async for _ in statuses:
-            screen.invalidate()
-
-
-def _read_fleet(request: PollRequest) -> tuple[Fleet, float]:
-    """Return the fleet that the file describes, and the interval in seconds."""
+def _read_fleet(
+    *,
+    file: str,
+    timeout: float | None,
+    max_concurrency: int | None,
+    shard: int | tuple[int, int] | None,
+    quiet: bool,
+) -> tuple[Fleet, float | None]:
+    """Return the fleet that the file describes, and its interval in seconds."""
     from aioresolve.fleet import Fleet
     from aioresolve.fleet.config import read_fleet
 
-    file = read_fleet(request.file)
+    config = read_fleet(file)
     fleet = Fleet(
-        file.targets,
-        timeout=request.timeout or file.timeout or TIMEOUT,
-        max_concurrency=request.max_concurrency or file.max_concurrency or CONCURRENCY,
-        shard=request.shard,
+        config.targets,
+        timeout=timeout or config.timeout or TIMEOUT,
+        max_concurrency=max_concurrency or config.max_concurrency or CONCURRENCY,
+        shard=shard,
     )
-    if not (fleet.targets or request.quiet):
-        number = f"{len(file.targets)} target{'' if len(file.targets) == 1 else 's'}"
-        is_shard = request.shard is not None and file.targets
+    if not (fleet.targets or quiet):
+        number = f"{len(config.targets)} target{'' if len(config.targets) == 1 else 's'}"
+        is_shard = shard is not None and config.targets
         streams.write_stderr(f"this shard is empty; the fleet has {number}\n" if is_shard else "no targets\n")
-    return fleet, request.interval or file.interval or INTERVAL
+    return fleet, config.interval
+
+
+async def _run_round(fleet: Fleet, *, quiet: bool) -> list[TargetStatus]:
+    from aioresolve.cli.live import show_bar
+
+    def counts() -> tuple[int, int]:
+        readings = fleet.readings
+        return len(readings), sum(status.error is not None for status in readings.values())
+
+    with show_bar(len(fleet.targets), counts, quiet=quiet):
+        return list((await fleet.resolve()).values())
+
+
+async def _follow_on_screen(
+    fleet: Fleet, statuses: AsyncGenerator[TargetStatus, None], *, is_watched: bool
+) -> None:
+    from aioresolve.cli.live import draw_live
+
+    def render(columns: int, lines: int) -> RenderableType:
+        return render_fleet(fleet, columns, lines, is_watched=is_watched)
+
+    with draw_live(sys.stdout, render, first=0.0, keep=True):
+        async for _ in statuses:
+            pass
+
+
+def new_status_table(names: Iterable[str], *, has_headers: bool = True) -> TextTable:
+    """Return a table for `status_row`; `names` are those of all targets."""
+    longest = max(map(text_width, names), default=0)
+    widths = (longest, len("Degraded"), len("worker:16,ps:2"), len("5m12s"), len("12.3ms"))
+    return TextTable(COLUMNS, widths, has_headers=has_headers)
+
+
+def fit_columns(table: Table, width: int) -> Table:
+    """Return `table` without the columns that leave too little of a terminal of that width to the reasons."""
+    columns, rows = list(table.columns), [list(row) for row in table.rows]
+    longest = max((text_width(row[-1]) for row in rows), default=0)
+    for name in EXPENDABLE:
+        used = [
+            max(map(text_width, cells)) + 3
+            for cells in zip(columns[:-1], *(row[:-1] for row in rows), strict=True)
+        ]
+        if width - sum(used) >= min(longest, REASON_WIDTH):
+            break
+        position = columns.index(name)
+        del columns[position]
+        for row in rows:
+            del row[position]
+    return Table(columns, rows, table.styles)
+
+
+def status_row(status: TargetStatus, current_at: datetime, now: datetime) -> tuple[str, ...]:
+    """Return the cells of a status in the columns `COLUMNS`.
+
+    `current_at` is when its state was last known to be current; both times are in UTC.
+    """
+    is_known = status.state is not None
+    return (
+        status.name,
+        status.health.capitalize(),
+        ",".join(f"{job}:{number}" for job, number in status.tasks_by_job.items()),
+        _format_age((now - current_at).total_seconds()) if is_known else "",
+        "" if status.latency is None else format_latency(status.latency),
+        status.reason if status.error is None else short_message(status.error),
+    )
+
+
+def status_document(status: TargetStatus) -> dict[str, Any]:
+    """Return a status as one object.
+
+    `{"name", "health", "reason", "tasks": {job: number}, "jobs", "version", "observed_at", "absent": [{"job",
+    "name", "reason"}], "unready": [{"job", "name", "reason"}], "latency", "stale_since", "error": {"type",
+    "message", "retryable"}}`: `jobs` is that of `cluster_document`, latency is in seconds. The values of
+    unknown fields, of `error` after a success, and of `reason` if the target is ready, are null.
+    """
+    error = status.error
+    state = NO_STATE if status.state is None else cluster_document(status.state)
+    return {
+        "name": status.name,
+        "health": str(status.health),
+        "reason": status.reason or None,
+        "tasks": status.tasks_by_job,
+        **state,
+        "absent": [_missing_document(one) for one in status.absent],
+        "unready": [_missing_document(one) for one in status.unready],
+        "latency": None if status.latency is None else round(status.latency, 6),
+        "stale_since": format_instant(status.stale_since),
+        "error": None
+        if error is None
+        else {
+            "type": type(error).__name__,
+            "message": error.render(field_spelling),
+            "retryable": error.retryable,
+        },
+    }
+
+
+def round_exit_code(statuses: Sequence[TargetStatus]) -> int:
+    """Return the exit code of a round: 0 if all are ready, 3 if only deadlines passed, otherwise 1."""
+    sick = [status for status in statuses if status.health != "ready"]
+    if not sick:
+        return 0
+    only_late = all(isinstance(status.error, DeadlineExceededError) for status in sick)
+    return DEADLINE if only_late else COULD_NOT_RESOLVE
+
+
+def fleet_summary(targets: int, statuses: Sequence[TargetStatus]) -> str:
+    """Return one line: how many of the targets are ready, how many are not, and the number of tasks."""
+    # Imported here because the help of the command need not load the package of fleets.
+    from aioresolve.fleet import Health
+
+    healths = Counter(status.health for status in statuses)
+    tasks = sum(status.num_tasks for status in statuses)
+    plural = "" if tasks == 1 else "s"
+    text = f"{healths[Health.READY]} of {targets} targets ready, {tasks} task{plural}"
+    sick = [f"{healths[one]} {one}" for one in Health if one != Health.READY and healths[one]]
+    return "; ".join((text, ", ".join(sick))) if sick else text
+
+
+def _format_age(seconds: float) -> str:
+    return format_span(seconds) if seconds >= 1 else "0s"
+
+
+def _missing_document(one: Missing) -> dict[str, str]:
+    return {"job": one.job, "name": one.name, "reason": one.reason}
+
+
+def render_fleet(fleet: Fleet, columns: int, lines: int, *, is_watched: bool) -> RenderableType:
+    """Return the latest status of each target, in their order, for a terminal of that size.
+
+    If there are more targets than lines, the worst come first. A status that `is_watched` is current until it
+    changes; otherwise its age counts from the last response.
+    """
+    from rich.console import Group
+
+    from aioresolve.cli.drawing import single_line, table_lines
+
+    now = datetime.now(UTC)
+    statuses = dict(fleet.readings)
+    names = list(fleet.targets)
+    available = max(lines - 3, 1)
+    if len(names) > available:
+        names.sort(key=lambda name: SEVERITY.index(statuses[name].health if name in statuses else None))
+        names = names[: available - 1]
+    rows = [_live_row(name, statuses.get(name), now, is_watched=is_watched) for name in names]
+    styles = [STYLES[statuses[name].health] if name in statuses else "" for name in names]
+    more = len(fleet.targets) - len(names)
+    return Group(
+        *table_lines(fit_columns(Table(COLUMNS, rows, styles), columns)),
+        *([single_line(f"... and {more} more", "dim")] if more else []),
+        single_line(""),
+        single_line(fleet_summary(len(fleet.targets), list(statuses.values())), "dim"),
+    )
+
+
+def _live_row(name: str, status: TargetStatus | None, now: datetime, *, is_watched: bool) -> tuple[str, ...]:
+    if status is None:
+        return (name, "", "", "", "", "no response yet")
+    received_at = None if status.state is None else status.state.observed_at
+    if status.error is not None:
+        return status_row(status, status.stale_since or now, now)
+    return status_row(status, now if is_watched or received_at is None else received_at, now)

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
+from aioresolve.cli import streams
+from aioresolve.cli.application import run_async
+from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
+from aioresolve.cli.formats import as_json_line
 from aioresolve.cli.options import (
-    Integer,
-    max_workers_option,
+    max_concurrency_option,
     output_option,
     quiet_option,
     timeout_option,
     verbose_option,
     worker_timeout_option,
 )
-from aioresolve.cli.output.error_messages import COULD_NOT_RESOLVE
-from aioresolve.cli.output.worker_tables import ProbeRows, probe_json
-from aioresolve.cli.terminal import streams
+from aioresolve.cli.worker_tables import new_probe_table, probe_document, probe_row
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aioresolve.cli.application import ExitRequest
     from aioresolve.probe import WorkerProbe
-    from aioresolve.probe.workers import LibtpuPorts
 
 EPILOG = """\
 \b
@@ -50,12 +48,12 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
 @output_option(("table", "json"))
 @timeout_option()
 @worker_timeout_option
-@max_workers_option
+@max_concurrency_option(256, "workers probed")
 @click.option(
     "--libtpu-port",
     "libtpu_ports",
     metavar="PORT",
-    type=Integer(1, 65535),
+    type=click.IntRange(1, 65535),
     multiple=True,
     default=(8431,),
     show_default=True,
@@ -88,26 +86,37 @@ def probe(
                  "message", "retryable"}}; latency in seconds, memory in bytes
     """
     streams.silence_grpc()
-    from aioresolve.cli.application import run_async
     from aioresolve.tpu.discovery import worker_address
 
     addresses = tuple(worker_address(host, "HOST") for host in hosts)
-    request = ProbeRequest(addresses=addresses, **parameters)
-    format_probe = probe_json if output == "json" else _row_formatter(addresses, has_headers)
-    probes = run_async(partial(_print_probes, request, format_probe))
+
+    def format_json(worker: WorkerProbe) -> str:
+        return as_json_line(probe_document(worker))
+
+    async def print_probes(exit_request: ExitRequest) -> list[WorkerProbe]:
+        format_probe = format_json if output == "json" else _row_formatter(addresses, has_headers)
+        with streams.stdout_writer(exit_request.exit, is_endless=False) as stdout:
+            write = stdout.write
+            return await probe_workers(addresses, lambda probe: write(format_probe(probe)), **parameters)
+
+    report_failed_probes(context, run_async(print_probes))
+
+
+def report_failed_probes(context: click.Context, probes: Sequence[WorkerProbe]) -> None:
+    """Exit with 1 if a probe failed."""
     failed = sum(probe.error is not None for probe in probes)
     if failed:
         streams.write_stderr(f"error: {failed} of {len(probes)} workers failed the probe\n")
         context.exit(COULD_NOT_RESOLVE)
 
 
-def _row_formatter(addresses: tuple[str, ...], has_headers: bool) -> Callable[[WorkerProbe], str]:
+def _row_formatter(addresses: Sequence[str], has_headers: bool) -> Callable[[WorkerProbe], str]:
     """Return a function that formats the row of a worker, in red if it failed."""
-    rows = ProbeRows(addresses, has_headers=has_headers)
+    table = new_probe_table(addresses, has_headers=has_headers)
     is_colored = streams.has_colors(sys.stdout)
 
     def format_row(worker: WorkerProbe) -> str:
-        *header, row = rows.format(worker).splitlines()
+        *header, row = table.lines([probe_row(worker)]).splitlines()
         if is_colored and worker.error is not None:
             row = click.style(row, fg="red")
         return "".join(f"{line}\n" for line in [*header, row])
@@ -115,53 +124,32 @@ def _row_formatter(addresses: tuple[str, ...], has_headers: bool) -> Callable[[W
     return format_row
 
 
-class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The workers to probe; `timeout` is the deadline of all, `worker_timeout` that of each, in seconds."""
-
-    addresses: tuple[str, ...]
-    timeout: float
-    worker_timeout: float
-    max_concurrency: int
-    libtpu_ports: LibtpuPorts
-    is_tls: bool = False
-    quiet: bool = False
-
-
-async def _print_probes(
-    request: ProbeRequest, format_probe: Callable[[WorkerProbe], str], exit_request: ExitRequest
-) -> list[WorkerProbe]:
-    """Write the result of each worker to stdout as soon as it has responded, and return all."""
-    from aioresolve.cli.terminal.background_writer import background_writer
-
-    with background_writer(sys.stdout, exit_request.exit, is_endless=False) as stdout:
-        return await probe_workers(request, lambda probe: stdout.write(format_probe(probe)))
-
-
 async def probe_workers(
-    request: ProbeRequest, write: Callable[[WorkerProbe], Awaitable[None]] | None = None
+    addresses: Sequence[str],
+    write: Callable[[WorkerProbe], Awaitable[None]] | None = None,
+    *,
+    quiet: bool,
+    is_tls: bool = False,
+    **options: Any,
 ) -> list[WorkerProbe]:
     """Return the result of each worker in the order of the responses, with a progress bar on stderr.
 
     `write`, if given, is called with each result as soon as the worker has responded.
     """
-    from aioresolve.cli.terminal.progress import show_bar
+    from aioresolve.cli.live import show_bar
     from aioresolve.probe import ProbeChannels, stream_workers
 
     results: list[WorkerProbe] = []
-    channels = ProbeChannels.over_tls() if request.is_tls else ProbeChannels()
-    with show_bar(len(request.addresses), quiet=request.quiet) as bar:
-        async with stream_workers(
-            request.addresses,
-            timeout=request.timeout,
-            worker_timeout=request.worker_timeout,
-            max_concurrency=request.max_concurrency,
-            libtpu_ports=request.libtpu_ports,
-            channels=channels,
-        ) as probes:
+
+    def counts() -> tuple[int, int]:
+        return len(results), sum(probe.error is not None for probe in results)
+
+    channels = ProbeChannels.over_tls() if is_tls else ProbeChannels()
+    with show_bar(len(addresses), counts, quiet=quiet) as hide:
+        async with stream_workers(addresses, channels=channels, **options) as probes:
             async for probe in probes:
                 results.append(probe)
-                bar.add(is_failure=probe.error is not None)
                 if write is not None:
-                    with bar.hidden():
-                        await write(probe)
+                    hide()  # stdout may be the same terminal
+                    await write(probe)
     return results

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
+from aioresolve.cli import streams
+from aioresolve.cli.application import run_async
+from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
+from aioresolve.cli.formats import PROGRAM_OUTPUTS, printable
 from aioresolve.cli.options import (
     allow_empty_option,
     coordinator_port_option,
-    max_workers_option,
+    max_concurrency_option,
     output_option,
     quiet_option,
     task_options,
@@ -23,22 +27,24 @@ from aioresolve.cli.options import (
     watch_option,
     worker_timeout_option,
 )
-from aioresolve.cli.output.error_messages import COULD_NOT_RESOLVE
-from aioresolve.cli.output.formats import OUTPUTS, PROGRAM_OUTPUTS, printable
-from aioresolve.cli.output.worker_tables import FoundTPUs, format_nodes, format_workers
-from aioresolve.cli.requests import (
-    TPURequest,
+from aioresolve.cli.sources import (
+    ClusterRequest,
     find_task_name,
-    new_tpu_resolver,
+    new_request,
+    new_resolver,
+    run_with_progress,
     validate_output,
     validate_watch_output,
+    with_time_left,
 )
-from aioresolve.cli.terminal import streams
+from aioresolve.cli.worker_tables import FoundTPUs, format_nodes, format_workers
 from aioresolve.errors import ConfigurationError, ResolveError
+
+from .probe import probe_workers, report_failed_probes
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
-    from aioresolve.cli.output.formats import TaskName
+    from aioresolve.cli.formats import TaskName
     from aioresolve.gcp.tpu_api import NodeList
     from aioresolve.probe import WorkerProbe
     from aioresolve.tpu import TPUSlice
@@ -70,16 +76,6 @@ not reach a location; 2 invalid usage or configuration; 3 deadline passed.
 """
 
 
-class TableRequest(TPURequest, frozen=True, kw_only=True):
-    """The Cloud TPUs to print: their workers, which may be probed, or a list of all TPUs."""
-
-    is_list: bool
-    is_probed: bool
-    allow_empty: bool
-    worker_timeout: float
-    max_concurrency: int
-
-
 @click.command(epilog=EPILOG, short_help="The workers of Cloud TPUs, as the tasks of a cluster.")
 @tpu_options
 @click.option(
@@ -90,17 +86,27 @@ class TableRequest(TPURequest, frozen=True, kw_only=True):
 )
 @click.option("--probe", "is_probed", is_flag=True, help="Request the devices of each worker, and add them.")
 @allow_empty_option
-@output_option(OUTPUTS)
+@output_option()
 @coordinator_port_option
 @task_options
 @watch_option("tpu")
 @timeout_option()
 @worker_timeout_option
-@max_workers_option
+@max_concurrency_option(256, "workers probed")
 @quiet_option
 @verbose_option
 @click.pass_context
-def tpu(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
+def tpu(
+    context: click.Context,
+    /,
+    is_watched: bool,
+    is_list: bool,
+    is_probed: bool,
+    allow_empty: bool,
+    worker_timeout: float,
+    max_concurrency: int,
+    **parameters: Any,
+) -> None:
     """Print the workers of Cloud TPUs as the tasks of a cluster.
 
     NAME is the id or full name of a TPU, that of a queued resource, which stands for its nodes, or the
@@ -124,68 +130,63 @@ def tpu(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
       hostfile host:slots
                  the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
     """
-    request = TableRequest(**parameters)
-    _validate(request)
+    request = new_request("tpu", parameters)
+    _validate(request, is_list=is_list, is_probed=is_probed)
     if is_watched:
-        _watch(request)
-        return
-    is_complete = _print_list(request) if request.is_list else _print_workers(request)
-    if not is_complete:
-        context.exit(COULD_NOT_RESOLVE)
+        from .watch import run_watch
+
+        if is_list or is_probed:
+            raise click.UsageError("-w cannot be combined with --list or --probe; leave them out")
+        validate_watch_output(request.output)
+        run_watch(request)
+    elif is_list:
+        _print_list(context, request)
+    else:
+        probe_options = {"worker_timeout": worker_timeout, "max_concurrency": max_concurrency}
+        _print_workers(context, request, probe_options if is_probed else None, allow_empty=allow_empty)
 
 
-def _validate(request: TableRequest) -> None:
-    if request.is_list and (request.names or request.is_probed):
-        other = "--probe" if request.is_probed else "NAME"
+def _validate(request: ClusterRequest, *, is_list: bool, is_probed: bool) -> None:
+    if is_list and (request.arguments["tpu"] or is_probed):
+        other = "--probe" if is_probed else "NAME"
         raise click.UsageError(f"--list lists all TPUs; leave out {other} or --list")
     for_programs = ("tf-config", *PROGRAM_OUTPUTS)
-    if request.is_list and request.output in for_programs:
+    if is_list and request.output in for_programs:
         raise click.UsageError(f"--list has no -o {request.output}; pass NAME instead of --list")
-    if request.is_probed and request.output in ("name", *for_programs):
+    if is_probed and request.output in ("name", *for_programs):
         raise click.UsageError(
             f"-o {request.output} cannot show the result of --probe; leave out one of them"
         )
     validate_output(request)
 
 
-def _watch(request: TableRequest) -> None:
-    from .watch import watch_tpus
-
-    if request.is_list or request.is_probed:
-        raise click.UsageError("-w cannot be combined with --list or --probe; leave them out")
-    validate_watch_output(request.output)
-    watch_tpus(request)
-
-
-def _print_workers(request: TableRequest) -> bool:
-    """Print the workers; return whether there are any, and all probes succeeded."""
-    from aioresolve.cli.application import run_async
-
-    if request.is_probed:
+def _print_workers(
+    context: click.Context,
+    request: ClusterRequest,
+    probe_options: dict[str, Any] | None,
+    *,
+    allow_empty: bool,
+) -> None:
+    """Print the workers; exit with 1 if there are none, or a probe failed."""
+    if probe_options is not None:
         streams.silence_grpc()
-    found, task = run_async(lambda _: _resolve(request))
+    found, task = run_async(lambda _: _resolve(request, probe_options))
     content = format_workers(request.output, found, task, request.program_options(request.output))
     if not found.slices:
         report = (
             f"{request.scope} has no workers: it belongs to this host, which needs no address on the network"
         )
-        if not request.allow_empty:
+        if not allow_empty:
             streams.write_stderr(f"error: {report}; pass --allow-empty if this is expected\n")
-            return False
+            context.exit(COULD_NOT_RESOLVE)
         if not request.quiet:
             streams.write_stderr(f"{report}\n")
     streams.write_stdout(content, has_headers=request.has_headers)
-    probes = (found.probes or {}).values()
-    failed = sum(probe.error is not None for probe in probes)
-    if failed:
-        streams.write_stderr(f"error: {failed} of {len(probes)} workers failed the probe\n")
-    return not failed
+    report_failed_probes(context, list((found.probes or {}).values()))
 
 
-def _print_list(request: TableRequest) -> bool:
-    """Print all TPUs, and return whether every location was reached."""
-    from aioresolve.cli.application import run_async
-
+def _print_list(context: click.Context, request: ClusterRequest) -> None:
+    """Print all TPUs; exit with 1 if a location was not reached."""
     listing = run_async(lambda _: _list_nodes(request))
     content = format_nodes(request.output, listing)
     if not (listing.nodes or request.quiet):
@@ -195,7 +196,7 @@ def _print_list(request: TableRequest) -> bool:
         # An error rather than a note: the list is incomplete, which --quiet must not hide.
         places = ", ".join(place.rpartition("/")[2] for place in listing.unreachable)
         streams.write_stderr(printable(f"error: these locations were not reached: {places}") + "\n")
-    return not listing.unreachable
+        context.exit(COULD_NOT_RESOLVE)
 
 
 def found_tpus(slices: tuple[TPUSlice, ...], job_name: str) -> FoundTPUs:
@@ -205,52 +206,49 @@ def found_tpus(slices: tuple[TPUSlice, ...], job_name: str) -> FoundTPUs:
     return FoundTPUs(slices, cluster_of(slices, job_name, {}, datetime.now(UTC)))
 
 
-async def _resolve(request: TableRequest) -> tuple[FoundTPUs, TaskName | None]:
-    from aioresolve.cli.terminal.progress import run_with_progress
-
-    resolver = new_tpu_resolver(request)
+async def _resolve(
+    request: ClusterRequest, probe_options: dict[str, Any] | None
+) -> tuple[FoundTPUs, TaskName | None]:
+    resolver = new_resolver(request)
     ends = time.monotonic() + request.timeout
     async with resolver:
         slices = await run_with_progress(request, resolver.fetch_slices)
         found = found_tpus(slices, resolver.get_job_name())
         task = await find_task_name(resolver, request, found.state)
-    if request.is_probed:
-        found = replace(found, probes=await _probe(request, slices, ends))
+    if probe_options is not None:
+        left = with_time_left(request, ends)
+        found = replace(found, probes=await _probe(left, slices, probe_options))
     return found, task
 
 
-async def _probe(request: TableRequest, slices: tuple[TPUSlice, ...], ends: float) -> dict[str, WorkerProbe]:
+async def _probe(
+    request: ClusterRequest, slices: tuple[TPUSlice, ...], options: dict[str, Any]
+) -> dict[str, WorkerProbe]:
     # Imported only for --probe: grpc takes a fifth of a second.
     from aioresolve.probe import LIBTPU_PORTS
     from aioresolve.tpu.slices import libtpu_ports
 
-    from .probe import ProbeRequest, probe_workers
-
-    probe_request = ProbeRequest(
-        addresses=tuple(endpoint.address for one in slices for endpoint in one.endpoints),
-        # The rest of the total deadline, and never zero.
-        timeout=max(ends - time.monotonic(), 0.001),
-        worker_timeout=request.worker_timeout,
-        max_concurrency=request.max_concurrency,
-        libtpu_ports=libtpu_ports(slices) or LIBTPU_PORTS,
-        quiet=request.quiet,
+    addresses = [endpoint.address for one in slices for endpoint in one.endpoints]
+    ports = libtpu_ports(slices) or LIBTPU_PORTS
+    probes = await probe_workers(
+        addresses, quiet=request.quiet, timeout=request.timeout, libtpu_ports=ports, **options
     )
-    return {probe.address: probe for probe in await probe_workers(probe_request)}
+    return {probe.address: probe for probe in probes}
 
 
-async def _list_nodes(request: TableRequest) -> NodeList:
-    from aioresolve.cli.terminal.progress import run_with_progress
+async def _list_nodes(request: ClusterRequest) -> NodeList:
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.tpu_api import TPUAPI
     from aioresolve.tpu.resolver import api_base_url
 
-    base = api_base_url(None, os.environ, request.api_version)
-    zone = request.zone or ALL_ZONES
+    given = request.arguments
+    base = api_base_url(None, os.environ, given["api_version"])
+    zone = given["zone"] or ALL_ZONES
 
     async def operation(progress: Progress) -> NodeList:
-        project = request.project or await _project_of_this_vm(progress)
+        project = given["project"] or await _project_of_this_vm(progress)
         async with GoogleSession(endpoints={} if base is None else {"tpu": base}) as session:
-            return await TPUAPI(session, request.api_version).nodes(project, zone, progress)
+            return await TPUAPI(session, given["api_version"]).nodes(project, zone, progress)
 
     where = "all zones" if zone == ALL_ZONES else f"zone {zone}"
     return await run_with_progress(request, operation, f"the list of TPUs in {where}")

@@ -4,53 +4,53 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from aioresolve.cli.detection import detect_resolver
+from aioresolve.cli import streams
+from aioresolve.cli.application import run_async
+from aioresolve.cli.formats import (
+    Table,
+    counts_table,
+    format_cluster,
+    format_span,
+    has_identities,
+    missing_table,
+    one_line,
+)
 from aioresolve.cli.options import (
     CommandGroup,
+    add_source,
     combine_options,
     coordinator_port_option,
     duration_option,
     interval_option,
-    max_requests_option,
     output_option,
     parse_job_size,
     parse_size,
     parse_with,
-    pod_options,
-    quiet_option,
     task_options,
     timeout_option,
-    tpu_options,
-    verbose_option,
 )
-from aioresolve.cli.output.formats import OUTPUTS, format_cluster, has_identities, one_line
-from aioresolve.cli.output.worker_tables import FoundTPUs, format_workers
-from aioresolve.cli.requests import (
-    HereRequest,
-    PodRequest,
-    TPURequest,
+from aioresolve.cli.sources import (
+    ClusterRequest,
     find_task_name,
-    new_pod_resolver,
-    new_tpu_resolver,
+    new_request,
+    one_number_per_job,
+    open_source,
     validate_output,
-    validate_pod_request,
 )
-from aioresolve.cli.terminal import streams
+from aioresolve.cli.worker_tables import format_workers
 from aioresolve.errors import IncompleteClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable, Iterator
 
-    from aioresolve.cli.application import ExitRequest
-    from aioresolve.cli.output.formats import TaskName
-    from aioresolve.cli.requests import ClusterRequest
+    from rich.console import RenderableType
+
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import Shortfall, WaitCondition
     from aioresolve.spec import ClusterState
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 SLICES_TIMEOUT = 1.0
 """Seconds that the request for slices has at least, if the TPUs are ready only just before the deadline."""
 
-POD_INTERVAL = 30.0
+INTERVAL = 30.0
 """Seconds between two requests for pods while they cannot be watched."""
 
 LINE_PERIOD = 1.0
@@ -115,12 +115,29 @@ def wait() -> None:
     """Wait until a cluster is complete, and print it."""
 
 
-@wait.command(
+def _wait_for_source(source: str, /, interval: float = INTERVAL, **parameters: Any) -> None:
+    options = ConditionOptions.pop_from(parameters)
+    request = new_request(source, parameters)
+    validate_output(request)
+    condition = options.condition(request)
+    request, resolver = open_source(request)
+    content = run_async(lambda _: _wait(request, condition, resolver, interval))
+    streams.write_stdout(content, has_headers=request.has_headers)
+
+
+wait_options = (condition_options, output_option(), task_options, deadline_option)
+
+add_source(
+    wait,
     "kubernetes",
-    short_help="The pods of label selectors.",
-    epilog=f"""\
-\b
-Examples:
+    _wait_for_source,
+    *wait_options,
+    help="""Wait for the pods of label selectors, and print them as the tasks of a cluster.
+
+    The tasks are the pods that are running, ready and not being deleted. The API server reports each change
+    at once.
+    """,
+    examples="""\
   # sixteen workers, all of them ready
   aioresolve wait kubernetes -l app=trainer --count 16
 
@@ -128,110 +145,45 @@ Examples:
   # workers and parameter servers that accept connections, for TensorFlow
   aioresolve wait kubernetes -l worker=app=trainer -l ps=app=ps --jobs worker=16 --jobs ps=2 \\
     --reachable tcp --timeout 5m -o tf-config
-
-{EPILOG}""",
+""",
+    epilog=EPILOG,
 )
-@pod_options
-@condition_options
-@output_option(OUTPUTS)
-@task_options
-@deadline_option
-@max_requests_option
-@quiet_option
-@verbose_option
-def wait_kubernetes(**parameters: Any) -> None:
-    """Wait for the pods of label selectors, and print them as the tasks of a cluster.
 
-    The tasks are the pods that are running, ready and not being deleted. The API server reports each change
-    at once.
-    """
-    options = ConditionOptions.pop_from(parameters)
-    request = PodRequest(**parameters)
-    validate_pod_request(request)
-    validate_jobs(options, request)
-    condition = options.condition()
-    from aioresolve.cli.application import run_async
-
-    state, task = run_async(partial(_wait, request, condition, new_pod_resolver(request), POD_INTERVAL))
-    content = format_cluster(request.output, state.spec, state, task, request.program_options(request.output))
-    streams.write_stdout(content, has_headers=request.has_headers)
-
-
-@wait.command(
+add_source(
+    wait,
     "tpu",
-    short_help="The workers of Cloud TPUs.",
-    epilog=f"""\
-\b
-Example:
-  # a TPU that was just created, until each worker reports its devices
-  aioresolve wait tpu my-tpu --reachable probe --timeout 30m
-
-{EPILOG}""",
-)
-@tpu_options
-@condition_options
-@output_option(OUTPUTS)
-@coordinator_port_option
-@task_options
-@interval_option("5s")
-@deadline_option
-@quiet_option
-@verbose_option
-def wait_tpu(interval: float, **parameters: Any) -> None:
-    """Wait for the workers of Cloud TPUs, and print them as the tasks of a cluster.
+    _wait_for_source,
+    *wait_options,
+    coordinator_port_option,
+    interval_option("5s"),
+    help="""Wait for the workers of Cloud TPUs, and print them as the tasks of a cluster.
 
     For NAME see `aioresolve tpu --help`. The tasks are the workers of the TPUs that are ready.
-    """
-    options = ConditionOptions.pop_from(parameters)
-    request = TPURequest(**parameters)
-    validate_output(request)
-    validate_jobs(options, request)
-    condition = options.condition()
-    if options.reachable == "probe":
-        streams.silence_grpc()
-    from aioresolve.cli.application import run_async
-
-    found, task = run_async(partial(_wait_for_tpus, request, condition, interval))
-    content = format_workers(request.output, found, task, request.program_options(request.output))
-    streams.write_stdout(content, has_headers=request.has_headers)
-
-
-@wait.command(
-    "here",
-    short_help="The cluster that this process is part of.",
-    epilog=f"""\
-\b
-Example:
-  # in a pod of an Indexed Job: until all of its pods accept connections
-  aioresolve wait here --reachable tcp --timeout 5m
-
-{EPILOG}""",
+    """,
+    examples="""\
+  # a TPU that was just created, until each worker reports its devices
+  aioresolve wait tpu my-tpu --reachable probe --timeout 30m
+""",
+    epilog=EPILOG,
 )
-@condition_options
-@output_option(OUTPUTS)
-@coordinator_port_option
-@task_options
-@interval_option("5s", "a source that")
-@deadline_option
-@quiet_option
-@verbose_option
-def wait_here(interval: float, **parameters: Any) -> None:
-    """Wait for the cluster that this process is part of, and print it.
+
+add_source(
+    wait,
+    "here",
+    _wait_for_source,
+    *wait_options,
+    coordinator_port_option,
+    interval_option("5s"),
+    help="""Wait for the cluster that this process is part of, and print it.
 
     `aioresolve here` prints which cluster that is, and why.
-    """
-    options = ConditionOptions.pop_from(parameters)
-    request = HereRequest(**parameters)
-    validate_output(request)
-    condition = options.condition()
-    if options.reachable == "probe":
-        streams.silence_grpc()
-    request, resolver = detect_resolver(request)
-    from aioresolve.cli.application import run_async
-
-    state, task = run_async(partial(_wait, request, condition, resolver, interval))
-    content = format_cluster(request.output, state.spec, state, task, request.program_options(request.output))
-    streams.write_stdout(content, has_headers=request.has_headers)
+    """,
+    examples="""\
+  # in a pod of an Indexed Job: until all of its pods accept connections
+  aioresolve wait here --reachable tcp --timeout 5m
+""",
+    epilog=EPILOG,
+)
 
 
 class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,18 +200,26 @@ class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Remove these options from the parameters of a command, and return them."""
         return cls(**{name: parameters.pop(name) for name in cls.__struct_fields__})
 
-    def condition(self, *, needs_all: bool = False) -> WaitCondition:
-        """Return the condition that they describe; raises a UsageError if they contradict each other."""
+    def condition(self, request: ClusterRequest, *, needs_all: bool = False) -> WaitCondition:
+        """Return the condition that they describe for a cluster.
+
+        Raises:
+            UsageError: they contradict each other, or name a job that is not requested.
+        """
         if self.count is not None and self.jobs:
             raise click.UsageError("--count and --jobs exclude each other; pass one of them")
-        if len(dict(self.jobs)) < len(self.jobs):
-            raise click.UsageError("--jobs names a job twice; pass one number for each job")
+        jobs = one_number_per_job(self.jobs)
+        for job in jobs.keys() - request.jobs if request.jobs else ():
+            if request.source == "tpu":
+                raise click.UsageError(f"--jobs {job}: the job of the workers is {request.jobs[0]!r}")
+            raise click.UsageError(f"--jobs {job}: no -l selects this job; add -l {job}=SELECTOR")
+        if self.reachable == "probe":
+            streams.silence_grpc()
         from aioresolve.resolver.wait import validate_condition
 
-        jobs = dict(self.jobs) or None
         return validate_condition(
             self.count,
-            jobs,
+            jobs or None,
             not self.allow_unready,
             self.reachable,
             self.stable_for or 0.0,
@@ -267,50 +227,32 @@ class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def validate_jobs(options: ConditionOptions, request: ClusterRequest) -> None:
-    """Raise a UsageError for a `--jobs` that names a job which is not requested."""
-    for job, _ in options.jobs:
-        if isinstance(request, TPURequest) and job != request.job_name:
-            raise click.UsageError(f"--jobs {job}: the job of the workers is {request.job_name!r}")
-        if isinstance(request, PodRequest) and job not in request.jobs:
-            raise click.UsageError(f"--jobs {job}: no -l selects this job; add -l {job}=SELECTOR")
-
-
 async def _wait(
-    request: ClusterRequest,
-    condition: WaitCondition,
-    resolver: ClusterResolver,
-    interval: float,
-    exit_request: ExitRequest,
-) -> tuple[ClusterState, TaskName | None]:
-    async with resolver:
-        state = await wait_for_cluster(resolver, request, condition, exit_request, interval)
-        return state, await find_task_name(resolver, request, state)
-
-
-async def _wait_for_tpus(
-    request: TPURequest, condition: WaitCondition, interval: float, exit_request: ExitRequest
-) -> tuple[FoundTPUs, TaskName | None]:
-    from .tpu import found_tpus
-
-    resolver = new_tpu_resolver(request)
+    request: ClusterRequest, condition: WaitCondition, resolver: ClusterResolver, interval: float
+) -> str | Table:
+    """Return the complete cluster in the format of the output."""
+    output, options = request.output, request.program_options(request.output)
     ends = time.monotonic() + request.timeout
     async with resolver:
-        state = await wait_for_cluster(resolver, request, condition, exit_request, interval)
-        found = FoundTPUs((), state)
-        if has_identities(request.output) or request.output == "megascale":
+        state = await wait_for_cluster(resolver, request, condition, interval)
+        if request.source == "tpu" and (has_identities(output) or output == "megascale"):
+            from aioresolve.tpu import TPUClusterResolver
+
+            from .tpu import found_tpus
+
+            assert isinstance(resolver, TPUClusterResolver)
             # The state has no slices, so request them once more.
             slices = await resolver.slices(timeout=max(ends - time.monotonic(), SLICES_TIMEOUT))
             found = found_tpus(slices, resolver.get_job_name())
-        return found, await find_task_name(resolver, request, found.state)
+            return format_workers(
+                output, found, await find_task_name(resolver, request, found.state), options
+            )
+        task = await find_task_name(resolver, request, state)
+    return format_cluster(output, state.spec, state, task, options)
 
 
 async def wait_for_cluster(
-    resolver: ClusterResolver,
-    request: ClusterRequest,
-    condition: WaitCondition,
-    exit_request: ExitRequest,
-    interval: float = 30.0,
+    resolver: ClusterResolver, request: ClusterRequest, condition: WaitCondition, interval: float
 ) -> ClusterState:
     """Return the cluster once it is complete, and report on stderr what it lacks until then.
 
@@ -323,7 +265,7 @@ async def wait_for_cluster(
 
     ends = time.monotonic() + request.timeout
     reject_impossible(condition, timeout=request.timeout, known_jobs=resolver.known_jobs)
-    async with _show_shortfall(request, ends, exit_request) as on_shortfall:
+    with _show_shortfall(request, ends) as on_shortfall:
         try:
             return await wait_until_complete(
                 resolver._observations_for(condition, interval),
@@ -338,49 +280,67 @@ async def wait_for_cluster(
             raise
 
 
-@asynccontextmanager
-async def _show_shortfall(
-    request: ClusterRequest, ends: float, exit_request: ExitRequest
-) -> AsyncIterator[Callable[[Shortfall], None]]:
+@contextmanager
+def _show_shortfall(request: ClusterRequest, ends: float) -> Iterator[Callable[[Shortfall], None]]:
     """Yield a function that shows what the cluster lacks on stderr, until the block ends.
 
     On a terminal this is drawn in place, and removed at the end. Otherwise, and if `-v` writes log lines, it
-    is a line for each change.
+    is a line for each change, without those that last less than `LINE_PERIOD`.
     """
-    from aioresolve.cli.terminal.progress import SHOW_AFTER, call_periodically
+    from aioresolve.cli.live import call_periodically, draw_live
 
     if request.quiet:
         yield lambda _: None
         return
-    if not streams.can_draw(sys.stderr):
-        lines = _ShortfallLines()
-        with call_periodically(lines.write_if_new, first=SHOW_AFTER, period=LINE_PERIOD):
-            yield lines.update
-        return
-    from aioresolve.cli.terminal.background_writer import background_writer
-    from aioresolve.cli.terminal.views import WaitView, live_view
+    lacking: Shortfall | None = None
+    written = ""
 
-    view = WaitView(request.scope, request.timeout, ends)
-    with background_writer(sys.stderr, exit_request.exit) as stderr:
-        async with live_view(stderr, view, show_after=SHOW_AFTER, keep=False) as screen:
+    def update(shortfall: Shortfall) -> None:
+        nonlocal lacking
+        lacking = shortfall
 
-            def update(lacking: Shortfall) -> None:
-                view.lacking = lacking
-                screen.invalidate()
+    def render(columns: int, lines: int) -> RenderableType:
+        return render_shortfall(lacking, request.scope, request.timeout, ends, lines)
 
+    def write_if_new() -> None:
+        nonlocal written
+        line = "" if lacking is None else one_line(f"waiting: {lacking}")
+        if line != written:
+            streams.write_stderr(f"{line}\n")
+            written = line
+
+    if streams.can_draw(sys.stderr):
+        with draw_live(sys.stderr, render):
+            yield update
+    else:
+        with call_periodically(write_if_new, period=LINE_PERIOD):
             yield update
 
 
-class _ShortfallLines:
-    """Status lines; intermediate changes between two calls of `write_if_new` are skipped."""
+def render_shortfall(
+    lacking: Shortfall | None, scope: str, timeout: float, ends: float, lines: int
+) -> RenderableType:
+    """Return what a cluster lacks, and how much of the deadline is used, for so many lines of a terminal.
 
-    def __init__(self) -> None:
-        self._line = ""
-        self._written = ""
+    The deadline is `ends` by `time.monotonic`, `timeout` seconds after the start. `lacking` is None before
+    the first response.
+    """
+    from rich.console import Group
 
-    def update(self, lacking: Shortfall) -> None:
-        self._line = f"waiting: {lacking}"
+    from aioresolve.cli.drawing import single_line, table_lines
 
-    def write_if_new(self) -> None:
-        if self._line != self._written and streams.write_stderr(f"{one_line(self._line)}\n"):
-            self._written = self._line
+    waited = format_span(timeout - (ends - time.monotonic()))
+    head = single_line(f"waiting for {scope}: {waited} of {format_span(timeout)}", "cyan")
+    if lacking is None:
+        return Group(head, single_line("no response yet"))
+    counts = counts_table(lacking.found, lacking.least, lacking.sources)
+    above = [head, *(table_lines(counts) if counts.rows else [])]
+    names, missing, _ = missing_table(lacking.reasons)
+    if not missing:
+        return Group(*above)
+    available = max(lines - len(above) - 1, 2)
+    fitting = len(missing) if len(missing) <= available else available - 1
+    below = table_lines(Table(names, missing[:fitting]))
+    if fitting < len(missing):
+        below.append(single_line(f"and {len(missing) - fitting} more reasons", "dim"))
+    return Group(*above, *below)

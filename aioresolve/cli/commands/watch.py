@@ -3,53 +3,76 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from contextlib import aclosing
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from aioresolve.cli.detection import detect_resolver
+from aioresolve.cli import streams
+from aioresolve.cli.application import run_async
+from aioresolve.cli.error_messages import status_line
+from aioresolve.cli.formats import (
+    IDENTITY,
+    TASK,
+    WATCH_OUTPUTS,
+    Table,
+    TextTable,
+    as_json_line,
+    as_yaml,
+    cluster_document,
+    format_span,
+    identity_cells,
+    some_names,
+    spec_table,
+    state_table,
+    task_document,
+    tf_config,
+)
 from aioresolve.cli.options import (
     CommandGroup,
+    add_source,
     interval_option,
-    max_requests_option,
     output_option,
-    pod_options,
-    quiet_option,
     task_options,
     timeout_option,
-    tpu_options,
-    verbose_option,
 )
-from aioresolve.cli.output.change_lines import ChangeRows, TFConfigLines, change_json, change_yaml
-from aioresolve.cli.output.formats import WATCH_OUTPUTS
-from aioresolve.cli.requests import (
-    HereRequest,
-    PodRequest,
-    TPURequest,
+from aioresolve.cli.sources import (
+    ClusterRequest,
     find_task_name,
-    new_pod_resolver,
-    new_tpu_resolver,
+    new_request,
+    open_source,
+    run_with_progress,
     validate_output,
-    validate_pod_request,
 )
-from aioresolve.cli.terminal import streams
 from aioresolve.errors import TaskIdentityError, UnknownTaskError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator
+
+    from rich.console import RenderableType
+    from rich.text import Text
 
     from aioresolve._core.deadline import Progress
     from aioresolve.cli.application import ExitRequest
-    from aioresolve.cli.requests import ClusterRequest
-    from aioresolve.cli.terminal.background_writer import BackgroundWriter
     from aioresolve.resolver.base import ClusterResolver
-    from aioresolve.spec import ClusterState, Observation
+    from aioresolve.spec import ClusterState, Member, Missing, Observation
 
 INTERVAL = 30.0
 """Seconds between two requests to a source without a watch, by default."""
+
+MAX_CHANGES = 5
+"""How many of the last changes a terminal shows."""
+
+MAX_MISSING = 8
+"""How many reasons for missing tasks a terminal shows."""
+
+HIGHLIGHT_SECONDS = 5.0
+"""Seconds for which the row of a task that joined or moved is highlighted."""
+
+STYLES = {"JOINED": "green", "MOVED": "yellow", "LEFT": "red"}
 
 EPILOG = """\
 \b
@@ -68,8 +91,6 @@ Exit codes: 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout; 1 
 not retryable; 2 invalid usage or configuration; 3 no response before the deadline.
 """
 
-first_response_option = timeout_option(effect="Deadline of the first response")
-
 
 @click.group(cls=CommandGroup, no_args_is_help=False, short_help="A cluster, and then each of its changes.")
 def watch() -> None:
@@ -80,138 +101,94 @@ def watch() -> None:
     """
 
 
-@watch.command(
+def _watch_source(source: str, /, interval: float = INTERVAL, **parameters: Any) -> None:
+    request = new_request(source, parameters)
+    validate_output(request)
+    run_watch(request, interval)
+
+
+watch_options = (
+    output_option(WATCH_OUTPUTS),
+    task_options,
+    timeout_option(effect="Deadline of the first response"),
+)
+
+add_source(
+    watch,
     "kubernetes",
-    short_help="The pods of label selectors.",
-    epilog=f"""\
-\b
-Examples:
+    _watch_source,
+    *watch_options,
+    help="""Watch the pods of label selectors as the tasks of a cluster.
+
+    The tasks are the pods that are running and not being deleted. The API server reports each change at once.
+    """,
+    examples="""\
   # tasks as they join and leave
   aioresolve watch kubernetes -l worker=app=trainer -l ps=app=ps
 
 \b
   # the addresses of the workers after each change
   aioresolve watch kubernetes -l app=trainer -o json | jq -c '.jobs.worker | map(.address)'
-
-{EPILOG}""",
+""",
+    epilog=EPILOG,
 )
-@pod_options
-@output_option(WATCH_OUTPUTS)
-@task_options
-@first_response_option
-@max_requests_option
-@quiet_option
-@verbose_option
-def watch_kubernetes(**parameters: Any) -> None:
-    """Watch the pods of label selectors as the tasks of a cluster.
 
-    The tasks are the pods that are running and not being deleted. The API server reports each change at once.
-    """
-    request = PodRequest(**parameters)
-    validate_pod_request(request)
-    watch_pods(request)
-
-
-@watch.command(
+add_source(
+    watch,
     "tpu",
-    short_help="The workers of Cloud TPUs.",
-    epilog=f"""\
-\b
-Example:
-  # the changes of two slices, requested every ten seconds
-  aioresolve watch tpu slice-0 slice-1 --interval 10s
-
-{EPILOG}""",
-)
-@tpu_options
-@output_option(WATCH_OUTPUTS)
-@task_options
-@interval_option("30s")
-@first_response_option
-@quiet_option
-@verbose_option
-def watch_tpu(interval: float, **parameters: Any) -> None:
-    """Watch the workers of Cloud TPUs as the tasks of a cluster.
+    _watch_source,
+    *watch_options,
+    interval_option("30s"),
+    help="""Watch the workers of Cloud TPUs as the tasks of a cluster.
 
     For NAME see `aioresolve tpu --help`. The tasks are the workers of the TPUs that are ready,
     and those that are running but not healthy unless --not-healthy=skip.
-    """
-    request = TPURequest(**parameters)
-    validate_output(request)
-    watch_tpus(request, interval)
-
-
-@watch.command(
-    "here",
-    short_help="The cluster that this process is part of.",
-    epilog=f"""\
-\b
-Example:
-  # in a pod of a workload: the pods as they join and leave
-  aioresolve watch here -o wide
-
-{EPILOG}""",
+    """,
+    examples="""\
+  # the changes of two slices, requested every ten seconds
+  aioresolve watch tpu slice-0 slice-1 --interval 10s
+""",
+    epilog=EPILOG,
 )
-@output_option(WATCH_OUTPUTS)
-@task_options
-@interval_option("30s", "a source that")
-@first_response_option
-@quiet_option
-@verbose_option
-def watch_here(interval: float, **parameters: Any) -> None:
-    """Watch the cluster that this process is part of.
+
+add_source(
+    watch,
+    "here",
+    _watch_source,
+    *watch_options,
+    interval_option("30s"),
+    help="""Watch the cluster that this process is part of.
 
     `aioresolve here` prints which cluster that is, and why.
-    """
-    request = HereRequest(**parameters)
-    validate_output(request)
-    watch_own_cluster(request, interval)
+    """,
+    examples="""\
+  # in a pod of a workload: the pods as they join and leave
+  aioresolve watch here -o wide
+""",
+    epilog=EPILOG,
+)
 
 
-def watch_own_cluster(request: HereRequest, interval: float = INTERVAL) -> None:
-    """Print the cluster of this process and then each of its changes, until interrupted."""
-    from aioresolve.cli.application import run_async
+def run_watch(request: ClusterRequest, interval: float = INTERVAL) -> None:
+    """Print the cluster and then each of its changes, until interrupted."""
+    request, resolver = open_source(request)
 
-    request, resolver = detect_resolver(request)
-    run_async(partial(_watch, request, resolver, interval))
+    async def follow(exit_request: ExitRequest) -> None:
+        with streams.stdout_writer(exit_request.exit) as stdout:
+            async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
+                first = await _first_observation(request, observations)
+                if request.output in ("table", "wide") and streams.can_draw(sys.stdout):
+                    await _follow_on_screen(request, first, observations)
+                else:
+                    await _follow_in_lines(request, resolver, first, observations, stdout)
 
-
-def watch_pods(request: PodRequest) -> None:
-    """Print the cluster of the pods and then each of its changes, until interrupted."""
-    from aioresolve.cli.application import run_async
-
-    run_async(partial(_watch, request, new_pod_resolver(request), INTERVAL))
-
-
-def watch_tpus(request: TPURequest, interval: float = INTERVAL) -> None:
-    """Print the cluster of the TPUs as `watch_pods` does, with a request every `interval` seconds."""
-    from aioresolve.cli.application import run_async
-
-    run_async(partial(_watch, request, new_tpu_resolver(request), interval))
-
-
-async def _watch(
-    request: ClusterRequest,
-    resolver: ClusterResolver,
-    interval: float,
-    exit_request: ExitRequest,
-) -> None:
-    from aioresolve.cli.terminal.background_writer import background_writer
-
-    with background_writer(sys.stdout, exit_request.exit) as stdout:
-        async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
-            first = await _first_observation(request, observations)
-            if request.output in ("table", "wide") and streams.can_draw(sys.stdout):
-                await _follow_on_screen(request, first, observations, stdout)
-            else:
-                await _follow_in_lines(request, resolver, first, observations, stdout)
+    run_async(follow)
 
 
 async def _first_observation(
     request: ClusterRequest, observations: AsyncGenerator[Observation, None]
 ) -> Observation:
     """Return the first observation that has a state, and show on stderr what it is waiting for."""
-    from aioresolve.cli.terminal.progress import run_with_progress
 
     async def operation(progress: Progress) -> Observation:
         progress.waiting(request.scope, "no response yet")
@@ -230,26 +207,43 @@ async def _follow_in_lines(
     resolver: ClusterResolver,
     first: Observation,
     observations: AsyncGenerator[Observation, None],
-    stdout: BackgroundWriter,
+    stdout: streams.StdoutWriter,
 ) -> None:
     """Write each change to stdout, and errors of the source to stderr."""
-    from aioresolve.cli.terminal.progress import StatusReporter
+    from aioresolve.cli.live import StatusReporter
     from aioresolve.spec import ClusterState
 
-    format_change = _change_formatter(request, resolver)
+    rows = ChangeRows(is_wide=request.output == "wide", has_headers=request.has_headers)
     status = StatusReporter(quiet=request.quiet)
     older: ClusterState | None = None
+    last = ""
+
+    async def format_change(state: ClusterState, older: ClusterState) -> str:
+        match request.output:
+            case "json":
+                return as_json_line(change_document(state, older))
+            case "yaml":
+                return f"---\n{as_yaml(change_document(state, older))}"
+            case "tf-config":
+                # The index of this task may change with the other tasks.
+                task = await find_task_name(resolver, request, state)
+                return tf_config(state.spec, task, rpc_layer=request.rpc_layer)
+        return rows.format(state, older)
 
     async def write(observation: Observation) -> None:
-        nonlocal older
+        nonlocal older, last
         status.report(observation)
         state = observation.state
         if state is None or state == older:
             return
         try:
-            await stdout.write(await format_change(state, older or ClusterState.of({})))
+            text = await format_change(state, older or ClusterState.of({}))
         except (UnknownTaskError, TaskIdentityError) as error:
             status.write(f"this change was not printed: {error}")
+        else:
+            if text != last:  # the same cluster for TensorFlow
+                await stdout.write(text)
+                last = text
         older = state
 
     await write(first)
@@ -260,38 +254,180 @@ async def _follow_in_lines(
 
 
 async def _follow_on_screen(
-    request: ClusterRequest,
-    first: Observation,
-    observations: AsyncGenerator[Observation, None],
-    stdout: BackgroundWriter,
+    request: ClusterRequest, first: Observation, observations: AsyncGenerator[Observation, None]
 ) -> None:
-    from aioresolve.cli.terminal.views import WatchView, live_view
+    from aioresolve.cli.live import draw_live
 
     view = WatchView(request.scope, is_wide=request.output == "wide")
     view.update(first, datetime.now(UTC))
-    async with live_view(stdout, view) as screen:
+    with draw_live(sys.stdout, view.render, first=0.0, keep=True):
         async for observation in observations:
             view.update(observation, datetime.now(UTC))
-            screen.invalidate()
 
 
-def _change_formatter(
-    request: ClusterRequest, resolver: ClusterResolver
-) -> Callable[[ClusterState, ClusterState], Awaitable[str]]:
-    """Return a function that formats a state and the change from the previous one."""
-    lines = TFConfigLines(request.task, rpc_layer=request.rpc_layer)
-    rows = ChangeRows(is_wide=request.output == "wide", has_headers=request.has_headers)
+class ChangeRows:
+    """One row for each task that joined, left or moved; `is_wide` adds the columns `IDENTITY`.
 
-    async def format_change(state: ClusterState, older: ClusterState) -> str:
-        match request.output:
-            case "json":
-                return change_json(state, older)
-            case "yaml":
-                return change_yaml(state, older)
-            case "tf-config":
-                # Its index may change with the other tasks.
-                lines.task = await find_task_name(resolver, request, state)
-                return lines.format(state, older)
-        return rows.format(state, older)
+    In each change, tasks that left come first, then those that moved, then those that joined. The column
+    `WAS` of a task that moved shows its previous place as `TASK@ADDRESS`. For the first state, all tasks
+    joined.
+    """
 
-    return format_change
+    COLUMNS = ("EVENT", *TASK, "WAS")
+
+    def __init__(self, *, is_wide: bool, has_headers: bool = True) -> None:
+        self._is_wide = is_wide
+        columns = (*self.COLUMNS, *IDENTITY) if is_wide else self.COLUMNS
+        self._table = TextTable(columns, (len("JOINED"), len("worker"), 0, 21, 24), has_headers=has_headers)
+
+    def format(self, state: ClusterState, older: ClusterState) -> str:
+        """Return the rows of the change from `older` to `state`; the first call also returns the header."""
+        change = state.diff(older)
+        rows = [self._row("LEFT", member) for member in change.left]
+        for move in change.moved:
+            was = f"{move.old.task_index}@{move.old.endpoint.address}"
+            rows.append(self._row("MOVED", move.new, was))
+        rows += [self._row("JOINED", member) for member in change.joined]
+        return self._table.lines(rows)
+
+    def _row(self, event: str, member: Member, was: str = "") -> tuple[str, ...]:
+        row = (event, member.job, str(member.task_index), member.endpoint.address, was)
+        return (*row, *identity_cells(member)) if self._is_wide else row
+
+
+def change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
+    """Return a cluster after a change as one object: that of `cluster_document`, and the change.
+
+    In addition it has `{"joined": [task, ...], "left": [task, ...], "moved": [{"from": task, "to": task},
+    ...]}`: a task is that of `jobs`, with its `job` in addition.
+    """
+    change = state.diff(older)
+    return cluster_document(state) | {
+        "joined": [_task(member) for member in change.joined],
+        "left": [_task(member) for member in change.left],
+        "moved": [{"from": _task(move.old), "to": _task(move.new)} for move in change.moved],
+    }
+
+
+def _task(member: Member) -> dict[str, Any]:
+    return {"job": member.job, **task_document(member)}
+
+
+class _Change(msgspec.Struct, frozen=True):
+    at: datetime
+    event: str
+    member: Member
+    text: str
+
+    def is_recent(self, now: datetime) -> bool:
+        return (now - self.at).total_seconds() < HIGHLIGHT_SECONDS
+
+
+class WatchView:
+    """A watched cluster: its tasks, the missing ones, the last changes, and the status of the source."""
+
+    def __init__(self, scope: str, *, is_wide: bool) -> None:
+        self._scope = scope
+        self._is_wide = is_wide
+        self._observation: Observation | None = None
+        self._changed_at = datetime.now(UTC)
+        self._changes: deque[_Change] = deque(maxlen=MAX_CHANGES)
+
+    def update(self, observation: Observation, now: datetime) -> None:
+        """Show `observation`, received at `now` (UTC)."""
+        older = None if self._observation is None else self._observation.state
+        self._observation = observation
+        if observation.state is None or observation.state == older:
+            return
+        self._changed_at = now
+        if older is None:
+            return
+        change = observation.state.diff(older)
+        self._changes.extend(
+            [
+                *(_Change(now, "LEFT", member, str(member)) for member in change.left),
+                *(_Change(now, "MOVED", move.new, str(move)) for move in change.moved),
+                *(_Change(now, "JOINED", member, str(member)) for member in change.joined),
+            ]
+        )
+
+    def render(self, columns: int, lines: int) -> RenderableType:
+        """Return the current content, for a terminal of that size."""
+        from rich.console import Group
+        from rich.text import Text
+
+        observation = self._observation
+        if observation is None or observation.state is None:
+            return Text("")
+        now = datetime.now(UTC)
+        below = [
+            *_missing_lines([*observation.unready, *observation.absent]),
+            *self._change_lines(),
+            *self._status_lines(observation, now, columns),
+        ]
+        available = max(lines - len(below), 2)
+        return Group(*self._task_lines(observation.state, available, now), *below)
+
+    def _task_lines(self, state: ClusterState, available: int, now: datetime) -> list[Text]:
+        from aioresolve.cli.drawing import single_line, table_lines
+
+        columns, rows, _ = state_table(state) if self._is_wide else spec_table(state.spec)
+        recent = {change.member: STYLES[change.event] for change in self._changes if change.is_recent(now)}
+        styles = [recent.get(member, "") for member in state.members]
+        if len(rows) < available:
+            return table_lines(Table(columns, rows, styles))
+        fitting = max(available - 2, 0)
+        more = single_line(f"... and {len(rows) - fitting} more", "dim")
+        return [*table_lines(Table(columns, rows[:fitting], styles)), more]
+
+    def _change_lines(self) -> list[Text]:
+        from aioresolve.cli.drawing import single_line
+
+        lines = [
+            single_line(f"{_local_time(change.at)}  {change.event:6}  {change.text}", STYLES[change.event])
+            for change in self._changes
+        ]
+        return [single_line(""), *lines] if lines else []
+
+    def _status_lines(self, observation: Observation, now: datetime, columns: int) -> list[Text]:
+        from aioresolve.cli.drawing import single_line
+
+        state = observation.state
+        assert state is not None
+        number = len(state.members)
+        tasks = f"{number} task{'' if number == 1 else 's'}"
+        if observation.error is None:
+            changed_at = _local_time(self._changed_at)
+            return [
+                single_line(""),
+                single_line(f"{tasks}, last changed at {changed_at}: {self._scope}", "dim"),
+            ]
+        since = observation.stale_since or now
+        age = format_span((now - since).total_seconds())
+        text = status_line(
+            f"{tasks} at {_local_time(since)}, {age} ago; not up to date since", observation.error
+        )
+        width = max(columns, 1)
+        # At most three lines of the error: the rest of the terminal is for the tasks.
+        wrapped = [single_line(text[at : at + width], "red") for at in range(0, len(text), width)]
+        return [single_line(""), *wrapped][:4]
+
+
+def _missing_lines(missing: list[Missing]) -> list[Text]:
+    from aioresolve.cli.drawing import single_line
+
+    if not missing:
+        return []
+    names: dict[tuple[str, str], list[str]] = {}
+    for one in missing:
+        names.setdefault((one.job, one.reason), []).append(one.name)
+    groups = [f"{job}: {some_names(each)}: {reason}" for (job, reason), each in names.items()]
+    lines = [single_line(line, "yellow") for line in groups[:MAX_MISSING]]
+    if len(groups) > MAX_MISSING:
+        more = sum(map(len, [*names.values()][MAX_MISSING:]))
+        lines.append(single_line(f"and {more} more missing or not ready", "yellow"))
+    return [single_line(""), *lines]
+
+
+def _local_time(moment: datetime) -> str:
+    return f"{moment.astimezone():%H:%M:%S}"

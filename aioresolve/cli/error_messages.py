@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-import traceback
+from http import HTTPStatus
 
 from aioresolve.errors import (
     APIError,
@@ -26,8 +25,6 @@ from .formats import format_span, one_line, wait_report
 COULD_NOT_RESOLVE = 1
 WRONG_USAGE = 2
 DEADLINE = 3
-OUTPUT_CLOSED = 141
-"""128 + SIGPIPE, as a shell reports a process whose reader (such as `head`) has closed the pipe."""
 TERMINATED = 143
 """128 + SIGTERM."""
 
@@ -65,8 +62,6 @@ FIELDS = {"job_to_label_mapping": "jobs", "tf_server_port": "port", "tpu": "name
 
 POLL_ARGUMENTS = frozenset({"interval", "max_concurrency", "shard", "timeout"})
 """Arguments of the Python API for which `aioresolve poll` has an option."""
-
-_SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=Bearer )\S+|(?<=Basic )\S+")
 
 
 def exit_code(error: ResolveError) -> int:
@@ -112,32 +107,13 @@ def short_message(error: ResolveError) -> str:
         case ForbiddenError():
             return error.summary
         case APIError(status=int() as status, host=str() as host):
-            from http import HTTPStatus
-
             phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else error.reason or ""
             return f"{status} {phrase}: {host}"
-        case ConnectionFailedError(host=str() as host, __cause__=OSError() as cause):
-            return f"{_system_reason(cause)}: {host}"
+        # asyncio puts the address in place of the words of the system.
+        case ConnectionFailedError(host=str() as host, __cause__=ConnectionError(errno=int() as number)):
+            return f"{os.strerror(number)}: {host}"
     # The first clause only.
-    summary = error.summary.partition("; ")[0]
-    server = getattr(error, "host", None)
-    if server and summary.startswith(f"{server} "):
-        return f"{summary.removeprefix(f'{server} ')}: {server}"
-    if isinstance(error.__cause__, OSError):
-        head, _, reason = summary.rpartition(": ")
-        return f"{reason}: {head}" if reason == _system_reason(error.__cause__) else summary
-    return summary
-
-
-def _system_reason(error: OSError) -> str:
-    """Return the reason in the words of the system or of TLS, without addresses."""
-    reason = getattr(error, "verify_message", "")
-    if reason:
-        return f"certificate not accepted: {reason}"
-    # The errors of asyncio have the address as text in place of the words of the system.
-    if isinstance(error, ConnectionError | TimeoutError) and error.errno:
-        return os.strerror(error.errno)
-    return error.strerror or str(error) or type(error).__name__
+    return error.summary.partition("; ")[0]
 
 
 def error_message(error: ResolveError) -> str:
@@ -184,11 +160,3 @@ def _incomplete_report(error: IncompleteClusterError | FailedClusterError) -> st
     if error.hint is not None:
         message = f"{message}. {error.hint.render(option_spelling)}"
     return f"error: {message}\n{wait_report(error.found, error.wanted, error.missing, error.sources)}"
-
-
-def redacted_traceback(error: BaseException) -> str:
-    """Return the traceback of `error` and of its causes without anything that looks like a credential.
-
-    Messages of aioresolve contain none; those of other libraries may quote the URL of a proxy or a header.
-    """
-    return _SECRETS.sub("(secret)", "".join(traceback.format_exception(error)).rstrip())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from aioresolve.spec import ClusterSpec, ClusterState, Member, Task
@@ -28,9 +28,6 @@ HOST_FILES = ("hostfile", "host:slots")
 
 WATCH_OUTPUTS = ("table", "wide", "json", "yaml", "tf-config")
 """The values of `-o` for a watch. In a list of names, it would not be visible where the next list begins."""
-
-WITH_IDENTITIES = frozenset({"wide", "json", "yaml"})
-"""The outputs without a template that show pod identities."""
 
 TEMPLATES = ("jsonpath", "custom-columns")
 """The outputs that have a template after `=`, in kubectl's syntax."""
@@ -51,10 +48,11 @@ MAX_NAMES = 3
 
 
 class Table(NamedTuple):
-    """The column names of a table, and its rows with one cell per column."""
+    """The column names of a table, its rows with one cell per column, and on a terminal their styles."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    styles: Sequence[str] = ()
 
 
 class TaskName(msgspec.Struct, frozen=True):
@@ -62,14 +60,6 @@ class TaskName(msgspec.Struct, frozen=True):
 
     job: str
     index: int
-
-
-class Section(NamedTuple):
-    """A part of a page: a title above a table, lines of text, or Python code."""
-
-    title: str
-    body: str | Table
-    is_code: bool = False
 
 
 def spec_table(spec: ClusterSpec) -> Table:
@@ -105,23 +95,8 @@ def identity_cells(member: Member) -> tuple[str, ...]:
     )
 
 
-def aligned(table: Table, *, has_headers: bool = True) -> str:
-    """Return the table as kubectl prints it: columns padded to one width and three spaces apart.
-
-    No cell is empty or contains unprintable characters, so that `awk` and a terminal can rely on the columns.
-    A table without rows is empty text.
-    """
-    if not table.rows:
-        return ""
-    lines = [table.columns, *map(_shown_cells, table.rows)]
-    widths = [max(map(text_width, column)) for column in zip(*lines, strict=True)]
-    widths[-1] = 0
-    shown = lines if has_headers else lines[1:]
-    return "".join("   ".join(map(pad, line, widths)) + "\n" for line in shown)
-
-
-class IncrementalTable:
-    """A table that is printed row by row, before the widths of its columns are known.
+class TextTable:
+    """A table as kubectl prints it, for `awk` and for terminals; its rows may become known one after another.
 
     Columns are three spaces apart and as wide as the widest cell so far; no cell is truncated, empty or
     contains unprintable characters. `widths` are the minimum widths of the first columns; a column is at
@@ -136,33 +111,20 @@ class IncrementalTable:
         self._widths = [*map(max, known, map(text_width, columns))][:-1]
         self._needs_header = has_headers
 
-    def rows(self, rows: Sequence[Sequence[str]]) -> str:
+    def lines(self, rows: Sequence[Sequence[str]]) -> str:
         """Return one line per row; the first call also returns the header."""
-        lines = "".join(map(self._line, map(self._widen, rows)))
-        header = self._line(self._columns) if self._needs_header else ""
+        shown = [[printable(cell) or ABSENT for cell in row] for row in rows]
+        for cells in shown:
+            self._widths = [*map(max, self._widths, map(text_width, cells))]
+        if self._needs_header:
+            shown.insert(0, [*self._columns])
         self._needs_header = False
-        return header + lines
-
-    def _widen(self, row: Sequence[str]) -> Sequence[str]:
-        cells = _shown_cells(row)
-        self._widths = [*map(max, self._widths, map(text_width, cells))]
-        return cells
-
-    def _line(self, cells: Sequence[str]) -> str:
-        *padded, last = cells
-        return "   ".join([*map(pad, padded, self._widths), last]) + "\n"
+        return "".join("   ".join([*map(pad, cells, self._widths), cells[-1]]) + "\n" for cells in shown)
 
 
-def _shown_cells(row: Sequence[str]) -> list[str]:
-    return [printable(cell) or ABSENT for cell in row]
-
-
-def plain_sections(sections: Iterable[Section]) -> str:
-    """Return a page as plain text, with an empty line between its sections."""
-    return "\n".join(
-        f"# {section.title}\n{aligned(section.body) if isinstance(section.body, Table) else section.body}"
-        for section in sections
-    )
+def aligned(table: Table, *, has_headers: bool = True) -> str:
+    """Return the table as text; one without rows is empty text."""
+    return TextTable(table.columns, has_headers=has_headers).lines(table.rows) if table.rows else ""
 
 
 def format_cluster(
@@ -185,31 +147,30 @@ def format_cluster(
         case "tf-config":
             return tf_config(spec, task, **options)
         case "name":
-            return address_lines(spec)
+            return "".join(f"{printable(address)}\n" for _, _, address in spec_table(spec).rows)
     assert state is not None
-    if is_template(output):
-        document = cluster_document(state)
-        return format_template(output, document, tasks_of(document))
-    match output:
-        case "json":
-            return as_json(cluster_document(state))
-        case "yaml":
-            return as_yaml(cluster_document(state))
-    return state_table(state)
+    if output == "wide":
+        return state_table(state)
+    document = cluster_document(state)
+    return format_document(output, document, tasks_of(document))
 
 
-def is_template(output: str) -> bool:
-    """Whether `output` is one of `TEMPLATES` with a template."""
-    return "=" in output
+def is_document(output: str) -> bool:
+    """Whether `output` shows one object: as `json`, as `yaml`, or by one of `TEMPLATES`."""
+    return output in ("json", "yaml") or "=" in output
 
 
 def has_identities(output: str) -> bool:
     """Whether `output` may show pod identities. For the others, less is requested from the server."""
-    return output in WITH_IDENTITIES or is_template(output)
+    return output == "wide" or is_document(output)
 
 
-def format_template(output: str, document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str | Table:
-    """Return `document` in the format of a jsonpath, or `rows` as a table with custom columns."""
+def format_document(output: str, document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str | Table:
+    """Return `document` in the format `output`, or `rows` as a table with custom columns."""
+    if output == "json":
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    if output == "yaml":
+        return as_yaml(document)
     from .templates import format_columns, format_jsonpath
 
     kind, _, template = output.partition("=")
@@ -221,11 +182,6 @@ def format_template(output: str, document: dict[str, Any], rows: Sequence[dict[s
 def tasks_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the tasks of all jobs of `cluster_document`, each with its `job`."""
     return [{"job": job, **task} for job, tasks in document["jobs"].items() for task in tasks]
-
-
-def address_lines(spec: ClusterSpec) -> str:
-    """Return the address of each task on its own line, in the order of jobs and task indices."""
-    return "".join(f"{printable(address)}\n" for _, _, address in spec_table(spec).rows)
 
 
 def tf_config(spec: ClusterSpec, task: TaskName | None = None, *, rpc_layer: str | None = None) -> str:
@@ -307,11 +263,6 @@ def task_document(member: Member) -> dict[str, Any]:
     }
 
 
-def as_json(value: dict[str, Any]) -> str:
-    """Return an object as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
-
-
 def as_json_line(value: dict[str, Any]) -> str:
     """Return an object as one line of JSON, with its line feed."""
     return msgspec.json.encode(value).decode() + "\n"
@@ -369,7 +320,7 @@ def wait_report(
     sources: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Return what a cluster lacks: the table of missing tasks, an empty line, and the table of counts."""
-    columns, rows = missing_table(missing)
+    columns, rows, _ = missing_table(missing)
     counts = counts_table(found, wanted, sources)
     tables = [aligned(Table(columns, rows[:MAX_MISSING_ROWS])), aligned(counts)]
     if len(rows) > MAX_MISSING_ROWS:
@@ -420,8 +371,6 @@ def pad(text: str, columns: int) -> str:
 
 def printable(text: str) -> str:
     r"""Return `text` with unprintable characters escaped (`\x1b`), so that it cannot control a terminal."""
-    return text if text.isprintable() else "".join(map(_escape, text))
-
-
-def _escape(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -10,17 +10,15 @@ from aioresolve.spec import host_port
 
 from .error_messages import error_message
 from .formats import (
-    IncrementalTable,
+    TASK,
     Table,
     TaskName,
-    as_json,
-    as_json_line,
-    as_yaml,
+    TextTable,
     cluster_document,
     format_cluster,
+    format_document,
     format_latency,
-    format_template,
-    is_template,
+    is_document,
     spec_table,
     tasks_of,
 )
@@ -60,16 +58,11 @@ def format_workers(
     output: str, found: FoundTPUs, task: TaskName | None, options: Mapping[str, Any]
 ) -> str | Table:
     """Return the workers of TPUs in the format `output` (see `format_cluster`)."""
-    if is_template(output):
+    if is_document(output):
         document = slices_document(found)
-        return format_template(output, document, tasks_of(document))
-    match output:
-        case "json":
-            return as_json(slices_document(found))
-        case "yaml":
-            return as_yaml(slices_document(found))
-        case "table" | "wide":
-            return workers_table(found, is_wide=output == "wide")
+        return format_document(output, document, tasks_of(document))
+    if output in ("table", "wide"):
+        return workers_table(found, is_wide=output == "wide")
     if output == "megascale" and "slices" not in options:
         options = {**options, "slices": [one.tasks for one in found.slices]}
     return format_cluster(output, found.state.spec, found.state, task, options)
@@ -81,8 +74,8 @@ def workers_table(found: FoundTPUs, *, is_wide: bool) -> Table:
     With `is_wide`, rows also have the columns `SLICE_COLUMNS`; `WORKER` is the number of the worker in its
     slice.
     """
-    columns, rows = spec_table(found.state.spec)
-    rows = [tuple(row) for row in rows]
+    columns: Sequence[str] = TASK
+    rows = [tuple(row) for row in spec_table(found.state.spec).rows]
     if is_wide:
         columns = (*columns, *SLICE_COLUMNS)
         rows = [(*row, *cells) for row, cells in zip(rows, _slice_rows(found.slices), strict=True)]
@@ -117,19 +110,15 @@ def slices_document(found: FoundTPUs) -> dict[str, Any]:
     return document
 
 
-class ProbeRows:
-    """Probed workers as a table that is printed row by row; `addresses` are those of all workers."""
+def new_probe_table(addresses: Iterable[str], *, has_headers: bool = True) -> TextTable:
+    """Return a table whose rows are those of `probe_row`; `addresses` are those of all workers."""
+    widths = (max(map(len, addresses), default=0), len("tensorflow"), len("TPU:4096"), 6, 6, 7)
+    return TextTable(("ADDRESS", "SOURCE", *PROBE_COLUMNS), widths, has_headers=has_headers)
 
-    COLUMNS = ("ADDRESS", "SOURCE", *PROBE_COLUMNS)
 
-    def __init__(self, addresses: Iterable[str], *, has_headers: bool = True) -> None:
-        longest = max(map(len, addresses), default=0)
-        widths = (longest, len("tensorflow"), len("TPU:4096"), 6, 6, 7)
-        self._table = IncrementalTable(self.COLUMNS, widths, has_headers=has_headers)
-
-    def format(self, probe: WorkerProbe) -> str:
-        """Return the row of a worker; the first call also returns the header."""
-        return self._table.rows([(probe.address, probe.source or "", *_probe_cells(probe))])
+def probe_row(probe: WorkerProbe) -> tuple[str, ...]:
+    """Return the row of a probed worker."""
+    return (probe.address, probe.source or "", *_probe_cells(probe))
 
 
 def probe_document(probe: WorkerProbe) -> dict[str, Any]:
@@ -157,23 +146,18 @@ def probe_document(probe: WorkerProbe) -> dict[str, Any]:
     }
 
 
-def probe_json(probe: WorkerProbe) -> str:
-    """Return `probe_document` as one line of JSON."""
-    return as_json_line(probe_document(probe))
-
-
 def format_nodes(output: str, listing: NodeList) -> str | Table:
-    """Return a list of TPU nodes as `table`, `wide`, `json`, `yaml`, `name` or by a template."""
-    if is_template(output):
-        document = nodes_document(listing)
-        return format_template(output, document, document["nodes"])
-    match output:
-        case "json":
-            return as_json(nodes_document(listing))
-        case "yaml":
-            return as_yaml(nodes_document(listing))
-        case "name":
-            return "".join(f"{node.name}\n" for node in listing.nodes)
+    """Return a list of TPU nodes as `table`, `wide`, `json`, `yaml`, `name` or by a template.
+
+    The object is `{"nodes": [{"name", "zone", "project", "accelerator_type", "topology", "state", "health",
+    "health_description", "runtime_version", "queued_resource", "endpoints": [{"address", "external_ip"}]}],
+    "unreachable"}`: `unreachable` are the locations whose nodes are missing. Unknown values are null.
+    """
+    if is_document(output):
+        nodes = [_node_document(node) for node in listing.nodes]
+        return format_document(output, {"nodes": nodes, "unreachable": list(listing.unreachable)}, nodes)
+    if output == "name":
+        return "".join(f"{node.name}\n" for node in listing.nodes)
     return nodes_table(listing.nodes, is_wide=output == "wide")
 
 
@@ -187,16 +171,6 @@ def nodes_table(nodes: Sequence[Node], *, is_wide: bool) -> Table:
         _, zone, name = _split_name(node)
         rows.append((name, zone, node.accelerator_type, node.state, node.health, shown))
     return Table(NODE_COLUMNS, rows)
-
-
-def nodes_document(listing: NodeList) -> dict[str, Any]:
-    """Return the list as one object.
-
-    `{"nodes": [{"name", "zone", "project", "accelerator_type", "topology", "state", "health",
-    "health_description", "runtime_version", "queued_resource", "endpoints": [{"address", "external_ip"}]}],
-    "unreachable"}`: `unreachable` are the locations whose nodes are missing. Unknown values are null.
-    """
-    return {"nodes": list(map(_node_document, listing.nodes)), "unreachable": list(listing.unreachable)}
 
 
 def _probe_cells(probe: WorkerProbe) -> tuple[str, ...]:

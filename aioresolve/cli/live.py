@@ -1,0 +1,185 @@
+"""What a terminal shows while a command runs, and the status lines where nothing can be drawn."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from . import streams
+from .error_messages import error_message, status_line
+from .formats import format_instant, one_line, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from aioresolve._core.deadline import Progress
+    from aioresolve.spec import Observation
+
+SHOW_AFTER = 0.4
+"""Seconds before progress is shown: a faster command needs neither progress nor the import of rich."""
+
+REDRAW_PERIOD = 0.1
+"""Seconds between two updates of the terminal."""
+
+BAR_COLUMNS = 24
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+@contextmanager
+def call_periodically(
+    function: Callable[[], None], *, first: float | None = None, period: float = REDRAW_PERIOD
+) -> Iterator[None]:
+    """Call `function` after `first` seconds, and then every `period` seconds, until the block ends."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def call() -> None:
+        nonlocal timer
+        timer = loop.call_later(period, call)
+        function()
+
+    timer = loop.call_later(SHOW_AFTER if first is None else first, call)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def draw_live(
+    stream: TextIO,
+    render: Callable[[int, int], RenderableType],
+    *,
+    first: float | None = None,
+    keep: bool = False,
+) -> Iterator[Callable[[], None]]:
+    """Draw what `render` returns for a number of columns and lines, again and again until the block ends.
+
+    Nothing is drawn for the `first` seconds. With `keep`, the last content remains on the terminal. Yields a
+    function that removes the content until it is drawn again.
+    """
+    live: Live | None = None
+
+    def draw() -> None:
+        nonlocal live
+        if live is None:
+            from .drawing import new_live
+
+            live = new_live(stream, render, keep=keep)
+        live.start()
+        live.refresh()
+
+    def hide() -> None:
+        if live is not None:
+            live.stop()
+
+    with call_periodically(draw, first=first):
+        try:
+            yield hide
+        finally:
+            hide()  # also after Ctrl-C: it shows the cursor again
+
+
+@contextmanager
+def show_progress(progress: Progress, *, quiet: bool) -> Iterator[None]:
+    """Show on stderr what `progress` is waiting for, until the block ends.
+
+    On a terminal this is one line with a spinner, which is removed at the end. Otherwise, and if `-v` writes
+    log lines, it is a plain line for each failed attempt.
+    """
+    if quiet:
+        yield
+        return
+    if streams.can_draw(sys.stderr):
+
+        def render(columns: int, lines: int) -> RenderableType:
+            from .drawing import single_line
+
+            frame = SPINNER[int(time.monotonic() / REDRAW_PERIOD) % len(SPINNER)]
+            return single_line(f"{frame} {progress_line(progress)}")
+
+        with draw_live(sys.stderr, render):
+            yield
+        return
+    written: set[str] = set()
+
+    def write_failure() -> None:
+        line = "" if progress.last_error is None else status_line("retrying", progress.last_error)
+        if line and line not in written:
+            written.add(line)
+            streams.write_stderr(f"{line}\n")
+
+    with call_periodically(write_failure):
+        yield
+
+
+def progress_line(progress: Progress) -> str:
+    """Return what `progress` is waiting for, as one line."""
+    if not progress.missing:
+        return "looking for the API server and credentials"
+    scope, what = next(iter(progress.missing.items()))
+    total = len(progress.missing) + len(progress.reached)
+    counts = f" ({len(progress.reached)} of {total} received)" if total > 1 else ""
+    return printable(f"waiting for {scope}{counts}: {what}")
+
+
+@contextmanager
+def show_bar(
+    total: int, counts: Callable[[], tuple[int, int]], *, quiet: bool
+) -> Iterator[Callable[[], None]]:
+    """Show how many of `total` workers or targets have completed, as a bar on stderr, until the block ends.
+
+    Nothing is drawn if stderr is no terminal, or has log lines. `counts` returns how many have completed, and
+    how many of those have failed. Yields a function that removes the bar until it is drawn again.
+    """
+    if quiet or not streams.can_draw(sys.stderr):
+        yield lambda: None
+        return
+
+    def render(columns: int, lines: int) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        from .drawing import single_line
+
+        done, failed = counts()
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        text = f"{done} of {total} done" + (f", {failed} failed" if failed else "")
+        grid.add_row(ProgressBar(max(total, 1), done, width=BAR_COLUMNS), single_line(text))
+        return grid
+
+    with draw_live(sys.stderr, render) as hide:
+        yield hide
+
+
+class StatusReporter:
+    """Writes status lines about a watched source to stderr, and never the same status twice in a row."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._error = ""
+
+    def report(self, observation: Observation) -> None:
+        """Write that the source is failing, or that it works again."""
+        error = "" if observation.error is None else error_message(observation.error)
+        if error == self._error:
+            return
+        self._error = error
+        line = "up to date again"
+        if observation.error is not None:
+            since = format_instant(observation.stale_since)
+            prefix = f"not up to date{f' since {since}' if since else ''}; retrying"
+            line = status_line(prefix, observation.error)
+        self.write(line)
+
+    def write(self, text: str) -> None:
+        """Write `text` as one line."""
+        if not self._quiet:
+            streams.write_stderr(f"{one_line(text)}\n")

@@ -1,0 +1,288 @@
+"""What a command requests of which source, and the resolver for it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+from msgspec.structs import replace
+
+from . import streams
+from .application import run_async
+from .formats import HOST_FILES, PROGRAM_OUTPUTS, WATCH_OUTPUTS, TaskName, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from aioresolve._core.deadline import Progress
+    from aioresolve.environment.detection import Finding
+    from aioresolve.resolver.base import ClusterResolver
+    from aioresolve.spec import ClusterState
+
+    from .options import JobSelector
+
+T = TypeVar("T")
+
+LAUNCHERS = ("mpi", "deepspeed", "horovod", "mpich")
+"""The programs that read a host file and start the tasks themselves (`aioresolve exec --for`)."""
+
+PROGRAM_OPTIONS = {
+    "port": ("jax", "megascale", "ray", "torch", "torchrun", "accelerate"),
+    "processes_per_task": ("torchrun",),
+    "rpc_layer": ("tensorflow", "tf-config"),
+    "slices": ("megascale",),
+    "slots": (*HOST_FILES, *LAUNCHERS),
+}
+"""Options of the functions of `aioresolve.launch`, and the values of `-o` and `--for` that have them."""
+
+
+class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster that a command resolves, and what only some outputs have.
+
+    `source` is `kubernetes`, `tpu`, `slurm` or `here`, and `arguments` are those of its resolver.
+    `port` to `slots` are options of the functions of `aioresolve.launch`, None if they were not passed.
+    """
+
+    source: str
+    arguments: dict[str, Any]
+    selections: tuple[JobSelector, ...] = ()
+    output: str = "table"
+    has_headers: bool = True
+    task: TaskName | None = None
+    is_this_task: bool = False
+    port: int | None = None
+    processes_per_task: str | None = None
+    rpc_layer: str | None = None
+    slices: int | None = None
+    slots: int | None = None
+    timeout: float
+    quiet: bool
+
+    @property
+    def jobs(self) -> list[str]:
+        """The jobs that were named; empty if the source decides."""
+        match self.source:
+            case "kubernetes":
+                return list(selectors_by_job(self.selections))
+            case "tpu":
+                return [self.arguments["job_name"]]
+            case "slurm":
+                return list(self.arguments["jobs"] or ())
+        return []
+
+    @property
+    def scope(self) -> str:
+        """The request as text, for messages."""
+        match self.source:
+            case "kubernetes":
+                return selector_options(self.selections)
+            case "tpu":
+                names = self.arguments["tpu"]
+                return f"TPU {', '.join(names)}" if names else "the TPU of this environment"
+            case "slurm":
+                return "the job step of Slurm"
+        return "the cluster of this process"
+
+    def program_options(self, consumer: str) -> dict[str, Any]:
+        """Return the options that were passed and that this kind of program has."""
+        values = {name: getattr(self, name) for name, known in PROGRAM_OPTIONS.items() if consumer in known}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def new_request(source: str, parameters: dict[str, Any]) -> ClusterRequest:
+    """Return the request for a cluster of `source` by the parameters of a command.
+
+    Raises:
+        UsageError: no pods are selected, options exclude each other, or the task is not in a selected job.
+    """
+    fields = {name: parameters[name] for name in ClusterRequest.__struct_fields__ if name in parameters}
+    arguments = {name: value for name, value in parameters.items() if name not in fields}
+    if source == "kubernetes":
+        fields["selections"] = _pop_selections(arguments)
+    if source == "slurm":
+        arguments["jobs"] = one_number_per_job(arguments["jobs"]) or None
+    request = ClusterRequest(source=source, arguments=arguments, **fields)
+    if source == "kubernetes" and request.task and request.task.job not in (*request.jobs, "evaluator"):
+        job, option = request.task.job, request.selections[0].option
+        value = "SELECTOR" if option == "-l" else "NAME"
+        raise click.UsageError(
+            f"--task {job}:{request.task.index}: no {option} selects the job {job!r}; add {option}"
+            f" {job}={value}, or pass a task of {' or '.join(request.jobs)}"
+        )
+    return request
+
+
+def _pop_selections(arguments: dict[str, Any]) -> tuple[JobSelector, ...]:
+    """Replace the options that select pods by the arguments of the resolver, and return the selectors."""
+    selectors, services = arguments.pop("selectors"), arguments.pop("services")
+    if not (selectors or services):
+        raise click.UsageError(
+            "no pods are selected: pass -l SELECTOR at least once, such as -l app=trainer, or --service NAME"
+        )
+    if selectors and services:
+        raise click.UsageError("-l and --service exclude each other; pass one of them")
+    if arguments.pop("all_namespaces"):
+        if arguments["namespace"]:
+            raise click.UsageError("-n and -A exclude each other; pass one of them")
+        arguments["namespace"] = None
+    selections: tuple[JobSelector, ...] = selectors or services
+    return selections
+
+
+def one_number_per_job(jobs: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """Return the number of each job of `--jobs`; a UsageError if a job has two."""
+    if len(dict(jobs)) < len(jobs):
+        raise click.UsageError("--jobs names a job twice; pass one number for each job")
+    return dict(jobs)
+
+
+def validate_output(request: ClusterRequest) -> None:
+    """Raise a UsageError if the output needs a task that is missing, or does not have an option."""
+    output = request.output
+    needs_task = output in PROGRAM_OUTPUTS and output not in HOST_FILES
+    if request.task is not None and request.is_this_task:
+        raise click.UsageError("--task and --this-task exclude each other; pass one of them")
+    if needs_task and request.task is None and not request.is_this_task:
+        raise click.UsageError(
+            f"-o {output} requires a task; pass --this-task, or --task JOB:INDEX, such as --task worker:0"
+        )
+    if (request.task is not None or request.is_this_task) and not (needs_task or output == "tf-config"):
+        option = "--this-task" if request.is_this_task else "--task"
+        raise click.UsageError(
+            f"{option} requires -o tf-config, or another output that has a task, such as env; add it, or"
+            f" leave out {option}"
+        )
+    validate_program_options(request, output, "-o")
+
+
+def validate_program_options(request: ClusterRequest, consumer: str, option: str) -> None:
+    """Raise a UsageError if `consumer`, the value of `option`, cannot have an option that was passed."""
+    for name, known in PROGRAM_OPTIONS.items():
+        # The port is that of the pods too, and thus possible with every output.
+        is_possible = consumer in known or (name == "port" and request.source == "kubernetes")
+        if getattr(request, name) is None or is_possible:
+            continue
+        others = LAUNCHERS if option == "-o" else (*HOST_FILES, "tf-config")
+        possible = " or ".join(each for each in known if each not in others)
+        passed = f"--{name.replace('_', '-')}"
+        raise click.UsageError(f"{passed} requires {option} {possible}; add it, or leave out {passed}")
+    if request.arguments.get("address") == "pod_ipv6" and consumer in PROGRAM_OPTIONS["slots"]:
+        raise click.UsageError(
+            f"{option} {consumer} cannot express IPv6 addresses; pass --address pod_ipv4, or hostname"
+        )
+
+
+def validate_watch_output(output: str) -> None:
+    """Raise a UsageError if the output cannot show changes."""
+    if output not in WATCH_OUTPUTS:
+        raise click.UsageError(f"-o {output} cannot show changes; pass -o {' or -o '.join(WATCH_OUTPUTS)}")
+
+
+def selectors_by_job(selectors: Iterable[JobSelector]) -> dict[str, list[str]]:
+    """Return the selectors of each job; jobs and selectors keep their order."""
+    jobs: dict[str, list[str]] = {}
+    for each in selectors:
+        jobs.setdefault(each.job, []).append(each.selector)
+    return jobs
+
+
+def selector_options(selectors: Iterable[JobSelector]) -> str:
+    """Return selectors or Services as options of the command line."""
+    return " ".join(f"{each.option} {shlex.quote(each.text)}" for each in selectors)
+
+
+async def run_with_progress(
+    request: ClusterRequest, operation: Callable[[Progress], Awaitable[T]], scope: str = ""
+) -> T:
+    """Run `operation` within the deadline of `request`, and show on stderr what it is waiting for."""
+    from aioresolve._core.deadline import within_deadline
+
+    from .live import show_progress
+
+    async def run(progress: Progress) -> T:
+        with show_progress(progress, quiet=request.quiet):
+            return await operation(progress)
+
+    return await within_deadline(request.timeout, scope or request.scope, run)
+
+
+async def find_task_name(
+    resolver: ClusterResolver, request: ClusterRequest, state: ClusterState | None
+) -> TaskName | None:
+    """Return the task of `--task`, or with `--this-task` that of this process in `state`."""
+    if not request.is_this_task:
+        return request.task
+    task = await resolver.this_task(state)
+    return TaskName(task.job, task.index)
+
+
+def new_resolver(request: ClusterRequest) -> Any:
+    """Return the resolver for a request, whose source is not `here`."""
+    arguments = {**request.arguments, "timeout": request.timeout}
+    match request.source:
+        case "kubernetes":
+            return _new_pod_resolver(request, arguments)
+        case "tpu":
+            from aioresolve.tpu import TPUClusterResolver
+
+            return TPUClusterResolver(**{**arguments, "tpu": arguments["tpu"] or None})
+    from aioresolve.environment.slurm import SlurmClusterResolver
+
+    return SlurmClusterResolver(auto_set_gpu=arguments["gpus_per_task"] is not None, **arguments)
+
+
+def _new_pod_resolver(request: ClusterRequest, arguments: dict[str, Any]) -> ClusterResolver:
+    from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
+
+    jobs = selectors_by_job(request.selections)
+    if request.selections[0].option == "--service":
+        port = "" if request.port is None else f":{request.port}"  # in place of the ports of the Services
+        arguments["service"] = {
+            job: [name if ":" in name else f"{name}{port}" for name in names] for job, names in jobs.items()
+        }
+    else:
+        arguments["job_to_label_mapping"] = jobs
+    if request.port is not None:
+        arguments["tf_server_port"] = request.port
+    if arguments["namespace"] == ():  # as with kubectl
+        arguments["namespace"] = CONTEXT_NAMESPACE
+    return KubernetesClusterResolver(
+        **{
+            **arguments,
+            "kubeconfig": arguments["kubeconfig"] or None,
+            "order_by": arguments["order_by"] or "name",
+        }
+    )
+
+
+def open_source(request: ClusterRequest) -> tuple[ClusterRequest, ClusterResolver]:
+    """Return the resolver for a request, and the request with the time that is left.
+
+    Raises:
+        ConfigurationError: no source was found for `here`.
+        ResolveError: the source that is used is invalid, or could not be requested.
+    """
+    if request.source != "here":
+        return request, new_resolver(request)
+    from aioresolve.environment.detection import choose
+
+    ends = time.monotonic() + request.timeout
+    evidence, new_detected = choose(examine_sources(request))
+    if not request.quiet:
+        streams.write_stderr(one_line(f"the cluster is that of {evidence.source}: {evidence.reason}") + "\n")
+    return with_time_left(request, ends), new_detected()
+
+
+def examine_sources(request: ClusterRequest) -> tuple[Finding, ...]:
+    """Return what was found out about each source, and show progress on stderr."""
+    from aioresolve.environment.detection import collect_findings
+
+    return run_async(lambda _: run_with_progress(request, collect_findings))
+
+
+def with_time_left(request: ClusterRequest, ends: float) -> ClusterRequest:
+    """Return the request with the rest of its total deadline, which is never zero."""
+    return replace(request, timeout=max(ends - time.monotonic(), 0.001))

@@ -1,0 +1,192 @@
+"""The output streams: data goes to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from .formats import Table, aligned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+OUTPUT_CLOSED = 141
+"""128 + SIGPIPE, as a shell reports a process whose reader (such as `head`) has closed the pipe."""
+
+
+def write_stdout(content: str | Table, *, has_headers: bool = True) -> None:
+    """Write `content` to stdout at once: a table with colors on a terminal, plain in a pipe or file.
+
+    Tables are written without their headers if `has_headers` is false. If the reader has closed the pipe
+    (`| head`), this exits with the code of SIGPIPE.
+    """
+    if not isinstance(content, Table):
+        text = content
+    elif has_colors(sys.stdout):
+        from .drawing import render_table
+
+        text = render_table(content, has_headers=has_headers)
+    else:
+        text = aligned(content, has_headers=has_headers)
+    stream = _open_stdout()
+    try:
+        stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
+        stream.flush()
+    except OSError as error:
+        discard(stream)
+        if is_reader_gone(error):
+            raise SystemExit(OUTPUT_CLOSED) from None
+        raise _write_error(error) from error
+
+
+def write_stderr(text: str) -> None:
+    """Write a message to stderr; a stderr that is closed is ignored."""
+    stream: TextIO | None = sys.stderr
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
+class StdoutWriter:
+    """Writes texts to stdout from an event loop, so that a slow reader delays only the next text.
+
+    A terminal is written to directly. If the reader has closed the stream, `exit_with` is called with an exit
+    code, to end the command.
+    """
+
+    def __init__(self, stream: TextIO, exit_with: Callable[[int], None]) -> None:
+        self._exit_with = exit_with
+        self._is_terminal = stream.isatty()
+        # The raw file: a blocked write would hold the lock of the buffer above it, which the interpreter
+        # needs at exit.
+        self._file: Any = getattr(stream.buffer, "raw", stream.buffer)
+        self._encoding = stream.encoding
+
+    async def write(self, text: str) -> None:
+        """Write `text`, and return once it is written; a failure is a click.ClickException."""
+        if self._is_terminal:
+            write_stdout(text)
+            return
+        import anyio
+
+        from aioresolve._core.concurrency import run_in_thread
+
+        try:
+            data = text.encode(self._encoding, "backslashreplace")
+            await run_in_thread("write to stdout", _write_all, self._file, data)
+        except OSError as error:
+            if is_reader_gone(error):
+                self._exit_with(OUTPUT_CLOSED)
+                await anyio.sleep_forever()  # until the exit cancels this task
+            raise _write_error(error) from error
+
+
+@contextmanager
+def stdout_writer(exit_with: Callable[[int], None], *, is_endless: bool = True) -> Iterator[StdoutWriter]:
+    """Yield a writer for stdout.
+
+    If it is a pipe, a command that is endless ends as soon as the last reader closes it; another one ends
+    with its next write, because the reader may have read everything.
+    """
+    stream = _open_stdout()
+    writer = StdoutWriter(stream, exit_with)
+    descriptor = _write_only_pipe(stream) if is_endless else None
+    if descriptor is None:
+        yield writer
+        return
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(descriptor)
+        exit_with(OUTPUT_CLOSED)
+
+    # The writing end of a pipe never becomes readable; the event loop reports it when it has an error, which
+    # means that no reader is left. Without this, the command would run until its next write.
+    loop.add_reader(descriptor, end)
+    try:
+        yield writer
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _write_only_pipe(stream: TextIO) -> int | None:
+    """Return the file descriptor of `stream` if it is a pipe that this process can only write to."""
+    if sys.platform != "win32":  # where the event loop does not watch pipes
+        import fcntl
+
+        with suppress(OSError, ValueError):
+            descriptor = stream.fileno()
+            is_write_only = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+            if is_write_only and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                return descriptor
+    return None
+
+
+def _write_all(file: Any, data: bytes) -> None:
+    while data:
+        data = data[file.write(data) :]
+
+
+def _open_stdout() -> TextIO:
+    stream: TextIO | None = sys.stdout
+    if stream is None:
+        raise click.ClickException("cannot write the result: stdout is closed")
+    return stream
+
+
+def _write_error(error: OSError) -> click.ClickException:
+    return click.ClickException(f"cannot write the result to stdout: {error.strerror}")
+
+
+def is_reader_gone(error: OSError) -> bool:
+    """Return whether writing failed because the process that reads the stream has closed it."""
+    if sys.platform == "win32" and error.errno == errno.EINVAL:
+        return True  # so do pipes of Windows fail
+    return isinstance(error, BrokenPipeError)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether `stream` is a terminal that can move its cursor."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def can_draw(stream: TextIO | None) -> bool:
+    """Return whether `stream` is a terminal on which no log lines are written between redraws."""
+    return is_terminal(stream) and not logging.getLogger("aioresolve").isEnabledFor(logging.INFO)
+
+
+def has_colors(stream: TextIO | None) -> bool:
+    """Return whether `stream` is a terminal and NO_COLOR is not set (https://no-color.org)."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def silence_grpc() -> None:
+    """Stop gRPC's core from logging to stderr, unless `$GRPC_VERBOSITY` is set.
+
+    Call this before grpc is imported, which is when gRPC reads the variable.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def discard(stream: TextIO | None) -> None:
+    """Redirect a broken stream to the null device: flushing it at exit would fail otherwise."""
+    if stream is None:
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, stream.fileno())
+    finally:
+        os.close(null)

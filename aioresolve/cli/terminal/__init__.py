@@ -1,1 +1,0 @@
-"""The terminal: output streams, progress and live views."""

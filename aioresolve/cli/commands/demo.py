@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,7 +147,7 @@ async def _watch(resolver: KubernetesClusterResolver, cluster: ThreadedKubernete
 
     rows, older, text = ChangeRows(is_wide=False), ClusterState.of({}), ""
     joined = pod(STOPPED, NAMESPACE, labels=PODS[STOPPED], ip="10.4.3.7", node="node-3")
-    changes = iter([lambda: cluster.add(joined), lambda: cluster.delete("ps-0", NAMESPACE)])
+    changes = iter([partial(cluster.add, joined), partial(cluster.delete, "ps-0", NAMESPACE)])
     async with resolver, aclosing(resolver.watch()) as states:
         async for state in states:
             text += rows.format(state, older)
@@ -169,9 +170,7 @@ async def _tpu_sections() -> list[Section]:
                 await stack.enter_async_context(TPUWorker(DEVICES, task=number * HOSTS + host))
                 for host in range(HOSTS)
             ]
-            endpoints = [
-                {"ipAddress": "127.0.0.1", "port": each.port, "accessConfig": {}} for each in workers
-            ]
+            endpoints = [{"ipAddress": "127.0.0.1", "port": worker.port} for worker in workers]
             node = tpu_node(name, accelerator_type="v4-16", topology="2x2x2")
             cloud.add(node | {"networkEndpoints": endpoints})
         discovery = f"{cloud.url}/$discovery/rest?version={{apiVersion}}"

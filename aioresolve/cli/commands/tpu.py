@@ -167,7 +167,7 @@ def _print_workers(
     *,
     allow_empty: bool,
 ) -> None:
-    """Print the workers; exit with 1 if there are none, or a probe failed."""
+    """Print the workers; exit with 1 without workers, or if a probe failed."""
     if probe_options is not None:
         streams.silence_grpc()
     found, task = run_async(lambda _: _resolve(request, probe_options))

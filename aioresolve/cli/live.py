@@ -136,8 +136,8 @@ def show_bar(
 ) -> Iterator[Callable[[], None]]:
     """Show how many of `total` workers or targets have completed, as a bar on stderr, until the block ends.
 
-    Nothing is drawn if stderr has log lines, or is not a terminal. `counts` returns how many have completed, and
-    how many of those have failed. Yields a function that removes the bar until it is drawn again.
+    Nothing is drawn if stderr has log lines, or is not a terminal. `counts` returns how many have completed,
+    and how many of those have failed. Yields a function that removes the bar until it is drawn again.
     """
     if quiet or not streams.can_draw(sys.stderr):
         yield lambda: None

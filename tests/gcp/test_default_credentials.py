@@ -118,15 +118,16 @@ async def test_a_metadata_server_may_report_neither_the_account_nor_the_universe
     assert token.universe == "googleapis.com"
 
 
-@pytest.mark.parametrize("fault", [Hang()], ids=str)
-async def test_credentials_of_google_auth_for_a_vm_need_no_universe(
-    fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.skipif(
+    hasattr(_metadata, "_METADATA_ROOT"),
+    reason="this google-auth reads the server's address when it is imported",
+)
+async def test_credentials_of_google_auth_for_a_vm_need_no_universe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_server, "RESPONSE_TIMEOUT", 0.3)
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", server.metadata_host)
-        server.inject(fault, match=lambda request: request.path.endswith("/universe-domain"), times=None)
+        server.inject(Hang(), match=lambda request: request.path.endswith("/universe-domain"), times=None)
         assert (await request_my_tpu(server, compute_engine.Credentials())).state == "READY"
 
 

@@ -38,8 +38,8 @@ ABSENT = "<none>"
 TASK = ("JOB", "TASK", "ADDRESS")
 IDENTITY = ("NAME", "NAMESPACE", "NODE", "READY", "UID", "ACCELERATORS", "STATUS")
 
-MAX_MISSING_ROWS = 20
-"""How many reasons a wait report lists at most."""
+MAX_REASONS = 20
+"""How many reasons for missing tasks are listed at most."""
 
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -278,35 +278,6 @@ def as_yaml(value: dict[str, Any]) -> str:
     return text
 
 
-def counts_table(
-    found: Mapping[str, int], wanted: Mapping[str, int], sources: Mapping[str, str] = MappingProxyType({})
-) -> Table:
-    """Return one row per job: the number of its usable tasks, and the wanted number, if any.
-
-    The empty name in `wanted` stands for the total of all jobs. With several jobs, it gets the last row. If
-    `sources` say what states the wanted numbers, there is a column for them.
-    """
-    if not wanted:
-        return Table(("JOB", "FOUND"), [(job, str(number)) for job, number in found.items()])
-    if "" in wanted and len(found) == 1:
-        wanted = dict.fromkeys(found, wanted[""])
-    rows = [(job, str(number), str(wanted.get(job, ""))) for job, number in found.items()]
-    if "" in wanted:
-        rows.append(("(all)", str(sum(found.values())), str(wanted[""])))
-    if sources:
-        with_sources = [(*row, sources.get(row[0], "")) for row in rows]
-        return Table(("JOB", "FOUND", "WANTED", "WANTED BY"), with_sources)
-    return Table(("JOB", "FOUND", "WANTED"), rows)
-
-
-def missing_table(missing: Mapping[str, str]) -> Table:
-    """Return one row per reason: the first tasks that are missing for it, and the number of the others."""
-    names: dict[str, list[str]] = {}
-    for name, reason in missing.items():
-        names.setdefault(" ".join(reason.split()), []).append(name)
-    return Table(("MISSING", "REASON"), [(some_names(each), reason) for reason, each in names.items()])
-
-
 def some_names(names: Sequence[str]) -> str:
     """Return the first names, and the number of the others."""
     more = len(names) - MAX_NAMES
@@ -318,13 +289,29 @@ def wait_report(
     wanted: Mapping[str, int],
     missing: Mapping[str, str],
     sources: Mapping[str, str] = MappingProxyType({}),
+    max_reasons: int = MAX_REASONS,
 ) -> str:
-    """Return what a cluster lacks: the table of missing tasks, an empty line, and the table of counts."""
-    columns, rows, _ = missing_table(missing)
-    counts = counts_table(found, wanted, sources)
-    tables = [aligned(Table(columns, rows[:MAX_MISSING_ROWS])), aligned(counts)]
-    if len(rows) > MAX_MISSING_ROWS:
-        tables[0] += f"and {len(rows) - MAX_MISSING_ROWS} more reasons\n"
+    """Return what a cluster lacks: a table of missing tasks, an empty line, and a table of numbers.
+
+    The first table has a row for each reason, at most `max_reasons`. The second has a row for each job: the
+    number of its usable tasks, the wanted number, and what states it. In `wanted`, the empty name stands for
+    the total of all jobs.
+    """
+    names: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        names.setdefault(" ".join(reason.split()), []).append(name)
+    reasons = [(some_names(each), reason) for reason, each in names.items()]
+    counts = [(job, str(number), str(wanted.get(job, ""))) for job, number in found.items()]
+    if "" in wanted:
+        counts.append(("(all)", str(sum(found.values())), str(wanted[""])))
+    columns = ("JOB", "FOUND", "WANTED")[: 3 if wanted else 2]
+    rows: list[tuple[str, ...]] = [row[: len(columns)] for row in counts]
+    if sources:
+        columns = (*columns, "WANTED BY")
+        rows = [(*row, sources.get(row[0], "")) for row in rows]
+    tables = [aligned(Table(("MISSING", "REASON"), reasons[:max_reasons])), aligned(Table(columns, rows))]
+    if len(reasons) > max_reasons:
+        tables[0] += f"and {len(reasons) - max_reasons} more reasons\n"
     return "\n".join(filter(None, tables)) or "no response yet\n"
 
 

@@ -15,7 +15,7 @@ from .completion import complete_contexts, complete_namespaces, complete_selecto
 from .formats import OUTPUTS, PROGRAM_OUTPUTS, TEMPLATES, TaskName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from click.shell_completion import CompletionItem
 
@@ -39,6 +39,8 @@ _SERVICE = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9
 _JOB = re.compile(r"[^\s=!<>(),]+")
 _SHARD = re.compile(r"(?:([0-9]{1,9})/)?([1-9][0-9]{0,8})")
 _SIZE = re.compile("([1-9][0-9]{0,8})(:([1-9][0-9]{0,8})?)?")
+
+MAX_PORT = 65535
 
 ALL_OUTPUTS = (*OUTPUTS, *PROGRAM_OUTPUTS)
 """The values of `-o` of the commands that print a cluster."""
@@ -240,6 +242,14 @@ def output_option(formats: Sequence[str] = ALL_OUTPUTS) -> Callable[[C], C]:
     )
 
 
+def number_option(
+    name: str, help_text: str, *, least: int = 1, most: int | None = None, **attributes: Any
+) -> Callable[[C], C]:
+    """Return an option whose value is a number, `N`, or a port if `most` is that of a port."""
+    metavar = "N" if most is None else "PORT"
+    return click.option(name, metavar=metavar, type=click.IntRange(least, most), help=help_text, **attributes)
+
+
 def duration_option(name: str, help_text: str, default: str | None = None) -> Callable[[C], C]:
     """Return an option whose value is a duration, such as 1m30s, in seconds."""
     return click.option(
@@ -281,17 +291,10 @@ program_options = combine_options(
         callback=parse_with(parse_processes),
         help="For torchrun: the number of processes of each task, or auto, gpu or cpu.  [default: 1]",
     ),
-    click.option(
-        "--slots",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="For host files: the number of processes for each task.  [default: 1]",
-    ),
-    click.option(
+    number_option("--slots", "For host files: the number of processes for each task.  [default: 1]"),
+    number_option(
         "--slices",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="For megascale: the number of TPU slices, of one size.  [default: those of the TPUs, else 1]",
+        "For megascale: the number of TPU slices, of one size.  [default: those of the TPUs, else 1]",
     ),
     click.option(
         "--rpc-layer",
@@ -301,11 +304,10 @@ program_options = combine_options(
 )
 """Options of `aioresolve.launch`, of `aioresolve exec` and of the outputs for programs."""
 
-coordinator_port_option = click.option(
+coordinator_port_option = number_option(
     "--port",
-    metavar="PORT",
-    type=click.IntRange(1, 65535),
-    help="For programs with a coordinator or master: its port.  [default: that of its address]",
+    "For programs with a coordinator or master: its port.  [default: that of its address]",
+    most=MAX_PORT,
 )
 
 task_options = combine_options(
@@ -329,13 +331,8 @@ worker_timeout_option = duration_option("--worker-timeout", "Deadline of each wo
 
 def max_concurrency_option(default: int, things: str) -> Callable[[C], C]:
     """Return `--max-concurrency`, the maximum number of `things` at a time."""
-    return click.option(
-        "--max-concurrency",
-        metavar="N",
-        type=click.IntRange(min=1),
-        default=default,
-        show_default=True,
-        help=f"Maximum number of {things} at a time.",
+    return number_option(
+        "--max-concurrency", f"Maximum number of {things} at a time.", default=default, show_default=True
     )
 
 
@@ -432,12 +429,11 @@ pod_options = combine_options(
         multiple=True,
         help="A group to impersonate; can be repeated.",
     ),
-    click.option(
+    number_option(
         "--port",
-        metavar="PORT",
-        type=click.IntRange(1, 65535),
-        help="The port of each task, and thus of a program's coordinator.  [default: that of the Service,"
+        "The port of each task, and thus of a program's coordinator.  [default: that of the Service,"
         " else 8470]",
+        most=MAX_PORT,
     ),
     click.option(
         "--address",
@@ -467,32 +463,26 @@ slurm_options = combine_options(
         help="The number of tasks of a job; repeat it for several, which take the ranks in the order of their"
         " names.  [default: all tasks are of the job worker]",
     ),
-    click.option(
+    number_option(
         "--port-base",
-        metavar="PORT",
-        type=click.IntRange(1, 65535),
+        "The port of the first task of each node; the others have the following ports.",
+        most=MAX_PORT,
         default=8888,
         show_default=True,
-        help="The port of the first task of each node; the others have the following ports.",
     ),
-    click.option(
-        "--tasks-per-node",
-        metavar="N",
-        type=click.IntRange(min=0),
-        help="The number of tasks of each node.  [default: as Slurm reports]",
+    number_option(
+        "--tasks-per-node", "The number of tasks of each node.  [default: as Slurm reports]", least=0
     ),
-    click.option(
+    number_option(
         "--gpus-per-node",
-        metavar="N",
-        type=click.IntRange(min=0),
-        help="With --gpus-per-task: the GPUs of each node.  [default: as Slurm reports]",
+        "With --gpus-per-task: the GPUs of each node.  [default: as Slurm reports]",
+        least=0,
     ),
-    click.option(
+    number_option(
         "--gpus-per-task",
-        metavar="N",
-        type=click.IntRange(min=0),
-        help="Set CUDA_VISIBLE_DEVICES to this number of the node's GPUs, others for each task.  [default:"
+        "Set CUDA_VISIBLE_DEVICES to this number of the node's GPUs, others for each task.  [default:"
         " leave it as it is]",
+        least=0,
     ),
 )
 
@@ -547,23 +537,41 @@ SOURCES = {
 """The sources, by the names of the subcommands for them."""
 
 
-def add_source(
+def add_sources(
     group: click.Group,
-    source: str,
     run: Callable[..., None],
     *options: Callable[[Any], Any],
-    help: str,  # noqa: A002 - as in click
-    examples: str,
+    texts: Mapping[str, tuple[str, str]],
     epilog: str,
-    cls: type[click.Command] | None = None,
+    interval: str | None = None,
+    has_port: bool = False,
+    cls: type[click.Command] = click.Command,
 ) -> None:
-    """Add the subcommand for a source to a group: it calls `run` with the source and the parameters."""
-    command = click.command(
-        source,
-        cls=cls or click.Command,
-        short_help=SOURCES[source].short_help,
-        help=help,
-        epilog=f"\b\nExamples:\n{examples}\n{epilog}",
-    )
-    add_options = combine_options(SOURCES[source].options, *options, quiet_option, verbose_option)
-    group.add_command(command(add_options(partial(run, source))))
+    """Add a subcommand for each source to a group: it calls `run` with the source and the parameters.
+
+    Args:
+        group: the group.
+        run: called with the source and the parameters.
+        options: those of all sources.
+        texts: the description and the examples for each source.
+        epilog: follows the examples.
+        interval: the default of `--interval`, for sources that may have no watch.
+        has_port: whether there is a `--port` for the coordinator of a program.
+        cls: the class of the commands.
+    """
+    for source, (text, examples) in texts.items():
+        added = [SOURCES[source].options, *options]
+        if has_port and source != "kubernetes":  # whose own `--port` is that of the coordinator
+            added.append(coordinator_port_option)
+        if interval is not None and source in ("tpu", "here"):
+            added.append(interval_option(interval))
+        command = click.command(
+            source,
+            cls=cls,
+            short_help=SOURCES[source].short_help,
+            help=text,
+            epilog=f"\b\nExamples:\n{examples}\n{epilog}",
+        )
+        group.add_command(
+            command(combine_options(*added, quiet_option, verbose_option)(partial(run, source)))
+        )

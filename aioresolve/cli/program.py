@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from contextlib import contextmanager, suppress
@@ -68,19 +69,14 @@ def find_program(command: str) -> str:
         UnknownProgramError: there is no such file.
         BrokenProgramError: it is not executable.
     """
-    if "/" in command:
-        candidates = [command]
-    else:
-        candidates = [os.path.join(folder, command) for folder in os.get_exec_path() if command]
-    for path in candidates:
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
-    for path in candidates:
-        if os.path.isfile(path) or ("/" in command and os.path.exists(path)):
-            reason = "is a directory" if os.path.isdir(path) else "is not executable"
-            raise BrokenProgramError(f"{path} {reason}")
-    where = "" if "/" in command else " in $PATH"
-    raise UnknownProgramError(f"the command {command!r} does not exist{where}")
+    path = shutil.which(command)
+    if path is not None:
+        return path
+    has_slash = "/" in command
+    found = command if has_slash and os.path.exists(command) else shutil.which(command, os.F_OK)
+    if found is not None:
+        raise BrokenProgramError(f"{found} is {'a directory' if os.path.isdir(found) else 'not executable'}")
+    raise UnknownProgramError(f"the command {command!r} does not exist{'' if has_slash else ' in $PATH'}")
 
 
 def leave_init_process() -> None:
@@ -120,49 +116,25 @@ def _exit_code(status: int) -> int:
     return SIGNALLED - code if code < 0 else code
 
 
-def replace_process(prepare: Callable[[], Program]) -> NoReturn:
+def replace_process(program: Program) -> NoReturn:
     """Execute a program in place of this process, which thus has its signals and its exit code.
 
-    `prepare` returns it. File descriptors other than the standard streams are closed by the system, and
-    threads end.
+    File descriptors other than the standard streams are closed by the system, and threads end.
 
     Raises:
-        SystemExit: a signal arrived, before the program started, that ends this process.
         BrokenProgramError: the system cannot execute the file.
     """
-    with _exit_on_signals():
-        program = prepare()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, AttributeError):  # closed
-                stream.flush()
-        # Python would lose a signal that arrives between its last check for signals and the start of the
-        # program.
-        for number in (*_ending_signals(), *IGNORED_BY_PYTHON):
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, AttributeError):  # closed
+            stream.flush()
+    # Python would lose a signal that arrives between its last check for signals and the start of the program.
+    for number in (*ENDING, *IGNORED_BY_PYTHON):
+        if number in IGNORED_BY_PYTHON or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
             signal.signal(number, signal.SIG_DFL)
-        try:
-            os.execve(program.path, program.arguments, program.environ)  # noqa: S606 - as the user wrote it
-        except OSError as error:
-            raise _start_error(program, error) from error
-
-
-@contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """Raise SystemExit for each signal that ends this process, so that it can remove its files before."""
-
-    def handle(number: int, _: object) -> NoReturn:
-        raise SystemExit(SIGNALLED + number)
-
-    before = {number: signal.signal(number, handle) for number in _ending_signals()}
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _ending_signals() -> list[signal.Signals]:
-    """Return the signals that end this process, without those that its parent has ignored, as nohup does."""
-    return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+        os.execve(program.path, program.arguments, program.environ)  # noqa: S606 - as the user wrote it
+    except OSError as error:
+        raise _start_error(program, error) from error
 
 
 def _start_error(program: Program, error: OSError) -> BrokenProgramError:

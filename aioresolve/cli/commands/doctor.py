@@ -13,7 +13,7 @@ from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, option_spelling
 from aioresolve.cli.formats import Table, format_document, one_line, printable
 from aioresolve.cli.options import (
     CommandGroup,
-    add_source,
+    add_sources,
     combine_options,
     duration_option,
     output_option,
@@ -89,18 +89,19 @@ def _run_with_source(source: str, /, check_timeout: float, **parameters: Any) ->
     _run(resolver, request, check_timeout)
 
 
-add_source(
+add_sources(
     doctor,
-    "kubernetes",
     _run_with_source,
     doctor_options,
-    help="""Check the way to the pods of label selectors, step by step.
+    texts={
+        "kubernetes": (
+            """Check the way to the pods of label selectors, step by step.
 
     The kubeconfig or service account, its credentials, the name, port, certificate and version of the API
     server, clocks, permissions, what each selector matches, indices, Services, DNS names, TCP connections to
     the pods and their devices. Every step that does not need a failed one is checked.
-    """,
-    examples="""\
+            """,
+            """\
   # why are the pods not found?
   aioresolve doctor kubernetes -n ml -l app=trainer
 
@@ -108,40 +109,30 @@ add_source(
   # the names of what failed
   aioresolve doctor kubernetes -l app=trainer -o json | jq -r '.checks[]|select(.result=="failed").name'
 """,
-    epilog=EPILOG,
-)
-
-add_source(
-    doctor,
-    "tpu",
-    _run_with_source,
-    doctor_options,
-    help="""Check the way to the workers of Cloud TPUs, step by step.
+        ),
+        "tpu": (
+            """Check the way to the workers of Cloud TPUs, step by step.
 
     Where the TPU is named, the metadata server, project and zone, the credentials, the Cloud TPU API, the
     state and health of each TPU, TCP connections to the workers and their devices. For NAME see
     `aioresolve tpu --help`.
-    """,
-    examples="""\
+            """,
+            """\
   # why is the TPU not ready?
   aioresolve doctor tpu my-tpu --zone us-central2-b --project my-project
 """,
-    epilog=EPILOG,
-)
-
-add_source(
-    doctor,
-    "here",
-    _run_with_source,
-    doctor_options,
-    help="""Check the way to the cluster that this process is part of, step by step.
+        ),
+        "here": (
+            """Check the way to the cluster that this process is part of, step by step.
 
     `aioresolve here` prints which cluster that is, and why.
-    """,
-    examples="""\
+            """,
+            """\
   # in a pod, a job step of Slurm or a TPU VM
   aioresolve doctor here
 """,
+        ),
+    },
     epilog=EPILOG,
 )
 

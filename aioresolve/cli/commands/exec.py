@@ -7,7 +7,6 @@ import sys
 import tempfile
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +17,9 @@ from aioresolve.cli.application import run_async
 from aioresolve.cli.formats import HOST_FILES, PROGRAM_OUTPUTS, one_line
 from aioresolve.cli.options import (
     CommandGroup,
-    add_source,
+    add_sources,
     combine_options,
-    coordinator_port_option,
     duration_option,
-    interval_option,
     parse_task,
     parse_with,
     program_options,
@@ -36,6 +33,7 @@ from aioresolve.cli.sources import (
 )
 from aioresolve.errors import PartialClusterError, ResolveError
 
+from .tpu import find_tpus
 from .wait import INTERVAL, ConditionOptions, condition_options, deadline_option, wait_for_cluster
 
 if TYPE_CHECKING:
@@ -188,19 +186,19 @@ def _exec_source(source: str, /, interval: float = INTERVAL, **parameters: Any) 
     _run(_Execution(request, condition, launch, resolver, interval))
 
 
-add_source(
+add_sources(
     exec,
-    "kubernetes",
     _exec_source,
     condition_options,
     exec_options,
     deadline_option,
-    cls=ExecCommand,
-    help="""Wait for the pods of label selectors, and start COMMAND as one of them.
+    texts={
+        "kubernetes": (
+            """Wait for the pods of label selectors, and start COMMAND as one of them.
 
     The process becomes COMMAND: it keeps its process id, and thus receives all signals.
-    """,
-    examples="""\
+            """,
+            """\
   # in each of sixteen pods of a training job
   aioresolve exec kubernetes -l app=trainer --count 16 --for jax -- python train.py
 
@@ -214,25 +212,14 @@ add_source(
   aioresolve exec kubernetes -l app=worker --port 22 --count 4 --reachable tcp --for mpi --slots 8 \\
     -- mpirun ./solve
 """,
-    epilog=EPILOG,
-)
-
-add_source(
-    exec,
-    "tpu",
-    _exec_source,
-    condition_options,
-    coordinator_port_option,
-    exec_options,
-    interval_option("5s"),
-    deadline_option,
-    cls=ExecCommand,
-    help="""Wait for the workers of Cloud TPUs, and start COMMAND as one of them.
+        ),
+        "tpu": (
+            """Wait for the workers of Cloud TPUs, and start COMMAND as one of them.
 
     For NAME see `aioresolve tpu --help`. The process becomes COMMAND: it keeps its process id, and thus
     receives all signals.
-    """,
-    examples="""\
+            """,
+            """\
   # on each VM of two slices
   aioresolve exec tpu slice-0 slice-1 --for megascale --port 8080 -- python train.py
 
@@ -240,45 +227,39 @@ add_source(
   # on each VM of a slice; JAX's own port for its coordinator on TPUs is 8482
   aioresolve exec tpu my-tpu --for jax --port 8482 -- python train.py
 """,
-    epilog=EPILOG,
-)
-
-add_source(
-    exec,
-    "here",
-    _exec_source,
-    condition_options,
-    coordinator_port_option,
-    exec_options,
-    interval_option("5s"),
-    deadline_option,
-    cls=ExecCommand,
-    help="""Wait for the cluster that this process is part of, and start COMMAND as one of its tasks.
+        ),
+        "here": (
+            """Wait for the cluster that this process is part of, and start COMMAND as one of its tasks.
 
     `aioresolve here` prints which cluster that is, and why. The process becomes COMMAND: it keeps its process
     id, and thus receives all signals.
-    """,
-    examples="""\
+            """,
+            """\
   # in each pod of an Indexed Job, in each task of srun, or on each VM of a TPU slice
   aioresolve exec here --for jax -- python train.py
 """,
+        ),
+    },
     epilog=EPILOG,
+    interval="5s",
+    has_port=True,
+    cls=ExecCommand,
 )
 
-add_source(
+
+add_sources(
     exec,
-    "slurm",
     _exec_source,
-    coordinator_port_option,
     exec_options,
     deadline_option,
-    cls=ExecCommand,
-    help="""Start COMMAND as a task of the step of `srun` that this process is part of.
+    texts={
+        "slurm": (
+            """Start COMMAND as a task of the step of `srun` that this process is part of.
 
     Slurm starts all tasks, and its variables describe them, so that there is nothing to wait for. The process
     becomes COMMAND: it keeps its process id, and thus receives all signals.
-    """,
-    examples="""\
+            """,
+            """\
   # one parameter server and four workers, each at a port of this job
   srun --ntasks 5 aioresolve exec slurm --jobs ps=1 --jobs worker=4 \\
     --port-base $((10000 + SLURM_JOB_ID % 50000)) --for tensorflow -- python train.py
@@ -287,7 +268,11 @@ add_source(
   # eight processes on each of four nodes
   srun --nodes 4 --ntasks-per-node 8 aioresolve exec slurm --for torch -- python train.py
 """,
+        ),
+    },
     epilog=EPILOG,
+    has_port=True,
+    cls=ExecCommand,
 )
 
 
@@ -354,7 +339,7 @@ def _run(execution: _Execution) -> None:
             leave_init_process()
             click.get_current_context().exit(run_async(execution.supervise))
         state, variables = run_async(lambda _: execution.wait())
-        replace_process(partial(execution.program, state, variables))
+        replace_process(execution.program(state, variables))
     finally:  # not after a program that has replaced this process, and reads the file
         execution.remove_hostfile()
 
@@ -427,15 +412,10 @@ class _Execution:
         from aioresolve import launch
 
         consumer, options = self.launch.consumer, self._request.program_options(self.launch.consumer)
-        if consumer == "megascale" and "slices" not in options:
-            from aioresolve.tpu import TPUClusterResolver
-
-            from .tpu import found_tpus
-
-            if isinstance(self._resolver, TPUClusterResolver):
-                # The state has no slices, so request them once more.
-                found = found_tpus(await self._resolver.slices(), self._resolver.get_job_name())
-                state, options["slices"] = found.state, [one.tasks for one in found.slices]
+        if consumer == "megascale" and "slices" not in options and self._request.source == "tpu":
+            # The state has no slices, so request them once more.
+            found = await find_tpus(self._resolver, self._request.timeout)
+            state, options["slices"] = found.state, [one.tasks for one in found.slices]
         if self._request.task is not None:
             self._resolver.task_type = self._request.task.job
             self._resolver.task_id = self._request.task.index

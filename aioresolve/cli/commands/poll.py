@@ -25,6 +25,7 @@ from aioresolve.cli.formats import (
 )
 from aioresolve.cli.options import (
     duration_option,
+    number_option,
     output_option,
     parse_shard,
     parse_with,
@@ -103,11 +104,8 @@ otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
     "--interval", "Time between two requests to a target.  [default: that of the file, else 30s]"
 )
 @duration_option("--timeout", "Deadline of each request.  [default: that of the file, else 30s]")
-@click.option(
-    "--max-concurrency",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Maximum number of targets polled at a time.  [default: that of the file, else 256]",
+@number_option(
+    "--max-concurrency", "Maximum number of targets polled at a time.  [default: that of the file, else 256]"
 )
 @click.option(
     "--shards",

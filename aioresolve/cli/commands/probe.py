@@ -12,6 +12,7 @@ from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
 from aioresolve.cli.formats import as_json_line
 from aioresolve.cli.options import (
+    MAX_PORT,
     max_concurrency_option,
     output_option,
     quiet_option,
@@ -53,7 +54,7 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
     "--libtpu-port",
     "libtpu_ports",
     metavar="PORT",
-    type=click.IntRange(1, 65535),
+    type=click.IntRange(1, MAX_PORT),
     multiple=True,
     default=(8431,),
     show_default=True,

@@ -206,6 +206,11 @@ def found_tpus(slices: tuple[TPUSlice, ...], job_name: str) -> FoundTPUs:
     return FoundTPUs(slices, cluster_of(slices, job_name, {}, datetime.now(UTC)))
 
 
+async def find_tpus(resolver: Any, timeout: float) -> FoundTPUs:
+    """Return the slices of a TPUClusterResolver, with the cluster of their workers."""
+    return found_tpus(await resolver.slices(timeout=timeout), resolver.get_job_name())
+
+
 async def _resolve(
     request: ClusterRequest, probe_options: dict[str, Any] | None
 ) -> tuple[FoundTPUs, TaskName | None]:

@@ -14,20 +14,17 @@ from aioresolve.cli import streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.formats import (
     Table,
-    counts_table,
     format_cluster,
     format_span,
     has_identities,
-    missing_table,
     one_line,
+    wait_report,
 )
 from aioresolve.cli.options import (
     CommandGroup,
-    add_source,
+    add_sources,
     combine_options,
-    coordinator_port_option,
     duration_option,
-    interval_option,
     output_option,
     parse_job_size,
     parse_size,
@@ -45,6 +42,8 @@ from aioresolve.cli.sources import (
 )
 from aioresolve.cli.worker_tables import format_workers
 from aioresolve.errors import IncompleteClusterError
+
+from .tpu import find_tpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,17 +126,18 @@ def _wait_for_source(source: str, /, interval: float = INTERVAL, **parameters: A
 
 wait_options = (condition_options, output_option(), task_options, deadline_option)
 
-add_source(
+add_sources(
     wait,
-    "kubernetes",
     _wait_for_source,
     *wait_options,
-    help="""Wait for the pods of label selectors, and print them as the tasks of a cluster.
+    texts={
+        "kubernetes": (
+            """Wait for the pods of label selectors, and print them as the tasks of a cluster.
 
     The tasks are the pods that are running, ready and not being deleted. The API server reports each change
     at once.
-    """,
-    examples="""\
+            """,
+            """\
   # sixteen workers, all of them ready
   aioresolve wait kubernetes -l app=trainer --count 16
 
@@ -146,43 +146,31 @@ add_source(
   aioresolve wait kubernetes -l worker=app=trainer -l ps=app=ps --jobs worker=16 --jobs ps=2 \\
     --reachable tcp --timeout 5m -o tf-config
 """,
-    epilog=EPILOG,
-)
-
-add_source(
-    wait,
-    "tpu",
-    _wait_for_source,
-    *wait_options,
-    coordinator_port_option,
-    interval_option("5s"),
-    help="""Wait for the workers of Cloud TPUs, and print them as the tasks of a cluster.
+        ),
+        "tpu": (
+            """Wait for the workers of Cloud TPUs, and print them as the tasks of a cluster.
 
     For NAME see `aioresolve tpu --help`. The tasks are the workers of the TPUs that are ready.
-    """,
-    examples="""\
+            """,
+            """\
   # a TPU that was just created, until each worker reports its devices
   aioresolve wait tpu my-tpu --reachable probe --timeout 30m
 """,
-    epilog=EPILOG,
-)
-
-add_source(
-    wait,
-    "here",
-    _wait_for_source,
-    *wait_options,
-    coordinator_port_option,
-    interval_option("5s"),
-    help="""Wait for the cluster that this process is part of, and print it.
+        ),
+        "here": (
+            """Wait for the cluster that this process is part of, and print it.
 
     `aioresolve here` prints which cluster that is, and why.
-    """,
-    examples="""\
+            """,
+            """\
   # in a pod of an Indexed Job: until all of its pods accept connections
   aioresolve wait here --reachable tcp --timeout 5m
 """,
+        ),
+    },
     epilog=EPILOG,
+    interval="5s",
+    has_port=True,
 )
 
 
@@ -236,17 +224,10 @@ async def _wait(
     async with resolver:
         state = await wait_for_cluster(resolver, request, condition, interval)
         if request.source == "tpu" and (has_identities(output) or output == "megascale"):
-            from aioresolve.tpu import TPUClusterResolver
-
-            from .tpu import found_tpus
-
-            assert isinstance(resolver, TPUClusterResolver)
             # The state has no slices, so request them once more.
-            slices = await resolver.slices(timeout=max(ends - time.monotonic(), SLICES_TIMEOUT))
-            found = found_tpus(slices, resolver.get_job_name())
-            return format_workers(
-                output, found, await find_task_name(resolver, request, found.state), options
-            )
+            found = await find_tpus(resolver, max(ends - time.monotonic(), SLICES_TIMEOUT))
+            task = await find_task_name(resolver, request, found.state)
+            return format_workers(output, found, task, options)
         task = await find_task_name(resolver, request, state)
     return format_cluster(output, state.spec, state, task, options)
 
@@ -327,20 +308,13 @@ def render_shortfall(
     """
     from rich.console import Group
 
-    from aioresolve.cli.drawing import single_line, table_lines
+    from aioresolve.cli.drawing import single_line
 
     waited = format_span(timeout - (ends - time.monotonic()))
     head = single_line(f"waiting for {scope}: {waited} of {format_span(timeout)}", "cyan")
     if lacking is None:
         return Group(head, single_line("no response yet"))
-    counts = counts_table(lacking.found, lacking.least, lacking.sources)
-    above = [head, *(table_lines(counts) if counts.rows else [])]
-    names, missing, _ = missing_table(lacking.reasons)
-    if not missing:
-        return Group(*above)
-    available = max(lines - len(above) - 1, 2)
-    fitting = len(missing) if len(missing) <= available else available - 1
-    below = table_lines(Table(names, missing[:fitting]))
-    if fitting < len(missing):
-        below.append(single_line(f"and {len(missing) - fitting} more reasons", "dim"))
-    return Group(*above, *below)
+    # Other lines: the first one, headers, an empty one, the number of further reasons, jobs and their total.
+    fitting = max(lines - 6 - len(lacking.found), 1)
+    report = wait_report(lacking.found, lacking.least, lacking.reasons, lacking.sources, fitting)
+    return Group(head, *map(single_line, report.splitlines()))

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from aioresolve.cli import streams
 from aioresolve.cli.application import run_async
-from aioresolve.cli.error_messages import status_line
+from aioresolve.cli.error_messages import short_message
 from aioresolve.cli.formats import (
     IDENTITY,
     TASK,
@@ -33,8 +32,7 @@ from aioresolve.cli.formats import (
 )
 from aioresolve.cli.options import (
     CommandGroup,
-    add_source,
-    interval_option,
+    add_sources,
     output_option,
     task_options,
     timeout_option,
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.cli.application import ExitRequest
     from aioresolve.resolver.base import ClusterResolver
-    from aioresolve.spec import ClusterState, Member, Missing, Observation
+    from aioresolve.spec import ClusterState, Member, Observation
 
 INTERVAL = 30.0
 """Seconds between two requests to a source without a watch, by default."""
@@ -68,9 +66,6 @@ MAX_CHANGES = 5
 
 MAX_MISSING = 8
 """How many reasons for missing tasks a terminal shows."""
-
-HIGHLIGHT_SECONDS = 5.0
-"""Seconds for which the row of a task that joined or moved is highlighted."""
 
 STYLES = {"JOINED": "green", "MOVED": "yellow", "LEFT": "red"}
 
@@ -113,16 +108,17 @@ watch_options = (
     timeout_option(effect="Deadline of the first response"),
 )
 
-add_source(
+add_sources(
     watch,
-    "kubernetes",
     _watch_source,
     *watch_options,
-    help="""Watch the pods of label selectors as the tasks of a cluster.
+    texts={
+        "kubernetes": (
+            """Watch the pods of label selectors as the tasks of a cluster.
 
     The tasks are the pods that are running and not being deleted. The API server reports each change at once.
-    """,
-    examples="""\
+            """,
+            """\
   # tasks as they join and leave
   aioresolve watch kubernetes -l worker=app=trainer -l ps=app=ps
 
@@ -130,42 +126,31 @@ add_source(
   # the addresses of the workers after each change
   aioresolve watch kubernetes -l app=trainer -o json | jq -c '.jobs.worker | map(.address)'
 """,
-    epilog=EPILOG,
-)
-
-add_source(
-    watch,
-    "tpu",
-    _watch_source,
-    *watch_options,
-    interval_option("30s"),
-    help="""Watch the workers of Cloud TPUs as the tasks of a cluster.
+        ),
+        "tpu": (
+            """Watch the workers of Cloud TPUs as the tasks of a cluster.
 
     For NAME see `aioresolve tpu --help`. The tasks are the workers of the TPUs that are ready,
     and those that are running but not healthy unless --not-healthy=skip.
-    """,
-    examples="""\
+            """,
+            """\
   # the changes of two slices, requested every ten seconds
   aioresolve watch tpu slice-0 slice-1 --interval 10s
 """,
-    epilog=EPILOG,
-)
-
-add_source(
-    watch,
-    "here",
-    _watch_source,
-    *watch_options,
-    interval_option("30s"),
-    help="""Watch the cluster that this process is part of.
+        ),
+        "here": (
+            """Watch the cluster that this process is part of.
 
     `aioresolve here` prints which cluster that is, and why.
-    """,
-    examples="""\
+            """,
+            """\
   # in a pod of a workload: the pods as they join and leave
   aioresolve watch here -o wide
 """,
+        ),
+    },
     epilog=EPILOG,
+    interval="30s",
 )
 
 
@@ -313,16 +298,6 @@ def _task(member: Member) -> dict[str, Any]:
     return {"job": member.job, **task_document(member)}
 
 
-class _Change(msgspec.Struct, frozen=True):
-    at: datetime
-    event: str
-    member: Member
-    text: str
-
-    def is_recent(self, now: datetime) -> bool:
-        return (now - self.at).total_seconds() < HIGHLIGHT_SECONDS
-
-
 class WatchView:
     """A watched cluster: its tasks, the missing ones, the last changes, and the status of the source."""
 
@@ -331,10 +306,12 @@ class WatchView:
         self._is_wide = is_wide
         self._observation: Observation | None = None
         self._changed_at = datetime.now(UTC)
-        self._changes: deque[_Change] = deque(maxlen=MAX_CHANGES)
+        self._changes: deque[Text] = deque(maxlen=MAX_CHANGES)
 
     def update(self, observation: Observation, now: datetime) -> None:
         """Show `observation`, received at `now` (UTC)."""
+        from aioresolve.cli.drawing import single_line
+
         older = None if self._observation is None else self._observation.state
         self._observation = observation
         if observation.state is None or observation.state == older:
@@ -343,90 +320,57 @@ class WatchView:
         if older is None:
             return
         change = observation.state.diff(older)
-        self._changes.extend(
-            [
-                *(_Change(now, "LEFT", member, str(member)) for member in change.left),
-                *(_Change(now, "MOVED", move.new, str(move)) for move in change.moved),
-                *(_Change(now, "JOINED", member, str(member)) for member in change.joined),
-            ]
-        )
+        groups = {"LEFT": change.left, "MOVED": change.moved, "JOINED": change.joined}
+        for event, things in groups.items():
+            for thing in things:
+                self._changes.append(single_line(f"{_local_time(now)}  {event:6}  {thing}", STYLES[event]))
 
     def render(self, columns: int, lines: int) -> RenderableType:
         """Return the current content, for a terminal of that size."""
         from rich.console import Group
-        from rich.text import Text
+
+        from aioresolve.cli.drawing import single_line, table_lines
 
         observation = self._observation
         if observation is None or observation.state is None:
-            return Text("")
-        now = datetime.now(UTC)
-        below = [
-            *_missing_lines([*observation.unready, *observation.absent]),
-            *self._change_lines(),
-            *self._status_lines(observation, now, columns),
-        ]
+            return ""
+        empty = single_line("")
+        missing = [single_line(line, "yellow") for line in _missing_lines(observation)]
+        status = self._status_line(observation, observation.state)
+        below = [*([empty, *missing] if missing else []), *([empty, *self._changes] if self._changes else [])]
+        below += [empty, status]
+        table = state_table(observation.state) if self._is_wide else spec_table(observation.state.spec)
         available = max(lines - len(below), 2)
-        return Group(*self._task_lines(observation.state, available, now), *below)
+        if len(table.rows) < available:
+            return Group(*table_lines(table), *below)
+        fitting = available - 2
+        more = single_line(f"... and {len(table.rows) - fitting} more", "dim")
+        return Group(*table_lines(Table(table.columns, table.rows[:fitting])), more, *below)
 
-    def _task_lines(self, state: ClusterState, available: int, now: datetime) -> list[Text]:
-        from aioresolve.cli.drawing import single_line, table_lines
-
-        columns, rows, _ = state_table(state) if self._is_wide else spec_table(state.spec)
-        recent = {change.member: STYLES[change.event] for change in self._changes if change.is_recent(now)}
-        styles = [recent.get(member, "") for member in state.members]
-        if len(rows) < available:
-            return table_lines(Table(columns, rows, styles))
-        fitting = max(available - 2, 0)
-        more = single_line(f"... and {len(rows) - fitting} more", "dim")
-        return [*table_lines(Table(columns, rows[:fitting], styles)), more]
-
-    def _change_lines(self) -> list[Text]:
+    def _status_line(self, observation: Observation, state: ClusterState) -> Text:
         from aioresolve.cli.drawing import single_line
 
-        lines = [
-            single_line(f"{_local_time(change.at)}  {change.event:6}  {change.text}", STYLES[change.event])
-            for change in self._changes
-        ]
-        return [single_line(""), *lines] if lines else []
-
-    def _status_lines(self, observation: Observation, now: datetime, columns: int) -> list[Text]:
-        from aioresolve.cli.drawing import single_line
-
-        state = observation.state
-        assert state is not None
-        number = len(state.members)
-        tasks = f"{number} task{'' if number == 1 else 's'}"
+        tasks = f"{len(state.members)} task{'' if len(state.members) == 1 else 's'}"
         if observation.error is None:
-            changed_at = _local_time(self._changed_at)
-            return [
-                single_line(""),
-                single_line(f"{tasks}, last changed at {changed_at}: {self._scope}", "dim"),
-            ]
+            text = f"{tasks}, last changed at {_local_time(self._changed_at)}: {self._scope}"
+            return single_line(text, "dim")
+        now = datetime.now(UTC)
         since = observation.stale_since or now
         age = format_span((now - since).total_seconds())
-        text = status_line(
-            f"{tasks} at {_local_time(since)}, {age} ago; not up to date since", observation.error
+        reason = short_message(observation.error)
+        return single_line(
+            f"{tasks} at {_local_time(since)}, {age} ago; not up to date since: {reason}", "red"
         )
-        width = max(columns, 1)
-        # At most three lines of the error: the rest of the terminal is for the tasks.
-        wrapped = [single_line(text[at : at + width], "red") for at in range(0, len(text), width)]
-        return [single_line(""), *wrapped][:4]
 
 
-def _missing_lines(missing: list[Missing]) -> list[Text]:
-    from aioresolve.cli.drawing import single_line
-
-    if not missing:
-        return []
+def _missing_lines(observation: Observation) -> list[str]:
+    """Return a line for each reason for which tasks are missing or not ready, at most `MAX_MISSING`."""
     names: dict[tuple[str, str], list[str]] = {}
-    for one in missing:
+    for one in (*observation.unready, *observation.absent):
         names.setdefault((one.job, one.reason), []).append(one.name)
-    groups = [f"{job}: {some_names(each)}: {reason}" for (job, reason), each in names.items()]
-    lines = [single_line(line, "yellow") for line in groups[:MAX_MISSING]]
-    if len(groups) > MAX_MISSING:
-        more = sum(map(len, [*names.values()][MAX_MISSING:]))
-        lines.append(single_line(f"and {more} more missing or not ready", "yellow"))
-    return [single_line(""), *lines]
+    lines = [f"{job}: {some_names(each)}: {reason}" for (job, reason), each in names.items()]
+    more = sum(map(len, [*names.values()][MAX_MISSING:]))
+    return [*lines[:MAX_MISSING], *([f"and {more} more missing or not ready"] if more else [])]
 
 
 def _local_time(moment: datetime) -> str:

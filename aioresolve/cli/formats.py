@@ -297,6 +297,8 @@ def wait_report(
     number of its usable tasks, the wanted number, and what states it. In `wanted`, the empty name stands for
     the total of all jobs.
     """
+    if "" in wanted and len(found) == 1:
+        wanted = dict.fromkeys(found, wanted[""])
     names: dict[str, list[str]] = {}
     for name, reason in missing.items():
         names.setdefault(" ".join(reason.split()), []).append(name)

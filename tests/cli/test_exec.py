@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ import pytest
 
 from aioresolve.testing import GoogleServer, pod, tpu_node, tpu_worker_process
 
-from .process import COMMAND, TIMEOUT, Result, Run, Running, environment, run_process
+from .process import TIMEOUT, Result, Run, Running, environment, run_process
 from .test_completion import candidates
 from .test_program_outputs import uid
 
@@ -40,7 +39,7 @@ def env(kubeconfig: Path, server: ThreadedKubernetesServer) -> dict[str, str]:
 def variables(run: Run, monkeypatch: pytest.MonkeyPatch) -> Variables:
     """Return a function that runs `aioresolve ARGUMENTS -- true`, and returns the environment of `true`."""
     prepared: list[program.Program] = []
-    monkeypatch.setattr(program, "replace_process", lambda prepare: prepared.append(prepare()))
+    monkeypatch.setattr(program, "replace_process", prepared.append)
 
     def variables(arguments: tuple[str, ...], env: dict[str, str]) -> dict[str, str]:
         assert run((*arguments, "-q", "--", "true"), env) == Result(0, "", "")
@@ -203,34 +202,14 @@ def test_host_file_that_cannot_be_written_is_one_error(run: Run, env: dict[str, 
     assert result == Result(1, "", "error: cannot write the host file /dev/full: No space left on device\n")
 
 
-INTERRUPTED_EXEC = """
-import signal, sys
-from pathlib import Path
-from aioresolve.cli import main, program
-
-def interrupt(path, arguments, environ):
-    assert Path(environ["AIORESOLVE_HOSTFILE"]).read_text()
-    signal.raise_signal(signal.SIGTERM)
-
-program.Program = interrupt
-sys.exit(main())
-"""
-
-
 @pytest.mark.slow
 def test_temporary_host_file_is_removed_if_the_program_is_not_started(
     env: dict[str, str], broken: Path, tmp_path: Path
 ) -> None:
     (folder := tmp_path / "temporary").mkdir()
-    env |= {"TMPDIR": str(folder)}
-    for command, code in (
-        ([sys.executable, "-c", INTERRUPTED_EXEC], 143),
-        (COMMAND, 126),
-    ):
-        arguments = [*command, *EXEC, "--for", "mpi", "-q", "--", str(broken)]
-        done = subprocess.run(arguments, env=env, capture_output=True, timeout=TIMEOUT, check=False)
-        assert (done.returncode, done.stdout) == (code, b"")
-        assert list(folder.iterdir()) == []
+    result = run_process((*EXEC, "--for", "mpi", "-q", "--", str(broken)), env | {"TMPDIR": str(folder)})
+    assert (result.code, result.stdout) == (126, "")
+    assert list(folder.iterdir()) == []
 
 
 # Errors

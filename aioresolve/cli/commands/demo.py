@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from aioresolve.cli import streams
+from aioresolve.cli import formats, options, sources, streams
 from aioresolve.cli.error_messages import error_message, error_report
-from aioresolve.cli.formats import TaskName, spec_table, tf_config
-from aioresolve.cli.options import parse_selector, verbose_option
-from aioresolve.cli.sources import selector_options
 from aioresolve.cli.worker_tables import workers_table
 from aioresolve.errors import PodNotRunningError, ResolveError
 
@@ -24,13 +21,12 @@ from .tpu import found_tpus
 from .watch import ChangeRows
 
 if TYPE_CHECKING:
-    from aioresolve.cli.formats import Table
     from aioresolve.kubernetes import KubernetesClusterResolver
     from aioresolve.testing import ThreadedKubernetesServer
 
 NAMESPACE = "training"
 JOBS = {"worker": ["job-name=train-a", "job-name=train-b"], "ps": ["app=ps"]}
-SELECTORS = [parse_selector(f"{job}={each}") for job, selectors in JOBS.items() for each in selectors]
+SELECTORS = [options.parse_selector(f"{job}={each}") for job, selectors in JOBS.items() for each in selectors]
 PODS = {
     "train-a-0": {"job-name": "train-a"},
     "train-a-1": {"job-name": "train-a"},
@@ -65,12 +61,12 @@ DEVICES = 4
 """Devices of each worker: a v4 host has four chips, and each is one device."""
 
 
-Section = tuple[str, "str | Table"]
+Section = tuple[str, "str | formats.Table"]
 """A title above a table or a text."""
 
 
 @click.command(short_help="A demonstration on a loopback cluster.")
-@verbose_option
+@options.verbose_option
 def demo() -> None:
     """Resolve a training job on a loopback Kubernetes API server, with TLS and a bearer token.
 
@@ -119,6 +115,7 @@ def _kubernetes_sections() -> list[Section]:
             not_running = error_report(error)
         cluster.clear_faults()
         changes = asyncio.run(_watch(resolver, cluster))
+        selectors = sources.selector_options(SELECTORS)
         about = (
             f"{cluster.url}, with a private certificate authority and a bearer token; each response takes"
             f" {LATENCY * 1000:.0f} ms.\n"
@@ -129,9 +126,9 @@ def _kubernetes_sections() -> list[Section]:
         )
         return [
             ("A Kubernetes API server on loopback", about),
-            (f"aioresolve kubernetes -n {NAMESPACE} {selector_options(SELECTORS)}", spec_table(spec)),
+            (f"aioresolve kubernetes -n {NAMESPACE} {selectors}", formats.spec_table(spec)),
             (f"{len(pods)} tasks in {seconds * 1000:.0f} ms", duration),
-            ("-o tf-config --task worker:0", tf_config(spec, TaskName("worker", 0))),
+            ("-o tf-config --task worker:0", formats.tf_config(spec, formats.TaskName("worker", 0))),
             (f"If {STOPPED} is not running", not_running),
             (f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} joins, ps-0 leaves", changes),
             ("The same in Python", CODE),

@@ -7,21 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from aioresolve.cli import streams
+from aioresolve.cli import formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, option_spelling
-from aioresolve.cli.formats import Table, format_document, one_line, printable
-from aioresolve.cli.options import (
-    CommandGroup,
-    add_sources,
-    combine_options,
-    duration_option,
-    output_option,
-    quiet_option,
-    timeout_option,
-    verbose_option,
-)
-from aioresolve.cli.sources import ClusterRequest, new_request, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,23 +31,23 @@ Exit codes: 0 nothing failed; 1 a check failed; 2 invalid usage or configuration
 STYLES = {"failed": "red", "warning": "yellow", "skipped": "bright_black"}
 """The style of the row of a check on a terminal, by its result."""
 
-doctor_options = combine_options(
-    output_option(("table", "json")),
-    timeout_option(effect="Deadline of all checks"),
-    duration_option("--check-timeout", "Deadline of each check.", "10s"),
+doctor_options = options.combine_options(
+    options.output_option(("table", "json")),
+    options.timeout_option(effect="Deadline of all checks"),
+    options.duration_option("--check-timeout", "Deadline of each check.", "10s"),
 )
 
 
 @click.group(
-    cls=CommandGroup,
+    cls=options.CommandGroup,
     invoke_without_command=True,
     no_args_is_help=False,
     epilog=EPILOG,
     short_help="What works and what does not, step by step, and what to change.",
 )
 @doctor_options
-@quiet_option
-@verbose_option
+@options.quiet_option
+@options.verbose_option
 @click.pass_context
 def doctor(context: click.Context, /, check_timeout: float, **parameters: Any) -> None:
     """Check a cluster step by step, or without a source this machine.
@@ -73,7 +61,7 @@ def doctor(context: click.Context, /, check_timeout: float, **parameters: Any) -
     Nothing is changed, and no secret is printed.
     """
     if context.invoked_subcommand is None:
-        _run(None, new_request("here", parameters), check_timeout)
+        _run(None, sources.new_request("here", parameters), check_timeout)
         return
     passed = (
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
@@ -85,11 +73,11 @@ def doctor(context: click.Context, /, check_timeout: float, **parameters: Any) -
 
 
 def _run_with_source(source: str, /, check_timeout: float, **parameters: Any) -> None:
-    request, resolver = open_source(new_request(source, parameters))
+    request, resolver = sources.open_source(sources.new_request(source, parameters))
     _run(resolver, request, check_timeout)
 
 
-add_sources(
+options.add_sources(
     doctor,
     _run_with_source,
     doctor_options,
@@ -137,12 +125,12 @@ add_sources(
 )
 
 
-def _run(resolver: ClusterResolver | None, request: ClusterRequest, check_timeout: float) -> None:
+def _run(resolver: ClusterResolver | None, request: sources.ClusterRequest, check_timeout: float) -> None:
     """Run the checks and print their results; exit with 1 if one failed."""
     streams.silence_grpc()
     checks = run_async(lambda _: _check(resolver, request, check_timeout))
     if request.output == "json":
-        streams.write_stdout(format_document("json", {"checks": list(map(_document, checks))}, []))
+        streams.write_stdout(formats.format_document("json", {"checks": list(map(_document, checks))}, []))
     else:
         streams.write_stdout(_table(checks), has_headers=request.has_headers)
         streams.write_stdout(_remedies(checks))
@@ -153,7 +141,7 @@ def _run(resolver: ClusterResolver | None, request: ClusterRequest, check_timeou
 
 
 async def _check(
-    resolver: ClusterResolver | None, request: ClusterRequest, check_timeout: float
+    resolver: ClusterResolver | None, request: sources.ClusterRequest, check_timeout: float
 ) -> tuple[Check, ...]:
     from aioresolve._core.deadline import Progress
     from aioresolve.cli.live import show_progress
@@ -166,15 +154,17 @@ async def _check(
         )
 
 
-def _table(checks: Sequence[Check]) -> Table:
-    rows = [(check.name, check.result, one_line(check.found)) for check in checks]
-    return Table(("CHECK", "RESULT", "FOUND"), rows, [STYLES.get(check.result, "") for check in checks])
+def _table(checks: Sequence[Check]) -> formats.Table:
+    rows = [(check.name, check.result, formats.one_line(check.found)) for check in checks]
+    return formats.Table(
+        ("CHECK", "RESULT", "FOUND"), rows, [STYLES.get(check.result, "") for check in checks]
+    )
 
 
 def _remedies(checks: Sequence[Check]) -> str:
     """Return what to change for each check that has a remedy; it may be several lines, such as a manifest."""
     texts = [f"{check.name}: {_remedy(check)}" for check in checks if check.remedy]
-    return "".join("\n" + "\n".join(map(printable, text.split("\n"))) + "\n" for text in texts)
+    return "".join("\n" + "\n".join(map(formats.printable, text.split("\n"))) + "\n" for text in texts)
 
 
 def _document(check: Check) -> dict[str, Any]:

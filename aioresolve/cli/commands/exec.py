@@ -12,25 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import streams
+from aioresolve.cli import formats, options, sources, streams
 from aioresolve.cli.application import run_async
-from aioresolve.cli.formats import HOST_FILES, PROGRAM_OUTPUTS, one_line
-from aioresolve.cli.options import (
-    CommandGroup,
-    add_sources,
-    combine_options,
-    duration_option,
-    parse_task,
-    parse_with,
-    program_options,
-)
-from aioresolve.cli.sources import (
-    LAUNCHERS,
-    ClusterRequest,
-    new_request,
-    open_source,
-    validate_program_options,
-)
 from aioresolve.errors import PartialClusterError, ResolveError
 
 from .tpu import find_tpus
@@ -46,7 +29,10 @@ if TYPE_CHECKING:
     from aioresolve.resolver.wait import WaitCondition
     from aioresolve.spec import ClusterState
 
-CONSUMERS = (*(each for each in PROGRAM_OUTPUTS if each not in HOST_FILES), *LAUNCHERS)
+CONSUMERS = (
+    *(each for each in formats.PROGRAM_OUTPUTS if each not in formats.HOST_FILES),
+    *sources.LAUNCHERS,
+)
 """The values of `--for`."""
 
 LAUNCHER_VARIABLES: dict[str, tuple[str, ...]] = {
@@ -88,7 +74,7 @@ not known which task this is; 2 invalid usage or configuration, or a cluster tha
 cannot have; 3 deadline passed; 130, 143 interrupted.
 """
 
-exec_options = combine_options(
+exec_options = options.combine_options(
     click.option(
         "--for",
         "consumer",
@@ -100,10 +86,10 @@ exec_options = combine_options(
     click.option(
         "--task",
         metavar="JOB:INDEX",
-        callback=parse_with(parse_task),
+        callback=options.parse_with(options.parse_task),
         help="The task of this process.  [default: found by its pod's uid or name, host name, or address]",
     ),
-    program_options,
+    options.program_options,
     click.option(
         "--hostfile",
         metavar="PATH",
@@ -117,7 +103,7 @@ exec_options = combine_options(
         help="When the members of the cluster change, stop the program, wait until the cluster is complete"
         " again, and start it with the new variables.",
     ),
-    duration_option(
+    options.duration_option(
         "--grace", "With --restart-on-change: time between SIGTERM and SIGKILL when it is stopped.", "30s"
     ),
 )
@@ -155,7 +141,10 @@ class ExecCommand(click.Command):
 
 
 @click.group(
-    "exec", cls=CommandGroup, no_args_is_help=False, short_help="A program, once its cluster is complete."
+    "exec",
+    cls=options.CommandGroup,
+    no_args_is_help=False,
+    short_help="A program, once its cluster is complete.",
 )
 def exec() -> None:  # noqa: A001 - the name of the command
     """Wait until a cluster is complete, and start a program with the variables that it reads.
@@ -167,16 +156,16 @@ def exec() -> None:  # noqa: A001 - the name of the command
 
 def _exec_source(source: str, /, interval: float = INTERVAL, **parameters: Any) -> None:
     launch = _Launch.pop_from(parameters)
-    options = None if source == "slurm" else ConditionOptions.pop_from(parameters)
-    request = new_request(source, parameters)
+    given = None if source == "slurm" else ConditionOptions.pop_from(parameters)
+    request = sources.new_request(source, parameters)
     launch.validate(request)
-    if options is None:
+    if given is None:
         from aioresolve.resolver.wait import WaitCondition
 
         condition = WaitCondition()
     else:
-        condition = options.condition(request, needs_all=launch.needs_all)
-    request, resolver = open_source(request)
+        condition = given.condition(request, needs_all=launch.needs_all)
+    request, resolver = sources.open_source(request)
     if request.arguments.get("gpus_per_task") is not None:
         from aioresolve.environment.slurm.gpus import VISIBLE_DEVICES
 
@@ -186,7 +175,7 @@ def _exec_source(source: str, /, interval: float = INTERVAL, **parameters: Any) 
     _run(_Execution(request, condition, launch, resolver, interval))
 
 
-add_sources(
+options.add_sources(
     exec,
     _exec_source,
     condition_options,
@@ -247,7 +236,7 @@ add_sources(
 )
 
 
-add_sources(
+options.add_sources(
     exec,
     _exec_source,
     exec_options,
@@ -302,15 +291,15 @@ class _Launch:
     @property
     def is_launcher(self) -> bool:
         """Whether the program starts the tasks, and is not a task itself."""
-        return self.consumer in LAUNCHERS
+        return self.consumer in sources.LAUNCHERS
 
-    def validate(self, request: ClusterRequest) -> None:
+    def validate(self, request: sources.ClusterRequest) -> None:
         """Raise an error for what would prevent the start of the program once the cluster is complete."""
-        validate_program_options(request, self.consumer, "--for")
+        sources.validate_program_options(request, self.consumer, "--for")
         if self.is_launcher and request.task is not None:
             raise click.UsageError(f"--for {self.consumer} starts all tasks; leave out --task")
         if self.hostfile is not None and not self.is_launcher:
-            raise click.UsageError(f"--hostfile requires --for {' or '.join(LAUNCHERS)}")
+            raise click.UsageError(f"--hostfile requires --for {' or '.join(sources.LAUNCHERS)}")
         if self.hostfile is not None and not Path(self.hostfile).absolute().parent.is_dir():
             raise click.UsageError(
                 f"--hostfile {self.hostfile}: the folder does not exist; create it, or pass another path"
@@ -351,7 +340,7 @@ class _Execution:
 
     def __init__(
         self,
-        request: ClusterRequest,
+        request: sources.ClusterRequest,
         condition: WaitCondition,
         launch: _Launch,
         resolver: ClusterResolver,
@@ -411,18 +400,18 @@ class _Execution:
     async def _variables(self, state: ClusterState) -> dict[str, str]:
         from aioresolve import launch
 
-        consumer, options = self.launch.consumer, self._request.program_options(self.launch.consumer)
-        if consumer == "megascale" and "slices" not in options and self._request.source == "tpu":
+        consumer, given = self.launch.consumer, self._request.program_options(self.launch.consumer)
+        if consumer == "megascale" and "slices" not in given and self._request.source == "tpu":
             # The state has no slices, so request them once more.
             found = await find_tpus(self._resolver, self._request.timeout)
-            state, options["slices"] = found.state, [one.tasks for one in found.slices]
+            state, given["slices"] = found.state, [one.tasks for one in found.slices]
         if self._request.task is not None:
             self._resolver.task_type = self._request.task.job
             self._resolver.task_id = self._request.task.index
         task = await self._resolver.this_task(state)
         own = (one for one in state.members if (one.job, one.task_index) == (task.job, task.index))
         self._own_uid = next((one.endpoint.uid for one in own), None)
-        variables = launch.environment(consumer, state, task, **options)
+        variables = launch.environment(consumer, state, task, **given)
         self._report(f"starting {self.launch.command[0]} as {task} at {task.address}, rank {task.rank}")
         return variables
 
@@ -529,4 +518,4 @@ class _Execution:
 
     def _report(self, text: str) -> None:
         if not self._request.quiet:
-            streams.write_stderr(f"{one_line(text)}\n")
+            streams.write_stderr(f"{formats.one_line(text)}\n")

@@ -8,42 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from aioresolve.cli import streams
+from aioresolve.cli import formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import WRONG_USAGE
-from aioresolve.cli.formats import (
-    Table,
-    cluster_document,
-    format_cluster,
-    format_document,
-    is_document,
-    tasks_of,
-)
-from aioresolve.cli.options import (
-    ALL_OUTPUTS,
-    coordinator_port_option,
-    output_option,
-    quiet_option,
-    task_options,
-    timeout_option,
-    verbose_option,
-    watch_option,
-)
-from aioresolve.cli.sources import (
-    ClusterRequest,
-    examine_sources,
-    find_task_name,
-    new_request,
-    run_with_progress,
-    validate_output,
-    validate_watch_output,
-    with_time_left,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aioresolve.cli.formats import TaskName
     from aioresolve.environment.detection import Finding
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState
@@ -90,13 +61,13 @@ configuration; 3 deadline passed.
 
 
 @click.command(epilog=EPILOG, short_help="The cluster that this process is part of, and why.")
-@output_option((EVIDENCE, *ALL_OUTPUTS))
-@coordinator_port_option
-@task_options
-@watch_option("here")
-@timeout_option()
-@quiet_option
-@verbose_option
+@options.output_option((EVIDENCE, *options.ALL_OUTPUTS))
+@options.coordinator_port_option
+@options.task_options
+@options.watch_option("here")
+@options.timeout_option()
+@options.quiet_option
+@options.verbose_option
 @click.pass_context
 def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
     """Print which source describes the cluster of this process, or that cluster.
@@ -120,19 +91,19 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
       hostfile host:slots
                  the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
     """
-    request = new_request("here", parameters)
-    validate_output(request)
+    request = sources.new_request("here", parameters)
+    sources.validate_output(request)
     if is_watched:
         from .watch import run_watch
 
         request = replace(request, output="table") if request.output == EVIDENCE else request
-        validate_watch_output(request.output)
+        sources.validate_watch_output(request.output)
         run_watch(request)
         return
     from aioresolve.environment.detection import choose, decisive
 
     ends = time.monotonic() + request.timeout
-    findings = examine_sources(request)
+    findings = sources.examine_sources(request)
     if request.output == EVIDENCE:
         streams.write_stdout(evidence_table(findings), has_headers=request.has_headers)
         if decisive(findings) is None:
@@ -142,24 +113,24 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
         choose(findings)  # raises if the source cannot be used
         return
     evidence, new_resolver = choose(findings)
-    state, task = run_async(lambda _: _resolve(with_time_left(request, ends), new_resolver()))
-    if is_document(request.output):
+    state, task = run_async(lambda _: _resolve(sources.with_time_left(request, ends), new_resolver()))
+    if formats.is_document(request.output):
         document = {
             "source": evidence.source,
             "evidence": [
                 {"source": each.source, "found": each.found, "reason": each.reason}
                 for each in (finding.evidence for finding in findings)
             ],
-            **cluster_document(state),
+            **formats.cluster_document(state),
         }
-        content = format_document(request.output, document, tasks_of(document))
+        content = formats.format_document(request.output, document, formats.tasks_of(document))
     else:
-        options = request.program_options(request.output)
-        content = format_cluster(request.output, state.spec, state, task, options)
+        given = request.program_options(request.output)
+        content = formats.format_cluster(request.output, state.spec, state, task, given)
     streams.write_stdout(content, has_headers=request.has_headers)
 
 
-def evidence_table(findings: Sequence[Finding]) -> Table:
+def evidence_table(findings: Sequence[Finding]) -> formats.Table:
     """Return one row for each source, in the order of precedence."""
     from aioresolve.environment.detection import decisive
 
@@ -174,12 +145,12 @@ def evidence_table(findings: Sequence[Finding]) -> Table:
         )
         for finding in findings
     ]
-    return Table(COLUMNS, rows)
+    return formats.Table(COLUMNS, rows)
 
 
 async def _resolve(
-    request: ClusterRequest, resolver: ClusterResolver
-) -> tuple[ClusterState, TaskName | None]:
+    request: sources.ClusterRequest, resolver: ClusterResolver
+) -> tuple[ClusterState, formats.TaskName | None]:
     async with resolver:
-        state = await run_with_progress(request, resolver.fetch_state)
-        return state, await find_task_name(resolver, request, state)
+        state = await sources.run_with_progress(request, resolver.fetch_state)
+        return state, await sources.find_task_name(resolver, request, state)

@@ -6,36 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import streams
+from aioresolve.cli import formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
-from aioresolve.cli.formats import format_cluster, has_identities, printable
-from aioresolve.cli.options import (
-    DEFAULT_JOB,
-    JobSelector,
-    allow_empty_option,
-    output_option,
-    pod_options,
-    quiet_option,
-    task_options,
-    timeout_option,
-    verbose_option,
-    watch_option,
-)
-from aioresolve.cli.sources import (
-    ClusterRequest,
-    find_task_name,
-    new_request,
-    new_resolver,
-    run_with_progress,
-    selector_options,
-    validate_output,
-    validate_watch_output,
-)
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
-    from aioresolve.cli.formats import TaskName
     from aioresolve.spec import ClusterSpec, ClusterState
 
 
@@ -92,7 +68,7 @@ Exit codes: 0 success; 1 could not resolve, or a job has no pods; 2 invalid usag
 
 
 @click.command(epilog=EPILOG, short_help="The pods of label selectors, as the tasks of a cluster.")
-@pod_options
+@options.pod_options
 @click.option(
     "--not-running",
     type=click.Choice(["raise", "skip"]),
@@ -100,13 +76,13 @@ Exit codes: 0 success; 1 could not resolve, or a job has no pods; 2 invalid usag
     show_default=True,
     help="If pods match but are not running: fail and report why, or leave them out.",
 )
-@allow_empty_option
-@output_option()
-@task_options
-@watch_option("kubernetes")
-@timeout_option()
-@quiet_option
-@verbose_option
+@options.allow_empty_option
+@options.output_option()
+@options.task_options
+@options.watch_option("kubernetes")
+@options.timeout_option()
+@options.quiet_option
+@options.verbose_option
 @click.pass_context
 def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, **parameters: Any) -> None:
     """Print the pods of label selectors as the tasks of a cluster.
@@ -132,18 +108,18 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
                  as in kubectl: a template for the object of json, or a table with a row for
                  each of its tasks, which here have a "job" too
     """
-    request = new_request("kubernetes", parameters)
-    validate_output(request)
+    request = sources.new_request("kubernetes", parameters)
+    sources.validate_output(request)
     if is_watched:
         from .watch import run_watch
 
-        validate_watch_output(request.output)
+        sources.validate_watch_output(request.output)
         run_watch(request)
         return
     spec, state, task, report = run_async(lambda _: _resolve(request, allow_empty))
     # Formatted before the report is written: if it fails, only its error should be reported.
-    options = request.program_options(request.output)
-    content = format_cluster(request.output, spec, state, task, options)
+    given = request.program_options(request.output)
+    content = formats.format_cluster(request.output, spec, state, task, given)
     is_error = bool(report) and not allow_empty
     if is_error or not request.quiet:
         streams.write_stderr(f"error: {report}" if is_error else report)
@@ -153,25 +129,27 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
         context.exit(COULD_NOT_RESOLVE)
 
 
-_Found = tuple["ClusterSpec", "ClusterState | None", "TaskName | None", str]
+_Found = tuple["ClusterSpec", "ClusterState | None", "formats.TaskName | None", str]
 
 
-async def _resolve(request: ClusterRequest, allow_empty: bool) -> _Found:
+async def _resolve(request: sources.ClusterRequest, allow_empty: bool) -> _Found:
     """Return the cluster, its state if identities are needed, a task, and a report of jobs without pods."""
-    resolver = new_resolver(request)
+    resolver = sources.new_resolver(request)
 
     async def operation(progress: Progress) -> _Found:
-        needs_state = has_identities(request.output) or request.is_this_task
+        needs_state = formats.has_identities(request.output) or request.is_this_task
         state = await resolver.fetch_state(progress) if needs_state else None
         spec = state.spec if state is not None else await resolver.fetch_spec(progress)
-        task = await find_task_name(resolver, request, state)
+        task = await sources.find_task_name(resolver, request, state)
         empty = [each for each in request.selections if not spec.num_tasks(each.job)]
         return spec, state, task, await _report_empty_jobs(request, empty, allow_empty) if empty else ""
 
-    return await run_with_progress(request, operation)
+    return await sources.run_with_progress(request, operation)
 
 
-async def _report_empty_jobs(request: ClusterRequest, empty: list[JobSelector], allow_empty: bool) -> str:
+async def _report_empty_jobs(
+    request: sources.ClusterRequest, empty: list[options.JobSelector], allow_empty: bool
+) -> str:
     """Return a line that says which pods or endpoints were looked for, and where."""
     from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
 
@@ -195,9 +173,9 @@ async def _report_empty_jobs(request: ClusterRequest, empty: list[JobSelector], 
         key, _, value = each.text.partition("=")
         if key in JOB_NAMES and each.text == each.selector:
             hints.append(
-                f"-l {each.text} is a label of the pods of the job {DEFAULT_JOB!r}; for the job {key!r} write"
-                f" -l {key}=SELECTOR, such as -l {key}=app={value}"
+                f"-l {each.text} is a label of the pods of the job {options.DEFAULT_JOB!r}; for the job"
+                f" {key!r} write -l {key}=SELECTOR, such as -l {key}=app={value}"
             )
     hints += [] if allow_empty else ["pass --allow-empty if this is expected"]
-    report = f"no {found} {selector_options(empty)} in {where} ({connection.source})"
-    return printable("; ".join([report, *hints])) + "\n"
+    report = f"no {found} {sources.selector_options(empty)} in {where} ({connection.source})"
+    return formats.printable("; ".join([report, *hints])) + "\n"

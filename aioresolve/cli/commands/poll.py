@@ -10,28 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import streams
+from aioresolve.cli import formats, options, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, DEADLINE, field_spelling, short_message
-from aioresolve.cli.formats import (
-    Table,
-    TextTable,
-    as_json_line,
-    cluster_document,
-    format_instant,
-    format_latency,
-    format_span,
-    text_width,
-)
-from aioresolve.cli.options import (
-    duration_option,
-    number_option,
-    output_option,
-    parse_shard,
-    parse_with,
-    quiet_option,
-    verbose_option,
-)
 from aioresolve.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
@@ -100,24 +81,24 @@ otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
 @click.option(
     "-w", "--watch", "is_watched", is_flag=True, help="Watch API servers for changes instead of polling them."
 )
-@duration_option(
+@options.duration_option(
     "--interval", "Time between two requests to a target.  [default: that of the file, else 30s]"
 )
-@duration_option("--timeout", "Deadline of each request.  [default: that of the file, else 30s]")
-@number_option(
+@options.duration_option("--timeout", "Deadline of each request.  [default: that of the file, else 30s]")
+@options.number_option(
     "--max-concurrency", "Maximum number of targets polled at a time.  [default: that of the file, else 256]"
 )
 @click.option(
     "--shards",
     "shard",
     metavar="[I/]N",
-    callback=parse_with(parse_shard),
+    callback=options.parse_with(options.parse_shard),
     help="Only the I-th of N parts of the targets, counted from 0. Without I, the part of this pod of an"
     " Indexed Job, $JOB_COMPLETION_INDEX.",
 )
-@output_option(("table", "json"))
-@quiet_option
-@verbose_option
+@options.output_option(("table", "json"))
+@options.quiet_option
+@options.verbose_option
 @click.pass_context
 def poll(
     context: click.Context,
@@ -141,11 +122,13 @@ def poll(
     if is_once:
         statuses = run_async(lambda _: _run_round(fleet, quiet=quiet))
         if output == "json":
-            streams.write_stdout("".join(as_json_line(status_document(status)) for status in statuses))
+            streams.write_stdout(
+                "".join(formats.as_json_line(status_document(status)) for status in statuses)
+            )
         else:
             now = datetime.now(UTC)
             rows = [status_row(status, status.stale_since or now, now) for status in statuses]
-            streams.write_stdout(Table(COLUMNS, rows), has_headers=has_headers)
+            streams.write_stdout(formats.Table(COLUMNS, rows), has_headers=has_headers)
             if statuses and not quiet:
                 streams.write_stderr(f"{fleet_summary(len(fleet.targets), statuses)}\n")
         context.exit(round_exit_code(statuses))
@@ -162,7 +145,7 @@ def poll(
                 async for status in statuses:
                     now = datetime.now(UTC)
                     if output == "json":
-                        await stdout.write(as_json_line(status_document(status)))
+                        await stdout.write(formats.as_json_line(status_document(status)))
                     else:
                         row = status_row(status, status.stale_since or now, now)
                         await stdout.write(table.lines([row]))
@@ -220,20 +203,20 @@ async def _follow_on_screen(
             pass
 
 
-def new_status_table(names: Iterable[str], *, has_headers: bool = True) -> TextTable:
+def new_status_table(names: Iterable[str], *, has_headers: bool = True) -> formats.TextTable:
     """Return a table for `status_row`; `names` are those of all targets."""
-    longest = max(map(text_width, names), default=0)
+    longest = max(map(formats.text_width, names), default=0)
     widths = (longest, len("Degraded"), len("worker:16,ps:2"), len("5m12s"), len("12.3ms"))
-    return TextTable(COLUMNS, widths, has_headers=has_headers)
+    return formats.TextTable(COLUMNS, widths, has_headers=has_headers)
 
 
-def fit_columns(table: Table, width: int) -> Table:
+def fit_columns(table: formats.Table, width: int) -> formats.Table:
     """Return `table` without the columns that leave too little of a terminal of that width to the reasons."""
     columns, rows = list(table.columns), [list(row) for row in table.rows]
-    longest = max((text_width(row[-1]) for row in rows), default=0)
+    longest = max((formats.text_width(row[-1]) for row in rows), default=0)
     for name in EXPENDABLE:
         used = [
-            max(map(text_width, cells)) + 3
+            max(map(formats.text_width, cells)) + 3
             for cells in zip(columns[:-1], *(row[:-1] for row in rows), strict=True)
         ]
         if width - sum(used) >= min(longest, REASON_WIDTH):
@@ -242,7 +225,7 @@ def fit_columns(table: Table, width: int) -> Table:
         del columns[position]
         for row in rows:
             del row[position]
-    return Table(columns, rows, table.styles)
+    return formats.Table(columns, rows, table.styles)
 
 
 def status_row(status: TargetStatus, current_at: datetime, now: datetime) -> tuple[str, ...]:
@@ -256,7 +239,7 @@ def status_row(status: TargetStatus, current_at: datetime, now: datetime) -> tup
         status.health.capitalize(),
         ",".join(f"{job}:{number}" for job, number in status.tasks_by_job.items()),
         _format_age((now - current_at).total_seconds()) if is_known else "",
-        "" if status.latency is None else format_latency(status.latency),
+        "" if status.latency is None else formats.format_latency(status.latency),
         status.reason if status.error is None else short_message(status.error),
     )
 
@@ -270,7 +253,7 @@ def status_document(status: TargetStatus) -> dict[str, Any]:
     unknown fields, of `error` after a success, and of `reason` if the target is ready, are null.
     """
     error = status.error
-    state = NO_STATE if status.state is None else cluster_document(status.state)
+    state = NO_STATE if status.state is None else formats.cluster_document(status.state)
     return {
         "name": status.name,
         "health": str(status.health),
@@ -280,7 +263,7 @@ def status_document(status: TargetStatus) -> dict[str, Any]:
         "absent": [_missing_document(one) for one in status.absent],
         "unready": [_missing_document(one) for one in status.unready],
         "latency": None if status.latency is None else round(status.latency, 6),
-        "stale_since": format_instant(status.stale_since),
+        "stale_since": formats.format_instant(status.stale_since),
         "error": None
         if error is None
         else {
@@ -314,7 +297,7 @@ def fleet_summary(targets: int, statuses: Sequence[TargetStatus]) -> str:
 
 
 def _format_age(seconds: float) -> str:
-    return format_span(seconds) if seconds >= 1 else "0s"
+    return formats.format_span(seconds) if seconds >= 1 else "0s"
 
 
 def _missing_document(one: Missing) -> dict[str, str]:
@@ -342,7 +325,7 @@ def render_fleet(fleet: Fleet, columns: int, lines: int, *, is_watched: bool) ->
     styles = [STYLES[statuses[name].health] if name in statuses else "" for name in names]
     more = len(fleet.targets) - len(names)
     return Group(
-        *table_lines(fit_columns(Table(COLUMNS, rows, styles), columns)),
+        *table_lines(fit_columns(formats.Table(COLUMNS, rows, styles), columns)),
         *([single_line(f"... and {more} more", "dim")] if more else []),
         single_line(""),
         single_line(fleet_summary(len(fleet.targets), list(statuses.values())), "dim"),

@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import streams
+from aioresolve.cli import formats, options, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
-from aioresolve.cli.formats import as_json_line
-from aioresolve.cli.options import (
-    MAX_PORT,
-    max_concurrency_option,
-    output_option,
-    quiet_option,
-    timeout_option,
-    verbose_option,
-    worker_timeout_option,
-)
 from aioresolve.cli.worker_tables import new_probe_table, probe_document, probe_row
 
 if TYPE_CHECKING:
@@ -46,15 +36,15 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
 
 @click.command(epilog=EPILOG, short_help="The devices of workers, as each reports them over gRPC.")
 @click.argument("hosts", metavar="HOST[:PORT]...", nargs=-1, required=True)
-@output_option(("table", "json"))
-@timeout_option()
-@worker_timeout_option
-@max_concurrency_option(256, "workers probed")
+@options.output_option(("table", "json"))
+@options.timeout_option()
+@options.worker_timeout_option
+@options.max_concurrency_option(256, "workers probed")
 @click.option(
     "--libtpu-port",
     "libtpu_ports",
     metavar="PORT",
-    type=click.IntRange(1, MAX_PORT),
+    type=click.IntRange(1, options.MAX_PORT),
     multiple=True,
     default=(8431,),
     show_default=True,
@@ -68,8 +58,8 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
     help="Use TLS, and trust the certificate authorities in $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, a PEM file, or"
     " gRPC's default ones.",
 )
-@quiet_option
-@verbose_option
+@options.quiet_option
+@options.verbose_option
 @click.pass_context
 def probe(
     context: click.Context, /, hosts: tuple[str, ...], output: str, has_headers: bool, **parameters: Any
@@ -92,7 +82,7 @@ def probe(
     addresses = tuple(worker_address(host, "HOST") for host in hosts)
 
     def format_json(worker: WorkerProbe) -> str:
-        return as_json_line(probe_document(worker))
+        return formats.as_json_line(probe_document(worker))
 
     async def print_probes(exit_request: ExitRequest) -> list[WorkerProbe]:
         format_probe = format_json if output == "json" else _row_formatter(addresses, has_headers)
@@ -131,7 +121,7 @@ async def probe_workers(
     *,
     quiet: bool,
     is_tls: bool = False,
-    **options: Any,
+    **given: Any,
 ) -> list[WorkerProbe]:
     """Return the result of each worker in the order of the responses, with a progress bar on stderr.
 
@@ -147,7 +137,7 @@ async def probe_workers(
 
     channels = ProbeChannels.over_tls() if is_tls else ProbeChannels()
     with show_bar(len(addresses), counts, quiet=quiet) as hide:
-        async with stream_workers(addresses, channels=channels, **options) as probes:
+        async with stream_workers(addresses, channels=channels, **given) as probes:
             async for probe in probes:
                 results.append(probe)
                 if write is not None:

@@ -10,33 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from aioresolve.cli import streams
+from aioresolve.cli import formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
-from aioresolve.cli.formats import PROGRAM_OUTPUTS, printable
-from aioresolve.cli.options import (
-    allow_empty_option,
-    coordinator_port_option,
-    max_concurrency_option,
-    output_option,
-    quiet_option,
-    task_options,
-    timeout_option,
-    tpu_options,
-    verbose_option,
-    watch_option,
-    worker_timeout_option,
-)
-from aioresolve.cli.sources import (
-    ClusterRequest,
-    find_task_name,
-    new_request,
-    new_resolver,
-    run_with_progress,
-    validate_output,
-    validate_watch_output,
-    with_time_left,
-)
 from aioresolve.cli.worker_tables import FoundTPUs, format_nodes, format_workers
 from aioresolve.errors import ConfigurationError, ResolveError
 
@@ -44,7 +20,6 @@ from .probe import probe_workers, report_failed_probes
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
-    from aioresolve.cli.formats import TaskName
     from aioresolve.gcp.tpu_api import NodeList
     from aioresolve.probe import WorkerProbe
     from aioresolve.tpu import TPUSlice
@@ -77,7 +52,7 @@ not reach a location; 2 invalid usage or configuration; 3 deadline passed.
 
 
 @click.command(epilog=EPILOG, short_help="The workers of Cloud TPUs, as the tasks of a cluster.")
-@tpu_options
+@options.tpu_options
 @click.option(
     "--list",
     "is_list",
@@ -85,16 +60,16 @@ not reach a location; 2 invalid usage or configuration; 3 deadline passed.
     help="List TPUs in any state instead of resolving them: those of all zones, or of --zone.",
 )
 @click.option("--probe", "is_probed", is_flag=True, help="Request the devices of each worker, and add them.")
-@allow_empty_option
-@output_option()
-@coordinator_port_option
-@task_options
-@watch_option("tpu")
-@timeout_option()
-@worker_timeout_option
-@max_concurrency_option(256, "workers probed")
-@quiet_option
-@verbose_option
+@options.allow_empty_option
+@options.output_option()
+@options.coordinator_port_option
+@options.task_options
+@options.watch_option("tpu")
+@options.timeout_option()
+@options.worker_timeout_option
+@options.max_concurrency_option(256, "workers probed")
+@options.quiet_option
+@options.verbose_option
 @click.pass_context
 def tpu(
     context: click.Context,
@@ -130,14 +105,14 @@ def tpu(
       hostfile host:slots
                  the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
     """
-    request = new_request("tpu", parameters)
+    request = sources.new_request("tpu", parameters)
     _validate(request, is_list=is_list, is_probed=is_probed)
     if is_watched:
         from .watch import run_watch
 
         if is_list or is_probed:
             raise click.UsageError("-w cannot be combined with --list or --probe; leave them out")
-        validate_watch_output(request.output)
+        sources.validate_watch_output(request.output)
         run_watch(request)
     elif is_list:
         _print_list(context, request)
@@ -146,23 +121,23 @@ def tpu(
         _print_workers(context, request, probe_options if is_probed else None, allow_empty=allow_empty)
 
 
-def _validate(request: ClusterRequest, *, is_list: bool, is_probed: bool) -> None:
+def _validate(request: sources.ClusterRequest, *, is_list: bool, is_probed: bool) -> None:
     if is_list and (request.arguments["tpu"] or is_probed):
         other = "--probe" if is_probed else "NAME"
         raise click.UsageError(f"--list lists all TPUs; leave out {other} or --list")
-    for_programs = ("tf-config", *PROGRAM_OUTPUTS)
+    for_programs = ("tf-config", *formats.PROGRAM_OUTPUTS)
     if is_list and request.output in for_programs:
         raise click.UsageError(f"--list has no -o {request.output}; pass NAME instead of --list")
     if is_probed and request.output in ("name", *for_programs):
         raise click.UsageError(
             f"-o {request.output} cannot show the result of --probe; leave out one of them"
         )
-    validate_output(request)
+    sources.validate_output(request)
 
 
 def _print_workers(
     context: click.Context,
-    request: ClusterRequest,
+    request: sources.ClusterRequest,
     probe_options: dict[str, Any] | None,
     *,
     allow_empty: bool,
@@ -185,7 +160,7 @@ def _print_workers(
     report_failed_probes(context, list((found.probes or {}).values()))
 
 
-def _print_list(context: click.Context, request: ClusterRequest) -> None:
+def _print_list(context: click.Context, request: sources.ClusterRequest) -> None:
     """Print all TPUs; exit with 1 if a location was not reached."""
     listing = run_async(lambda _: _list_nodes(request))
     content = format_nodes(request.output, listing)
@@ -195,7 +170,7 @@ def _print_list(context: click.Context, request: ClusterRequest) -> None:
     if listing.unreachable:
         # An error rather than a note: the list is incomplete, which --quiet must not hide.
         places = ", ".join(place.rpartition("/")[2] for place in listing.unreachable)
-        streams.write_stderr(printable(f"error: these locations were not reached: {places}") + "\n")
+        streams.write_stderr(formats.printable(f"error: these locations were not reached: {places}") + "\n")
         context.exit(COULD_NOT_RESOLVE)
 
 
@@ -212,22 +187,22 @@ async def find_tpus(resolver: Any, timeout: float) -> FoundTPUs:
 
 
 async def _resolve(
-    request: ClusterRequest, probe_options: dict[str, Any] | None
-) -> tuple[FoundTPUs, TaskName | None]:
-    resolver = new_resolver(request)
+    request: sources.ClusterRequest, probe_options: dict[str, Any] | None
+) -> tuple[FoundTPUs, formats.TaskName | None]:
+    resolver = sources.new_resolver(request)
     ends = time.monotonic() + request.timeout
     async with resolver:
-        slices = await run_with_progress(request, resolver.fetch_slices)
+        slices = await sources.run_with_progress(request, resolver.fetch_slices)
         found = found_tpus(slices, resolver.get_job_name())
-        task = await find_task_name(resolver, request, found.state)
+        task = await sources.find_task_name(resolver, request, found.state)
     if probe_options is not None:
-        left = with_time_left(request, ends)
+        left = sources.with_time_left(request, ends)
         found = replace(found, probes=await _probe(left, slices, probe_options))
     return found, task
 
 
 async def _probe(
-    request: ClusterRequest, slices: tuple[TPUSlice, ...], options: dict[str, Any]
+    request: sources.ClusterRequest, slices: tuple[TPUSlice, ...], given: dict[str, Any]
 ) -> dict[str, WorkerProbe]:
     # Imported only for --probe: grpc takes a fifth of a second.
     from aioresolve.probe import LIBTPU_PORTS
@@ -236,12 +211,12 @@ async def _probe(
     addresses = [endpoint.address for one in slices for endpoint in one.endpoints]
     ports = libtpu_ports(slices) or LIBTPU_PORTS
     probes = await probe_workers(
-        addresses, quiet=request.quiet, timeout=request.timeout, libtpu_ports=ports, **options
+        addresses, quiet=request.quiet, timeout=request.timeout, libtpu_ports=ports, **given
     )
     return {probe.address: probe for probe in probes}
 
 
-async def _list_nodes(request: ClusterRequest) -> NodeList:
+async def _list_nodes(request: sources.ClusterRequest) -> NodeList:
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.tpu_api import TPUAPI
     from aioresolve.tpu.resolver import api_base_url
@@ -256,7 +231,7 @@ async def _list_nodes(request: ClusterRequest) -> NodeList:
             return await TPUAPI(session, given["api_version"]).nodes(project, zone, progress)
 
     where = "all zones" if zone == ALL_ZONES else f"zone {zone}"
-    return await run_with_progress(request, operation, f"the list of TPUs in {where}")
+    return await sources.run_with_progress(request, operation, f"the list of TPUs in {where}")
 
 
 async def _project_of_this_vm(progress: Progress) -> str:

@@ -10,36 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from aioresolve.cli import streams
+from aioresolve.cli import formats, options, sources, streams
 from aioresolve.cli.application import run_async
-from aioresolve.cli.formats import (
-    Table,
-    format_cluster,
-    format_span,
-    has_identities,
-    one_line,
-    wait_report,
-)
-from aioresolve.cli.options import (
-    CommandGroup,
-    add_sources,
-    combine_options,
-    duration_option,
-    output_option,
-    parse_job_size,
-    parse_size,
-    parse_with,
-    task_options,
-    timeout_option,
-)
-from aioresolve.cli.sources import (
-    ClusterRequest,
-    find_task_name,
-    new_request,
-    one_number_per_job,
-    open_source,
-    validate_output,
-)
 from aioresolve.cli.worker_tables import format_workers
 from aioresolve.errors import IncompleteClusterError
 
@@ -79,17 +51,17 @@ Exit codes: 0 complete; 1 cannot become complete, or an error that is not retrya
 2 invalid usage or configuration; 3 deadline passed.
 """
 
-condition_options = combine_options(
+condition_options = options.combine_options(
     click.option(
         "--count",
         metavar="N[:MAX]",
-        callback=parse_with(parse_size),
+        callback=options.parse_with(options.parse_size),
         help="Wait for exactly this many tasks, in all jobs together; 4:8 permits 4 to 8, and 4: 4 or more.",
     ),
     click.option(
         "--jobs",
         metavar="JOB=N[:MAX]",
-        callback=parse_with(parse_job_size),
+        callback=options.parse_with(options.parse_job_size),
         multiple=True,
         help="Wait for exactly this many tasks of a job; repeat it for several. Other jobs are ignored.",
     ),
@@ -101,32 +73,32 @@ condition_options = combine_options(
         type=click.Choice(["tcp", "probe"]),
         help="Require that each task accepts a TCP connection, or reports its devices over gRPC.",
     ),
-    duration_option(
+    options.duration_option(
         "--stable-for", "Require that the cluster is complete for this long, with the same tasks."
     ),
 )
 
-deadline_option = timeout_option("10m")
+deadline_option = options.timeout_option("10m")
 
 
-@click.group(cls=CommandGroup, no_args_is_help=False, short_help="A cluster, once it is complete.")
+@click.group(cls=options.CommandGroup, no_args_is_help=False, short_help="A cluster, once it is complete.")
 def wait() -> None:
     """Wait until a cluster is complete, and print it."""
 
 
 def _wait_for_source(source: str, /, interval: float = INTERVAL, **parameters: Any) -> None:
-    options = ConditionOptions.pop_from(parameters)
-    request = new_request(source, parameters)
-    validate_output(request)
-    condition = options.condition(request)
-    request, resolver = open_source(request)
+    given = ConditionOptions.pop_from(parameters)
+    request = sources.new_request(source, parameters)
+    sources.validate_output(request)
+    condition = given.condition(request)
+    request, resolver = sources.open_source(request)
     content = run_async(lambda _: _wait(request, condition, resolver, interval))
     streams.write_stdout(content, has_headers=request.has_headers)
 
 
-wait_options = (condition_options, output_option(), task_options, deadline_option)
+wait_options = (condition_options, options.output_option(), options.task_options, deadline_option)
 
-add_sources(
+options.add_sources(
     wait,
     _wait_for_source,
     *wait_options,
@@ -188,7 +160,7 @@ class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Remove these options from the parameters of a command, and return them."""
         return cls(**{name: parameters.pop(name) for name in cls.__struct_fields__})
 
-    def condition(self, request: ClusterRequest, *, needs_all: bool = False) -> WaitCondition:
+    def condition(self, request: sources.ClusterRequest, *, needs_all: bool = False) -> WaitCondition:
         """Return the condition that they describe for a cluster.
 
         Raises:
@@ -196,7 +168,7 @@ class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.count is not None and self.jobs:
             raise click.UsageError("--count and --jobs exclude each other; pass one of them")
-        jobs = one_number_per_job(self.jobs)
+        jobs = sources.one_number_per_job(self.jobs)
         for job in jobs.keys() - request.jobs if request.jobs else ():
             if request.source == "tpu":
                 raise click.UsageError(f"--jobs {job}: the job of the workers is {request.jobs[0]!r}")
@@ -216,24 +188,24 @@ class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _wait(
-    request: ClusterRequest, condition: WaitCondition, resolver: ClusterResolver, interval: float
-) -> str | Table:
+    request: sources.ClusterRequest, condition: WaitCondition, resolver: ClusterResolver, interval: float
+) -> str | formats.Table:
     """Return the complete cluster in the format of the output."""
-    output, options = request.output, request.program_options(request.output)
+    output, given = request.output, request.program_options(request.output)
     ends = time.monotonic() + request.timeout
     async with resolver:
         state = await wait_for_cluster(resolver, request, condition, interval)
-        if request.source == "tpu" and (has_identities(output) or output == "megascale"):
+        if request.source == "tpu" and (formats.has_identities(output) or output == "megascale"):
             # The state has no slices, so request them once more.
             found = await find_tpus(resolver, max(ends - time.monotonic(), SLICES_TIMEOUT))
-            task = await find_task_name(resolver, request, found.state)
-            return format_workers(output, found, task, options)
-        task = await find_task_name(resolver, request, state)
-    return format_cluster(output, state.spec, state, task, options)
+            task = await sources.find_task_name(resolver, request, found.state)
+            return format_workers(output, found, task, given)
+        task = await sources.find_task_name(resolver, request, state)
+    return formats.format_cluster(output, state.spec, state, task, given)
 
 
 async def wait_for_cluster(
-    resolver: ClusterResolver, request: ClusterRequest, condition: WaitCondition, interval: float
+    resolver: ClusterResolver, request: sources.ClusterRequest, condition: WaitCondition, interval: float
 ) -> ClusterState:
     """Return the cluster once it is complete, and report on stderr what it lacks until then.
 
@@ -262,7 +234,7 @@ async def wait_for_cluster(
 
 
 @contextmanager
-def _show_shortfall(request: ClusterRequest, ends: float) -> Iterator[Callable[[Shortfall], None]]:
+def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Callable[[Shortfall], None]]:
     """Yield a function that shows what the cluster lacks on stderr, until the block ends.
 
     On a terminal this is drawn in place, and removed at the end. Otherwise, and if `-v` writes log lines, it
@@ -285,7 +257,7 @@ def _show_shortfall(request: ClusterRequest, ends: float) -> Iterator[Callable[[
 
     def write_if_new() -> None:
         nonlocal written
-        line = "" if lacking is None else one_line(f"waiting: {lacking}")
+        line = "" if lacking is None else formats.one_line(f"waiting: {lacking}")
         if line != written:
             streams.write_stderr(f"{line}\n")
             written = line
@@ -310,11 +282,11 @@ def render_shortfall(
 
     from aioresolve.cli.drawing import single_line
 
-    waited = format_span(timeout - (ends - time.monotonic()))
-    head = single_line(f"waiting for {scope}: {waited} of {format_span(timeout)}", "cyan")
+    waited = formats.format_span(timeout - (ends - time.monotonic()))
+    head = single_line(f"waiting for {scope}: {waited} of {formats.format_span(timeout)}", "cyan")
     if lacking is None:
         return Group(head, single_line("no response yet"))
     # Other lines: the first one, headers, an empty one, the number of further reasons, jobs and their total.
     fitting = max(lines - 6 - len(lacking.found), 1)
-    report = wait_report(lacking.found, lacking.least, lacking.reasons, lacking.sources, fitting)
+    report = formats.wait_report(lacking.found, lacking.least, lacking.reasons, lacking.sources, fitting)
     return Group(head, *map(single_line, report.splitlines()))

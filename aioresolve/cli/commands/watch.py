@@ -10,41 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import streams
+from aioresolve.cli import formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import short_message
-from aioresolve.cli.formats import (
-    IDENTITY,
-    TASK,
-    WATCH_OUTPUTS,
-    Table,
-    TextTable,
-    as_json_line,
-    as_yaml,
-    cluster_document,
-    format_span,
-    identity_cells,
-    some_names,
-    spec_table,
-    state_table,
-    task_document,
-    tf_config,
-)
-from aioresolve.cli.options import (
-    CommandGroup,
-    add_sources,
-    output_option,
-    task_options,
-    timeout_option,
-)
-from aioresolve.cli.sources import (
-    ClusterRequest,
-    find_task_name,
-    new_request,
-    open_source,
-    run_with_progress,
-    validate_output,
-)
 from aioresolve.errors import TaskIdentityError, UnknownTaskError
 
 if TYPE_CHECKING:
@@ -87,7 +55,9 @@ not retryable; 2 invalid usage or configuration; 3 no response before the deadli
 """
 
 
-@click.group(cls=CommandGroup, no_args_is_help=False, short_help="A cluster, and then each of its changes.")
+@click.group(
+    cls=options.CommandGroup, no_args_is_help=False, short_help="A cluster, and then each of its changes."
+)
 def watch() -> None:
     """Print a cluster and then each of its changes, until interrupted.
 
@@ -97,18 +67,18 @@ def watch() -> None:
 
 
 def _watch_source(source: str, /, interval: float = INTERVAL, **parameters: Any) -> None:
-    request = new_request(source, parameters)
-    validate_output(request)
+    request = sources.new_request(source, parameters)
+    sources.validate_output(request)
     run_watch(request, interval)
 
 
 watch_options = (
-    output_option(WATCH_OUTPUTS),
-    task_options,
-    timeout_option(effect="Deadline of the first response"),
+    options.output_option(formats.WATCH_OUTPUTS),
+    options.task_options,
+    options.timeout_option(effect="Deadline of the first response"),
 )
 
-add_sources(
+options.add_sources(
     watch,
     _watch_source,
     *watch_options,
@@ -154,9 +124,9 @@ add_sources(
 )
 
 
-def run_watch(request: ClusterRequest, interval: float = INTERVAL) -> None:
+def run_watch(request: sources.ClusterRequest, interval: float = INTERVAL) -> None:
     """Print the cluster and then each of its changes, until interrupted."""
-    request, resolver = open_source(request)
+    request, resolver = sources.open_source(request)
 
     async def follow(exit_request: ExitRequest) -> None:
         with streams.stdout_writer(exit_request.exit) as stdout:
@@ -171,7 +141,7 @@ def run_watch(request: ClusterRequest, interval: float = INTERVAL) -> None:
 
 
 async def _first_observation(
-    request: ClusterRequest, observations: AsyncGenerator[Observation, None]
+    request: sources.ClusterRequest, observations: AsyncGenerator[Observation, None]
 ) -> Observation:
     """Return the first observation that has a state, and show on stderr what it is waiting for."""
 
@@ -184,11 +154,11 @@ async def _first_observation(
                 progress.failed(request.scope, observation.error)
         raise RuntimeError("observations() ended without an error")
 
-    return await run_with_progress(request, operation)
+    return await sources.run_with_progress(request, operation)
 
 
 async def _follow_in_lines(
-    request: ClusterRequest,
+    request: sources.ClusterRequest,
     resolver: ClusterResolver,
     first: Observation,
     observations: AsyncGenerator[Observation, None],
@@ -206,13 +176,13 @@ async def _follow_in_lines(
     async def format_change(state: ClusterState, older: ClusterState) -> str:
         match request.output:
             case "json":
-                return as_json_line(change_document(state, older))
+                return formats.as_json_line(change_document(state, older))
             case "yaml":
-                return f"---\n{as_yaml(change_document(state, older))}"
+                return f"---\n{formats.as_yaml(change_document(state, older))}"
             case "tf-config":
                 # The index of this task may change with the other tasks.
-                task = await find_task_name(resolver, request, state)
-                return tf_config(state.spec, task, rpc_layer=request.rpc_layer)
+                task = await sources.find_task_name(resolver, request, state)
+                return formats.tf_config(state.spec, task, rpc_layer=request.rpc_layer)
         return rows.format(state, older)
 
     async def write(observation: Observation) -> None:
@@ -239,7 +209,7 @@ async def _follow_in_lines(
 
 
 async def _follow_on_screen(
-    request: ClusterRequest, first: Observation, observations: AsyncGenerator[Observation, None]
+    request: sources.ClusterRequest, first: Observation, observations: AsyncGenerator[Observation, None]
 ) -> None:
     from aioresolve.cli.live import draw_live
 
@@ -258,12 +228,14 @@ class ChangeRows:
     joined.
     """
 
-    COLUMNS = ("EVENT", *TASK, "WAS")
+    COLUMNS = ("EVENT", *formats.TASK, "WAS")
 
     def __init__(self, *, is_wide: bool, has_headers: bool = True) -> None:
         self._is_wide = is_wide
-        columns = (*self.COLUMNS, *IDENTITY) if is_wide else self.COLUMNS
-        self._table = TextTable(columns, (len("JOINED"), len("worker"), 0, 21, 24), has_headers=has_headers)
+        columns = (*self.COLUMNS, *formats.IDENTITY) if is_wide else self.COLUMNS
+        self._table = formats.TextTable(
+            columns, (len("JOINED"), len("worker"), 0, 21, 24), has_headers=has_headers
+        )
 
     def format(self, state: ClusterState, older: ClusterState) -> str:
         """Return the rows of the change from `older` to `state`; the first call also returns the header."""
@@ -277,7 +249,7 @@ class ChangeRows:
 
     def _row(self, event: str, member: Member, was: str = "") -> tuple[str, ...]:
         row = (event, member.job, str(member.task_index), member.endpoint.address, was)
-        return (*row, *identity_cells(member)) if self._is_wide else row
+        return (*row, *formats.identity_cells(member)) if self._is_wide else row
 
 
 def change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
@@ -287,7 +259,7 @@ def change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
     ...]}`: a task is that of `jobs`, with its `job` in addition.
     """
     change = state.diff(older)
-    return cluster_document(state) | {
+    return formats.cluster_document(state) | {
         "joined": [_task(member) for member in change.joined],
         "left": [_task(member) for member in change.left],
         "moved": [{"from": _task(move.old), "to": _task(move.new)} for move in change.moved],
@@ -295,7 +267,7 @@ def change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
 
 
 def _task(member: Member) -> dict[str, Any]:
-    return {"job": member.job, **task_document(member)}
+    return {"job": member.job, **formats.task_document(member)}
 
 
 class WatchView:
@@ -339,13 +311,17 @@ class WatchView:
         status = self._status_line(observation, observation.state)
         below = [*([empty, *missing] if missing else []), *([empty, *self._changes] if self._changes else [])]
         below += [empty, status]
-        table = state_table(observation.state) if self._is_wide else spec_table(observation.state.spec)
+        table = (
+            formats.state_table(observation.state)
+            if self._is_wide
+            else formats.spec_table(observation.state.spec)
+        )
         available = max(lines - len(below), 2)
         if len(table.rows) < available:
             return Group(*table_lines(table), *below)
         fitting = available - 2
         more = single_line(f"... and {len(table.rows) - fitting} more", "dim")
-        return Group(*table_lines(Table(table.columns, table.rows[:fitting])), more, *below)
+        return Group(*table_lines(formats.Table(table.columns, table.rows[:fitting])), more, *below)
 
     def _status_line(self, observation: Observation, state: ClusterState) -> Text:
         from aioresolve.cli.drawing import single_line
@@ -356,7 +332,7 @@ class WatchView:
             return single_line(text, "dim")
         now = datetime.now(UTC)
         since = observation.stale_since or now
-        age = format_span((now - since).total_seconds())
+        age = formats.format_span((now - since).total_seconds())
         reason = short_message(observation.error)
         return single_line(
             f"{tasks} at {_local_time(since)}, {age} ago; not up to date since: {reason}", "red"
@@ -368,7 +344,7 @@ def _missing_lines(observation: Observation) -> list[str]:
     names: dict[tuple[str, str], list[str]] = {}
     for one in (*observation.unready, *observation.absent):
         names.setdefault((one.job, one.reason), []).append(one.name)
-    lines = [f"{job}: {some_names(each)}: {reason}" for (job, reason), each in names.items()]
+    lines = [f"{job}: {formats.some_names(each)}: {reason}" for (job, reason), each in names.items()]
     more = sum(map(len, [*names.values()][MAX_MISSING:]))
     return [*lines[:MAX_MISSING], *([f"and {more} more missing or not ready"] if more else [])]
 

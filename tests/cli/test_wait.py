@@ -313,5 +313,5 @@ def test_a_terminal_shows_as_many_reasons_as_fit() -> None:
             assert shown[0] == "waiting for -l app=train: 10s of 1m"
             assert len(shown) == len(drawn.renderables) <= lines
             hidden = number - sum("exit code" in line for line in shown)
-            assert hidden == 0 or shown[-1] == f"and {hidden} more reasons"
+            assert hidden == 0 or f"and {hidden} more reasons" in shown
             assert (hidden == 0) == (number <= lines - 8)

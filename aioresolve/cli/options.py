@@ -17,7 +17,6 @@ from .formats import OUTPUTS, PROGRAM_OUTPUTS, TEMPLATES, TaskName
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from click.shell_completion import CompletionItem
 
 ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
 
@@ -186,18 +185,13 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[C], C]:
     return decorate
 
 
-class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of click
-    """One of `formats`, or one of `TEMPLATES` with a template."""
-
-    name = "output"
-
-    def __init__(self, formats: Sequence[str]) -> None:
-        self._choice = click.Choice(formats)
+class OutputFormat(click.Choice):  # type: ignore[type-arg]  # generic in later versions of click
+    """A choice of formats, or one of `TEMPLATES` with a template."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value, and validate its template."""
-        if value.partition("=")[0] not in TEMPLATES or "=" not in value:
-            return self._choice.convert(value, param, ctx)
+        if not str(value).startswith(tuple(f"{name}=" for name in TEMPLATES)):
+            return super().convert(value, param, ctx)
         # Imported now because few commands have a template.
         from .templates import validate_template
 
@@ -206,12 +200,6 @@ class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # generic in lat
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return value
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Complete the names of the formats."""
-        return self._choice.shell_complete(ctx, param, incomplete)
 
 
 def output_option(formats: Sequence[str] = ALL_OUTPUTS) -> Callable[[C], C]:

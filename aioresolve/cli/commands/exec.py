@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,25 +154,73 @@ def exec() -> None:  # noqa: A001 - the name of the command
     """
 
 
-def _exec_source(source: str, /, interval: float = INTERVAL, **parameters: Any) -> None:
-    launch = _Launch.pop_from(parameters)
+def _exec_source(
+    source: str,
+    /,
+    command: tuple[str, ...],
+    consumer: str,
+    hostfile: str | None,
+    is_restarted: bool,
+    grace: float,
+    interval: float = INTERVAL,
+    **parameters: Any,
+) -> None:
+    environ = dict(os.environ)  # as it is before an import or an option changes it
     given = None if source == "slurm" else ConditionOptions.pop_from(parameters)
     request = sources.new_request(source, parameters)
-    launch.validate(request)
-    if given is None:
-        from aioresolve.resolver.wait import WaitCondition
+    _validate(request, consumer, hostfile)
+    from aioresolve.cli.program import find_program, leave_init_process, replace_process
+    from aioresolve.resolver.wait import WaitCondition
 
-        condition = WaitCondition()
-    else:
-        condition = given.condition(request, needs_all=launch.needs_all)
+    condition = WaitCondition()
+    if given is not None:
+        # All programs but those for `env` connect to all tasks, so that none may have ended before.
+        condition = given.condition(request, needs_all=consumer != "env")
+    path = find_program(command[0])
     request, resolver = sources.open_source(request)
     if request.arguments.get("gpus_per_task") is not None:
         from aioresolve.environment.slurm.gpus import VISIBLE_DEVICES
 
         run_async(lambda _: resolver.cluster_spec())  # it sets the variable
         if VISIBLE_DEVICES in os.environ:
-            launch.environ[VISIBLE_DEVICES] = os.environ[VISIBLE_DEVICES]
-    _run(_Execution(request, condition, launch, resolver, interval))
+            environ[VISIBLE_DEVICES] = os.environ[VISIBLE_DEVICES]
+    execution = _Execution(
+        request, condition, resolver, interval, path, command, environ, consumer, hostfile, is_restarted
+    )
+    try:
+        if is_restarted:
+            leave_init_process()
+            code = run_async(lambda exit_request: execution.supervise(exit_request, grace))
+            click.get_current_context().exit(code)
+        replace_process(run_async(lambda _: execution.wait()))
+    finally:  # not after a program that has replaced this process, and reads the file
+        execution.remove_hostfile()
+
+
+def _validate(request: sources.ClusterRequest, consumer: str, hostfile: str | None) -> None:
+    """Raise an error for what would prevent the start of the program once the cluster is complete."""
+    if sys.platform == "win32":  # where no process can become another program, nor send it signals
+        raise click.UsageError(
+            "`aioresolve exec` is not available on Windows. Wait for the cluster with `aioresolve wait`, set"
+            " the variables that `-o env` prints, and then start the program"
+        )
+    sources.validate_program_options(request, consumer, "--for")
+    is_launcher = consumer in sources.LAUNCHERS
+    if is_launcher and request.task is not None:
+        raise click.UsageError(f"--for {consumer} starts all tasks; leave out --task")
+    if hostfile is not None and not is_launcher:
+        raise click.UsageError(f"--hostfile requires --for {' or '.join(sources.LAUNCHERS)}")
+    if hostfile is not None and not Path(hostfile).absolute().parent.is_dir():
+        raise click.UsageError(
+            f"--hostfile {hostfile}: the folder does not exist; create it, or pass another path"
+        )
+    if not is_launcher and len(request.jobs) > 1:
+        from aioresolve import launch
+        from aioresolve.spec import ClusterSpec
+
+        # Whether such a program can have several jobs does not depend on their tasks.
+        spec = ClusterSpec({job: ["127.0.0.1:1"] for job in request.jobs})
+        launch.environment(consumer, spec, spec.tasks[0])
 
 
 options.add_sources(
@@ -265,200 +313,113 @@ options.add_sources(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Launch:
-    """How the program is started: the values of `exec_options`, and the environment of this process."""
-
-    command: tuple[str, ...]
-    consumer: str
-    hostfile: str | None
-    is_restarted: bool
-    grace: float
-    # As it is before an import or an option changes it.
-    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
-
-    @classmethod
-    def pop_from(cls, parameters: dict[str, Any]) -> _Launch:
-        """Remove these options from the parameters of a command, and return them."""
-        names = ("command", "consumer", "hostfile", "is_restarted", "grace")
-        return cls(**{name: parameters.pop(name) for name in names})
-
-    @property
-    def needs_all(self) -> bool:
-        """Whether the program connects to all tasks, so that none may have ended before it starts."""
-        return self.consumer != "env"
-
-    @property
-    def is_launcher(self) -> bool:
-        """Whether the program starts the tasks, and is not a task itself."""
-        return self.consumer in sources.LAUNCHERS
-
-    def validate(self, request: sources.ClusterRequest) -> None:
-        """Raise an error for what would prevent the start of the program once the cluster is complete."""
-        sources.validate_program_options(request, self.consumer, "--for")
-        if self.is_launcher and request.task is not None:
-            raise click.UsageError(f"--for {self.consumer} starts all tasks; leave out --task")
-        if self.hostfile is not None and not self.is_launcher:
-            raise click.UsageError(f"--hostfile requires --for {' or '.join(sources.LAUNCHERS)}")
-        if self.hostfile is not None and not Path(self.hostfile).absolute().parent.is_dir():
-            raise click.UsageError(
-                f"--hostfile {self.hostfile}: the folder does not exist; create it, or pass another path"
-            )
-        if not self.is_launcher and len(request.jobs) > 1:
-            from aioresolve import launch
-            from aioresolve.spec import ClusterSpec
-
-            # Whether such a program can have several jobs does not depend on their tasks.
-            spec = ClusterSpec({job: ["127.0.0.1:1"] for job in request.jobs})
-            launch.environment(self.consumer, spec, spec.tasks[0])
-
-
-def _run(execution: _Execution) -> None:
-    """Wait for the cluster and start the program; return only if it could not be started."""
-    if sys.platform == "win32":  # where no process can become another program, nor send it signals
-        raise click.UsageError(
-            "`aioresolve exec` is not available on Windows. Wait for the cluster with `aioresolve wait`, set"
-            " the variables that `-o env` prints, and then start the program"
-        )
-    from aioresolve.cli.program import find_program, leave_init_process, replace_process
-
-    execution.path = find_program(execution.launch.command[0])
-    try:
-        if execution.launch.is_restarted:
-            leave_init_process()
-            click.get_current_context().exit(run_async(execution.supervise))
-        state, variables = run_async(lambda _: execution.wait())
-        replace_process(execution.program(state, variables))
-    finally:  # not after a program that has replaced this process, and reads the file
-        execution.remove_hostfile()
-
-
+@dataclass
 class _Execution:
     """One run of the command: waits for the cluster, and prepares the program for it."""
 
+    request: sources.ClusterRequest
+    condition: WaitCondition
+    resolver: ClusterResolver
+    interval: float
     path: str
+    command: tuple[str, ...]
+    environ: dict[str, str]
+    consumer: str
+    hostfile: str | None
+    is_restarted: bool
+    temporary: str | None = None
+    """The path of a temporary host file."""
+    own_uid: str | None = None
+    """The uid of the pod of this process."""
+    state: ClusterState | None = None
+    """The cluster for which the program was prepared."""
 
-    def __init__(
-        self,
-        request: sources.ClusterRequest,
-        condition: WaitCondition,
-        launch: _Launch,
-        resolver: ClusterResolver,
-        interval: float,
-    ) -> None:
-        self.launch = launch
-        self._request = request
-        self._condition = condition
-        self._resolver = resolver
-        self._interval = interval
-        self._state: ClusterState  # the cluster for which the program was prepared
-        self._own_uid: str | None = None  # of the pod of this process
-        self._temporary: str | None = None
+    async def wait(self) -> Program:
+        """Return the program for the cluster once it is complete."""
+        async with self.resolver:
+            return await self._prepare()
 
-    async def wait(self) -> tuple[ClusterState, dict[str, str]]:
-        """Return the cluster once it is complete, and the variables of this task in it."""
-        async with self._resolver:
-            return await self._wait()
-
-    def program(self, state: ClusterState, variables: dict[str, str]) -> Program:
-        """Return the program for the cluster that `wait` returned, and write its host file if it has one."""
-        from aioresolve import launch
-        from aioresolve.cli.program import Program
-
-        if self.launch.is_launcher:
-            variables = self._host_file(state)
-        cleared = launch.CLEARED.get(self.launch.consumer, ())
-        inherited = {name: value for name, value in self.launch.environ.items() if name not in cleared}
-        return Program(self.path, self.launch.command, inherited | variables)
-
-    async def supervise(self, exit_request: ExitRequest) -> int:
+    async def supervise(self, exit_request: ExitRequest, grace: float) -> int:
         """Run the program as a child until it ends; return its exit code."""
         from aioresolve.cli.program import Supervisor
 
-        async with self._resolver:
+        async with self.resolver:
             return await Supervisor(
-                self._prepare,
-                self._wait_for_change,
-                grace=self.launch.grace,
-                exit_with=exit_request.exit,
+                self._prepare, self._wait_for_change, grace=grace, exit_with=exit_request.exit
             ).run()
 
     async def _prepare(self) -> Program:
-        return self.program(*await self._wait())
+        from aioresolve import launch
+        from aioresolve.cli.program import Program
 
-    async def _wait(self) -> tuple[ClusterState, dict[str, str]]:
         try:
-            state = await wait_for_cluster(self._resolver, self._request, self._condition, self._interval)
+            state = await wait_for_cluster(self.resolver, self.request, self.condition, self.interval)
         except PartialClusterError as error:
-            from aioresolve.spec import ClusterState
-
-            return ClusterState.of({}), self._partial_variables(error)
-        self._state = state
-        # A launcher is not a task.
-        return state, {} if self.launch.is_launcher else await self._variables(state)
+            variables = self._partial_variables(error)
+        else:
+            self.state = state
+            is_launcher = self.consumer in sources.LAUNCHERS  # which is not a task
+            variables = self._host_file(state) if is_launcher else await self._variables(state)
+        cleared = launch.CLEARED.get(self.consumer, ())
+        inherited = {name: value for name, value in self.environ.items() if name not in cleared}
+        return Program(self.path, self.command, inherited | variables)
 
     async def _variables(self, state: ClusterState) -> dict[str, str]:
         from aioresolve import launch
 
-        consumer, given = self.launch.consumer, self._request.program_options(self.launch.consumer)
-        if consumer == "megascale" and "slices" not in given and self._request.source == "tpu":
+        given = self.request.program_options(self.consumer)
+        if self.consumer == "megascale" and "slices" not in given and self.request.source == "tpu":
             # The state has no slices, so request them once more.
-            found = await find_tpus(self._resolver, self._request.timeout)
+            found = await find_tpus(self.resolver, self.request.timeout)
             state, given["slices"] = found.state, [one.tasks for one in found.slices]
-        if self._request.task is not None:
-            self._resolver.task_type = self._request.task.job
-            self._resolver.task_id = self._request.task.index
-        task = await self._resolver.this_task(state)
+        if self.request.task is not None:
+            self.resolver.task_type = self.request.task.job
+            self.resolver.task_id = self.request.task.index
+        task = await self.resolver.this_task(state)
         own = (one for one in state.members if (one.job, one.task_index) == (task.job, task.index))
-        self._own_uid = next((one.endpoint.uid for one in own), None)
-        variables = launch.environment(consumer, state, task, **given)
-        self._report(f"starting {self.launch.command[0]} as {task} at {task.address}, rank {task.rank}")
+        self.own_uid = next((one.endpoint.uid for one in own), None)
+        variables = launch.environment(self.consumer, state, task, **given)
+        self._report(f"starting {self.command[0]} as {task} at {task.address}, rank {task.rank}")
         return variables
 
     def _partial_variables(self, part: PartialClusterError) -> dict[str, str]:
         """Return the variables of JAX, which needs no more of the cluster, and waits for it itself."""
         from aioresolve import launch
 
-        if self.launch.consumer != "jax" or self.launch.is_restarted or self._request.task is not None:
+        if self.consumer != "jax" or self.is_restarted or self.request.task is not None:
             raise part
-        variables = launch.jax_processes(part, **self._request.program_options("jax"))
-        self._report(
-            f"starting {self.launch.command[0]} as process {part.process_id} of {part.num_processes}"
-        )
+        variables = launch.jax_processes(part, **self.request.program_options("jax"))
+        self._report(f"starting {self.command[0]} as process {part.process_id} of {part.num_processes}")
         return variables
 
     def _host_file(self, state: ClusterState) -> dict[str, str]:
         """Write the host file, and return the variables that name it."""
         from aioresolve import launch
 
-        consumer, tasks = self.launch.consumer, state.tasks
-        host_file = launch.host_slots if consumer == "mpich" else launch.hostfile
-        path = self._write_host_file(host_file(state, **self._request.program_options(consumer)))
-        self._report(f"starting {self.launch.command[0]} with a host file for {len(tasks)} tasks")
-        return {
-            **dict.fromkeys(("AIORESOLVE_HOSTFILE", *LAUNCHER_VARIABLES.get(consumer, ())), path),
-            **launch.leader_variables(state),
-            **(KEEP_FQDN if consumer == "mpi" else {}),
-        }
-
-    def _write_host_file(self, text: str) -> str:
-        path = self.launch.hostfile or self._temporary
+        host_file = launch.host_slots if self.consumer == "mpich" else launch.hostfile
+        text = host_file(state, **self.request.program_options(self.consumer))
+        path = self.hostfile or self.temporary
         try:
             if path is None:
                 # It remains for a program that replaces this process, and thus does not return.
                 descriptor, path = tempfile.mkstemp(prefix="aioresolve-", suffix=".hostfile")
-                self._temporary = path
+                self.temporary = path
                 os.close(descriptor)
             Path(path).write_text(text)
         except OSError as error:
             raise click.ClickException(f"cannot write the host file {path}: {error.strerror}") from error
-        return os.path.abspath(path)
+        self._report(f"starting {self.command[0]} with a host file for {len(state.tasks)} tasks")
+        names = ("AIORESOLVE_HOSTFILE", *LAUNCHER_VARIABLES.get(self.consumer, ()))
+        return {
+            **dict.fromkeys(names, os.path.abspath(path)),
+            **launch.leader_variables(state),
+            **(KEEP_FQDN if self.consumer == "mpi" else {}),
+        }
 
     def remove_hostfile(self) -> None:
         """Remove the host file if it is a temporary one."""
-        if self._temporary is not None:
-            with suppress(FileNotFoundError):
-                os.unlink(self._temporary)
+        if self.temporary is not None:
+            Path(self.temporary).unlink(missing_ok=True)
 
     async def _wait_for_change(self) -> None:
         """Return when members of the cluster for which the program was prepared are lost, replaced or new.
@@ -471,7 +432,7 @@ class _Execution:
 
         from aioresolve.cli.live import StatusReporter
 
-        status = StatusReporter(quiet=self._request.quiet)
+        status = StatusReporter(quiet=self.request.quiet)
         while True:
             try:
                 change = await self._next_change(status)
@@ -481,7 +442,7 @@ class _Execution:
                 status.write(status_line("cannot watch the cluster, the program continues", error))
                 await anyio.sleep(RETRY_PERIOD)
                 continue
-            program = self.launch.command[0]
+            program = self.command[0]
             if change is not None:
                 self._report(f"the members of the cluster have changed: {change}; stopping {program}")
                 return
@@ -490,24 +451,26 @@ class _Execution:
 
     async def _next_change(self, status: StatusReporter) -> str | None:
         """Return the next change of the members, as text; None once a task has ended with success."""
-        async with aclosing(self._resolver.observations(interval=self._interval)) as observations:
+        older = self.state
+        assert older is not None
+        async with aclosing(self.resolver.observations(interval=self.interval)) as observations:
             async for observation in observations:
                 status.report(observation)
                 state = observation.state
                 if state is None or observation.error is not None:
                     continue
-                names = {one.endpoint.full_name for one in self._state.members}
+                names = {one.endpoint.full_name for one in older.members}
                 if state.done or any(one.has_succeeded and one.name in names for one in observation.absent):
                     return None
-                if (change := self._change(state)) is not None:
+                if (change := self._change(state, older)) is not None:
                     return change
         raise RuntimeError("observations() must not end")
 
-    def _change(self, state: ClusterState) -> str | None:
+    def _change(self, state: ClusterState, older: ClusterState) -> str | None:
         """Return the first change of the members, as text; None if they are the same."""
-        diff = state.diff(self._state)
+        diff = state.diff(older)
         changes = [("lost", one) for one in diff.left] + [("new", one) for one in diff.joined]
-        own = self._own_uid
+        own = self.own_uid
         if own is not None and any(one.endpoint.uid == own for one in state.members):
             # The container of this process may have been restarted before; the kubelet reports it later.
             changes = [(verb, one) for verb, one in changes if one.endpoint.uid != own]
@@ -517,5 +480,5 @@ class _Execution:
         return texts[0] if len(texts) == 1 else f"{texts[0]} and {len(texts) - 1} more"
 
     def _report(self, text: str) -> None:
-        if not self._request.quiet:
+        if not self.request.quiet:
             streams.write_stderr(f"{formats.one_line(text)}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.spec import ClusterSpec, ClusterState
 
-from .api.client import AiohttpTransport, ConnectionPool, Found, ObjectAPI
+from .api.client import AiohttpTransport, ConnectionPool, ObjectAPI
 from .api.errors import is_expired
 from .api.objects import CONTEXT_NAMESPACE, NOT_MISSING, NOT_RUNNING, RUNNING, PodQuery
 from .auth import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from aioresolve.spec import Observation
 
     from .api.client import Transport
-    from .api.objects import Pod, Query, Rows
+    from .api.objects import Pod, Query
     from .auth import Connection
     from .tasks.task_order import MatchedPod
     from .watch.cluster_cache import ClusterCache
@@ -428,43 +429,29 @@ class KubernetesClusterResolver(ClusterResolver):
     async def _list_members_as_rows(
         self, api: ObjectAPI, query: PodQuery, progress: Progress
     ) -> ListedMembers | None:
-        """List the running pods as rows and all others in full, as of one version.
+        """List the pods as rows, and read those whose rows prove nothing in full, as of the same version.
 
         Return None if rows do not suffice: the server splits them or does not support them, many are
         inconclusive, or the server no longer has their version.
         """
-        running, others = query.in_phases(RUNNING), query.in_phases(NOT_RUNNING)
-        if self._not_running == "skip":
-            running = query.in_phases(NOT_MISSING)
-        rows: Rows | None = None
-        listed: list[Found[Pod]] = []
-
-        async def list_running() -> None:
-            nonlocal rows
-            rows = await api.rows(running, progress)
-
-        async def list_others() -> None:
-            listed.append(await api.objects(others, progress))
-
-        # The others are an error, or are skipped.
-        calls = [list_running, list_others] if self._not_running == "raise" else [list_running]
-        await gather(calls, limit=len(calls))
+        skips = self._not_running == "skip"
+        rows = await api.rows(query.in_phases(NOT_MISSING) if skips else query, progress)
         if rows is None:
             return None
-        inconclusive = rows.inconclusive
-        if len(inconclusive) > MAX_NAMED_REQUESTS:
-            return None
-        members = ListedMembers()
-        members.add_rows(rows, inconclusive, self._port)
-        # By name, because in all namespaces a row does not say which of several pods of a name it describes.
-        missing = [running.named(name) for name in sorted(inconclusive)]
-        if any(each.version != rows.version for each in listed):
-            # Between the two lists a pod may have changed from one to the other, and would be in neither.
-            listed.clear()
-            missing.append(others)
+        # Names are counted, because in all namespaces several pods may have the same name.
+        unread = Counter(rows.inconclusive)
         try:
+            if len(unread) > MAX_NAMED_REQUESTS and not skips:
+                others = await api.objects(query.in_phases(NOT_RUNNING).at(rows.version), progress)
+                listed = [others]
+                unread -= Counter(pod.metadata.name for pod in others.items)
+                by_name = query.in_phases(RUNNING)
+            else:
+                listed, by_name = [], query
+            if len(unread) > MAX_NAMED_REQUESTS:
+                return None
             listed += await gather(
-                [partial(api.objects, each.at(rows.version), progress) for each in missing],
+                [partial(api.objects, by_name.named(name).at(rows.version), progress) for name in unread],
                 limit=self._max_concurrency,
             )
         except APIError as error:
@@ -473,6 +460,8 @@ class KubernetesClusterResolver(ClusterResolver):
             return None
         if any(each.version != rows.version for each in listed):  # not every server supports exact versions
             return None
+        members = ListedMembers()
+        members.add_rows(rows, unread, self._port)
         for each in listed:
             members.add_pods(each.items, self._address, self._port)
         return members

@@ -85,21 +85,16 @@ def pod_list(loopback: Loopback, **metadata: str) -> bytes:
 
 
 class TestRequests:
-    async def test_running_pods_are_requested_as_rows_and_all_others_in_full(
-        self, loopback: Loopback
-    ) -> None:
+    async def test_one_request_for_rows_is_enough_while_all_pods_run(self, loopback: Loopback) -> None:
         loopback.train("train-0", "train-1")
         spec = await loopback.resolver(namespace="ml").cluster_spec()
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
-        rows, others = sorted(loopback.requests, key=request_kind, reverse=True)
-        assert (rows.accept, others.accept) == (AS_TABLE, AS_LIST)
-        selector = {"labelSelector": "app=train"}
-        assert rows.query == {**selector, "fieldSelector": "status.phase=Running", "includeObject": "None"}
-        assert others.query == {**selector, "fieldSelector": "status.phase!=Running"}
-        for request in (rows, others):
-            assert request.path == "/api/v1/namespaces/ml/pods"
-            assert (request.scheme, request.user) == ("Bearer", "alice")
-            assert request.user_agent.startswith("aioresolve/")
+        (rows,) = loopback.requests
+        assert rows.accept == AS_TABLE
+        assert rows.query == {"labelSelector": "app=train", "includeObject": "None"}
+        assert rows.path == "/api/v1/namespaces/ml/pods"
+        assert (rows.scheme, rows.user) == ("Bearer", "alice")
+        assert rows.user_agent.startswith("aioresolve/")
 
     async def test_only_running_pods_are_requested_if_all_others_are_skipped(
         self, loopback: Loopback
@@ -142,15 +137,9 @@ class TestRequests:
         spec = await loopback.resolver(jobs, namespace=["ml", "lab"]).cluster_spec()
         both = [loopback.address("train-0"), loopback.address("train-0", "lab")]
         assert spec.as_dict() == {"worker": both, "ps": both, "chief": both + both}
-        requested = [
-            (request.namespace, request.query["labelSelector"], request_kind(request))
-            for request in loopback.requests
-        ]
+        requested = [(request.namespace, request.query["labelSelector"]) for request in loopback.requests]
         assert sorted(requested) == [
-            (namespace, selector, kind)
-            for namespace in ("lab", "ml")
-            for selector in ("app=none", "app=train")
-            for kind in ("others", "rows")
+            (namespace, selector) for namespace in ("lab", "ml") for selector in ("app=none", "app=train")
         ]
 
     @pytest.mark.parametrize("of_context", ["lab", None])
@@ -192,11 +181,11 @@ class TestRequests:
         loopback.train(*odd, waiting=CRASHED)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
-        first, second, *named = loopback.requests
-        assert {request_kind(first), request_kind(second)} == {"rows", "others"}
+        rows, *named = loopback.requests
+        assert request_kind(rows) == "rows"
         assert [request.accept for request in named] == [AS_LIST] * MAX_NAMED_REQUESTS
         assert {request.query["fieldSelector"] for request in named} == {
-            f"metadata.name={name},status.phase=Running" for name in odd
+            f"metadata.name={name}" for name in odd
         }
         # As of the version of the rows, so that all are from one moment.
         version = {request.query["resourceVersion"] for request in named}
@@ -212,8 +201,28 @@ class TestRequests:
         loopback.train(*names, waiting=CRASHED)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
-        _, _, full = loopback.requests
-        assert (full.accept, full.query) == (AS_LIST, {"labelSelector": "app=train"})
+        assert kinds(loopback) == {"rows": 1, "others": 1, "whole list": 1}
+        assert loopback.requests[-1].query == {"labelSelector": "app=train"}
+
+    async def test_many_pods_that_are_not_running_are_requested_in_one_list(self, loopback: Loopback) -> None:
+        names = [f"train-{number}" for number in range(MAX_NAMED_REQUESTS + 1)]
+        for name in names:  # equal names in other namespaces are distinguished
+            loopback.train(name, phase="Pending")
+            loopback.train(name, namespace="lab")
+        loopback.train("train-0", namespace="a", waiting=CRASHED)
+        error = await refused(loopback.resolver())
+        assert vars(error)["pods"] == {f"ml/{name}": "Pending" for name in names}
+        loopback.server.forget_requests()
+        for name in names:
+            replaced = pod(name, "ml", labels=TRAIN, phase="Failed")
+            replaced["metadata"]["ownerReferences"] = [JOB]
+            loopback.server.add(replaced)
+        spec = await loopback.resolver().cluster_spec()
+        assert kinds(loopback) == {"rows": 1, "others": 1, "named": 1}
+        assert addresses(spec) == [
+            loopback.address("train-0", "a"),
+            *(loopback.address(name, "lab") for name in names),
+        ]
 
     async def test_pods_are_listed_if_the_server_does_not_return_all_rows(self, loopback: Loopback) -> None:
         loopback.train("train-0", "train-1")
@@ -228,7 +237,7 @@ class TestRequests:
             loopback.server.inject(instead, match=is_for_rows)
             spec = await loopback.resolver().cluster_spec()
             assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
-            assert kinds(loopback) == {"rows": 1, "others": 1, "whole list": 1}
+            assert kinds(loopback) == {"rows": 1, "whole list": 1}
 
     async def test_whole_pods_are_requested_if_rows_do_not_have_the_needed_fields(
         self, loopback: Loopback
@@ -368,29 +377,6 @@ class TestMembers:
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == ["10.0.0.1:8470", "10.0.0.2:8470"]
 
-    async def test_a_pod_that_changes_its_phase_between_two_requests_is_not_lost(
-        self, loopback: Loopback
-    ) -> None:
-        loopback.train("train-0")
-        versions = []
-
-        def start(request: RequestRecord) -> bool:
-            if request_kind(request) == "others":
-                versions.append(request.query.get("resourceVersion"))
-                # Pending when the rows were listed, and Running now: it would be in neither list.
-                loopback.train("train-1")
-            return False
-
-        # One request after another, and the rows first, because the credentials are there already.
-        async with loopback.resolver(max_concurrency=1) as resolver:
-            await resolver.cluster_spec()
-            loopback.train("train-1", phase="Pending")
-            loopback.server.inject(Delay(0), match=start, times=None)
-            as_of_rows = str(loopback.server.resource_version)
-            with pytest.raises(PodNotRunningError, match="ml/train-1: Pending"):
-                await resolver.cluster_spec()
-        assert versions == [None, as_of_rows]
-
     async def test_pods_are_listed_again_if_the_version_of_the_rows_has_expired(
         self, loopback: Loopback
     ) -> None:
@@ -406,7 +392,7 @@ class TestMembers:
         loopback.server.inject(Delay(0), match=expire, times=None)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(f"train-{number}") for number in range(3)]
-        assert kinds(loopback) == {"rows": 1, "others": 1, "named": 1, "whole list": 1}
+        assert kinds(loopback) == {"rows": 1, "named": 1, "whole list": 1}
 
     async def test_pods_are_listed_again_by_a_server_that_ignores_the_version(
         self, loopback: Loopback
@@ -552,7 +538,7 @@ class TestPages:
         names = [f"train-{number}" for number in range(1200)]
         loopback.train(*names)
         assert addresses(await resolved(loopback.resolver())) == [loopback.address(name) for name in names]
-        assert kinds(loopback) == {"rows": 1, "others": 1, "whole list": 1}
+        assert kinds(loopback) == {"rows": 1, "whole list": 1}
 
     @pytest.mark.parametrize(
         "fault", [Cut(after=20_000), Reset(after=20_000), Answer(413), Answer(504)], ids=repr
@@ -753,7 +739,7 @@ class TestConnections:
             spec = await resolver.cluster_spec()
             assert [spec.num_tasks(f"job{job}") for job in range(6)] == [2] * 6
         assert max(numbers) == 3
-        assert kinds(loopback) == {"rows": 6, "others": 6, "named": 12}
+        assert kinds(loopback) == {"rows": 6, "named": 12}
 
     async def test_concurrent_calls_share_the_connections(self, loopback: Loopback) -> None:
         loopback.train("train-0")

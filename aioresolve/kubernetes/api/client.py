@@ -337,7 +337,7 @@ class ObjectAPI:
                 return None
             raise
         rows = self._decode(query, response, lambda: _decode_rows(response.body))
-        if rows is not None and not rows.inconclusive.isdisjoint(response.secrets):
+        if rows is not None and any(name in response.secrets for name in rows.inconclusive):
             # These pods will be requested by name, and requests are logged.
             raise self.invalid_list(query, "it contains the credentials that were sent")
         progress.done(query.scope, "received")

@@ -411,18 +411,19 @@ class Rows(NamedTuple):
         return cls(names, statuses, ips, table.metadata.resource_version)
 
     @property
-    def inconclusive(self) -> set[str]:
-        """The names of the pods of phase Running whose rows do not prove that they are members.
+    def conclusive(self) -> list[tuple[str, str]]:
+        """The name and the IP of each pod whose row proves that it is a member.
 
-        For such a pod the server writes `Running` only if it is not being deleted. With any other status, or
-        without an IP, the pod itself has to be read. In other phases the status proves nothing: it is the
-        reason of the pod or of a container, which may be any word.
+        The server writes `Running` only if the phase is Running and the pod is not being deleted.
         """
-        return {
-            name
-            for name, status, ip in zip(self.names, self.statuses, self.ips, strict=True)
-            if status != "Running" or ip == NO_VALUE
-        }
+        rows = zip(self.names, self.statuses, self.ips, strict=True)
+        return [(name, ip) for name, status, ip in rows if status == "Running" and ip != NO_VALUE]
+
+    @property
+    def inconclusive(self) -> list[str]:
+        """The names of all other pods, which have to be read in full."""
+        rows = zip(self.names, self.statuses, self.ips, strict=True)
+        return [name for name, status, ip in rows if status != "Running" or ip == NO_VALUE]
 
 
 class StatusDetails(Struct, frozen=True):

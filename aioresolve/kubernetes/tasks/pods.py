@@ -86,10 +86,11 @@ class ListedMembers:
     not_running: dict[str, str] = field(default_factory=dict)
     has_succeeded: bool = False
 
-    def add_rows(self, rows: Rows, inconclusive: Container[str], port: int) -> None:
-        """Add the members that `rows` prove, except for the names that are `inconclusive`."""
-        self.names += [name for name in rows.names if name not in inconclusive]
-        ips = [ip for name, ip in zip(rows.names, rows.ips, strict=True) if name not in inconclusive]
+    def add_rows(self, rows: Rows, unread: Container[str], port: int) -> None:
+        """Add the members that `rows` prove, except for the names that are read in full."""
+        proven = [(name, ip) for name, ip in rows.conclusive if name not in unread]
+        self.names += [name for name, _ in proven]
+        ips = [ip for _, ip in proven]
         # One check for thousands of addresses, which are in the format of the kubelet.
         if "".join(ips).encode(errors="replace").translate(None, IP_CHARACTERS):
             for ip in ips:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver, Pod
     from .resolver import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
     from .resolver.checks import Check
+    from .resolver.want import Want
     from .spec import (
         ClusterDiff,
         ClusterSpec,
@@ -136,6 +137,7 @@ __all__ = [
     "UnauthorizedError",
     "UnionClusterResolver",
     "UnknownTaskError",
+    "Want",
     "__version__",
     "detect",
     "doctor",
@@ -175,6 +177,7 @@ _MODULES = {
     "TPUTopology": "tpu",
     "Task": "spec",
     "UnionClusterResolver": "resolver",
+    "Want": "resolver.want",
     "doctor": "environment.doctor",
     "detect": "environment.detection",
 }

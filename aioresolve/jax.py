@@ -176,7 +176,7 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
     # Pods may become ready only after their processes have found one another.
     condition = validate_condition(count, None, False, False, 0.0, needs_all=True)
     state = await wait_until_complete(
-        resolver._observations_for(condition, 30.0),
+        resolver.changes(condition.want, 30.0),
         condition,
         timeout=deadline.next_timeout,
         source=repr(resolver),
@@ -204,7 +204,7 @@ async def _find_peers(timeout: float) -> tuple[str, str]:
 
 async def _read_count(resolver: KubernetesClusterResolver, peers: str, progress: Progress) -> int:
     """Return how many pods their controllers want, including those that have succeeded."""
-    async with aclosing(resolver.sized_observations()) as observations:
+    async with aclosing(resolver.observations(sizes=True)) as observations:
         async for observation in observations:
             if observation.error is not None:
                 progress.failed(peers, observation.error)

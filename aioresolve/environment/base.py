@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError, EnvironmentVariableError, UnknownTaskError
 from aioresolve.resolver.base import ClusterResolver, master_url
+from aioresolve.spec import Observation
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.errors import Hint
+    from aioresolve.resolver.want import Want
     from aioresolve.spec import ClusterState
 
 
@@ -111,9 +113,9 @@ class EnvironmentClusterResolver(ClusterResolver):
         """The `environment` given to the constructor; an empty string by default."""
         return self._environment
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         """Return the cluster that the variables describe now."""
-        return self._read().state
+        return Observation(self._read().state)
 
     async def master(
         self,

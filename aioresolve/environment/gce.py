@@ -14,7 +14,6 @@ import anyio
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import within_deadline
 from aioresolve._core.shared_context import PoolLease
-from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.probe.accelerators import Declared
+    from aioresolve.resolver.want import Want
 
 DEFAULT_PORT = 8470
 """The port of a TensorFlow server, the default in TensorFlow's documentation of this resolver."""
@@ -225,7 +225,7 @@ class GCEClusterResolver(ClusterResolver):
     def task_id(self, task_id: int | None) -> None:
         self._task_id = task_id
 
-    def _claim_task(self) -> TaskClaim:
+    async def _claim(self, progress: Progress) -> TaskClaim:
         # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.
         return TaskClaim(self._job, self._task_id)
 
@@ -240,16 +240,18 @@ class GCEClusterResolver(ClusterResolver):
 
     # Resolving
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Request the instances of the group, and return those that run.
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        """Request the instances of the group: those that run and the missing ones.
 
         Raises:
-            InstanceNotRunningError: with `not_running="raise"`, some do not, and their group does not delete
-                them.
+            InstanceNotRunningError: with `not_running="raise"`, the call needs all instances, and some do not
+                run, and their group does not delete them.
         """
         async with self._lease.acquire() as connections:
             group = await self._find_group(connections, progress)
             api = await connections.api()
+            if not want.complete:
+                return await self._observe(api, group, progress)
             members = await api.group_members(group, progress)
             found = await self._find_instances(api, group, members, progress)
             if found.absent and self._not_running == "raise":
@@ -259,20 +261,13 @@ class GCEClusterResolver(ClusterResolver):
                 }
                 if absent := [one for one in found.absent if one.name not in leaving]:
                     raise not_running_error(group, absent)
-        return self._state(group, found)
+        return Observation(self._state(group, found))
 
-    async def fetch_observation(self, progress: Progress) -> Observation:
-        """Request the instances of the group, and return those that run and the missing ones."""
-        async with self._lease.acquire() as connections:
-            group = await self._find_group(connections, progress)
-            return await self._observe(await connections.api(), group, progress)
-
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         """Yield the instances that run, and which are missing and why, after each poll.
 
         The group is determined once, when the watch starts.
         """
-        interval = validate_seconds("interval", interval)
         found: list[InstanceGroupName] = []
         async with self._lease.acquire() as connections:
 
@@ -281,9 +276,7 @@ class GCEClusterResolver(ClusterResolver):
                     found.append(await self._find_group(connections, progress))
                 return await self._observe(await connections.api(), found[0], progress)
 
-            async def fetch() -> Observation:
-                return await within_deadline(self._timeout, f"an observation of {self!r}", observe)
-
+            fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
             async with aclosing(poll(fetch, interval)) as observations:
                 async for observation in observations:
                     yield observation

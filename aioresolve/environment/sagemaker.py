@@ -22,6 +22,7 @@ from .base import Description, EnvironmentClusterResolver, reject, shorten
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aioresolve._core.deadline import Progress
     from aioresolve.resolver.this_task import TaskClaim
 
 HOSTS, CURRENT_HOST = "SM_HOSTS", "SM_CURRENT_HOST"
@@ -111,7 +112,7 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
         state = ClusterState.from_spec(spec, observed_at=datetime.now(UTC))
         return Description(state) if index is None else Description(state, JOB, index)
 
-    def _claim_task(self) -> TaskClaim:
+    async def _claim(self, progress: Progress) -> TaskClaim:
         current = os.environ.get(CURRENT_HOST)
         if current and self.task_id is None:
             raise TaskIdentityError(
@@ -120,7 +121,7 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
                 f" {shorten(os.environ.get(TRAINING_GROUPS))} train (${TRAINING_GROUPS})",
                 hint="Start the program on the hosts that train only, or pass {task_type} and {task_id}.",
             )
-        return super()._claim_task()
+        return await super()._claim(progress)
 
 
 def _read_hosts(environ: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import EnvironmentVariableError, InvalidClusterError
 from aioresolve.launch import EVALUATOR
@@ -17,6 +17,9 @@ from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterSpec, ClusterState, Task
 
 from .base import Description, EnvironmentClusterResolver, reject, shorten
+
+if TYPE_CHECKING:
+    from aioresolve._core.deadline import Progress
 
 VARIABLE = "TF_CONFIG"
 
@@ -74,7 +77,7 @@ class TFConfigClusterResolver(EnvironmentClusterResolver):
     def _read(self) -> Description:
         return parse_tf_config(os.environ.get(VARIABLE, "{}"))
 
-    def _claim_task(self) -> TaskClaim:
+    async def _claim(self, progress: Progress) -> TaskClaim:
         return TaskClaim(self.task_type, self.task_id, job_variable=VARIABLE)
 
     async def this_task(self, state: ClusterState | None = None, *, timeout: float | None = None) -> Task:

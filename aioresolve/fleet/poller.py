@@ -21,7 +21,7 @@ from aioresolve._core.concurrency import first_error, gather, reject_stray_cance
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, ResolveError
 from aioresolve.resolver.polling import PollSchedule
-from aioresolve.spec import ClusterState, Observation
+from aioresolve.resolver.want import ADDRESSES, Want
 
 from .connections import Connections
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
+    from aioresolve.spec import Observation
 
     from .target import Target, TargetStatus
 
@@ -63,10 +64,7 @@ class Poller:
 
             async def request(progress: Progress) -> Observation:
                 async with self.connections.lease(target.resolver) as resolver:
-                    if not specs_only:
-                        return await resolver.fetch_observation(progress)
-                    spec = await resolver.fetch_spec(progress)
-                    return Observation(ClusterState.from_spec(spec, observed_at=datetime.now(UTC)))
+                    return await resolver.observe(ADDRESSES if specs_only else Want(), progress)
 
             try:
                 with reject_stray_cancellation():
@@ -136,7 +134,7 @@ class Poller:
             started_at = anyio.current_time()
             async with AsyncExitStack() as stack:
                 resolver = await stack.enter_async_context(self.connections.lease(target.resolver))
-                observations = resolver.observations(interval=interval)
+                observations = resolver.changes(Want(), interval)
                 async for observation in await stack.enter_async_context(aclosing(observations)):
                     if observation.state is None and observation.error is None:
                         continue
@@ -145,7 +143,7 @@ class Poller:
                     report(target.update(observation, latency))
             raise ConfigurationError(
                 f"the observations of {target.resolver!r} ended",
-                hint="`observations()` of a resolver must not return.",
+                hint="`changes()` of a resolver must not return.",
             )
 
         await gather([hold_slot_until_first_response, observe], limit=2)

@@ -11,17 +11,16 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-import anyio
-
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.retry import Backoff
 from aioresolve._core.shared_context import PoolLease
-from aioresolve._core.validation import validate_count, validate_seconds
+from aioresolve._core.validation import validate_count
 from aioresolve.errors import APIError, ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
-from aioresolve.spec import ClusterSpec, ClusterState
+from aioresolve.resolver.want import Want
+from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
 from .api.client import AiohttpTransport, ConnectionPool, ObjectAPI
 from .api.errors import is_expired
@@ -34,8 +33,9 @@ from .auth import (
     validate_location,
     validate_overrides,
 )
+from .details import Details
 from .tasks.accelerators import device_counts
-from .tasks.controllers import ENDED_PAUSE, Controllers
+from .tasks.controllers import Controllers
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
 from .tasks.task_order import LabelOrdering, addresses_by_name, validate_order_by
 from .watch.pod_cache import PodCache
@@ -51,13 +51,10 @@ if TYPE_CHECKING:
     from aioresolve.probe.accelerators import Declared
     from aioresolve.resolver.checks import PlannedCheck
     from aioresolve.resolver.this_task import TaskClaim
-    from aioresolve.resolver.wait import WaitCondition
-    from aioresolve.spec import Observation
 
     from .api.client import Transport
     from .api.objects import Pod, Query
     from .auth import Connection
-    from .tasks.task_order import MatchedPod
     from .watch.cluster_cache import ClusterCache
 
 T = TypeVar("T")
@@ -217,22 +214,30 @@ class KubernetesClusterResolver(ClusterResolver):
         """The jobs of the mapping."""
         return tuple(self._jobs)
 
-    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        """Request the pods or slices: as rows of a Table if only addresses are needed, and rows have them."""
+        if want.complete and not want.identities:
+            return Observation(await self._addresses_of_members(progress))
+        if want.complete:
+            return Observation((await self._fill_running(progress)).state(datetime.now(UTC)))
+        controllers = Controllers(reads_sizes=want.sizes) if want.controllers or want.sizes else None
+        cache = await self._fill_cache(progress, allow_gaps=True, controllers=controllers)
+        return cache.observation(datetime.now(UTC))
+
+    async def _addresses_of_members(self, progress: Progress) -> ClusterState:
         """Request rows of a Table if they are sufficient, which is many times cheaper than whole pods."""
         if self._reads_slices or self._address != "pod_ip" or self._order_by != "name":
-            cache = await self._fill_running(progress, reads_claims=False)
-            return cache.state(datetime.now(UTC)).spec
+            return (await self._fill_running(progress, reads_claims=False)).state(datetime.now(UTC))
         async with self._connected(progress) as api:
             listed = await self._run_queries(api, lambda query: self._list_members(api, query, progress))
         if any(each.has_succeeded for each in listed.values()) and self._not_running == "skip":
             # Those that are done keep their task indices. Which are, only whole pods show.
-            cache = await self._fill_running(progress, reads_claims=False)
-            return cache.state(datetime.now(UTC)).spec
+            return (await self._fill_running(progress, reads_claims=False)).state(datetime.now(UTC))
         if self._not_running == "raise":
             raise_not_running(
                 {name: why for each in listed.values() for name, why in each.not_running.items()}
             )
-        return ClusterSpec(
+        spec = ClusterSpec(
             {
                 job: [
                     address
@@ -242,10 +247,7 @@ class KubernetesClusterResolver(ClusterResolver):
                 for job, selectors in self._jobs.items()
             }
         )
-
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Request the pods or slices, which have names, uids, nodes and indices."""
-        return (await self._fill_running(progress)).state(datetime.now(UTC))
+        return ClusterState.from_spec(spec, observed_at=datetime.now(UTC))
 
     async def _fill_running(self, progress: Progress, *, reads_claims: bool = True) -> ClusterCache[Any, Any]:
         """Return a cache with what all queries match now; raise if pods must run and do not."""
@@ -254,53 +256,32 @@ class KubernetesClusterResolver(ClusterResolver):
             cache.raise_not_running()
         return cache
 
-    async def fetch_observation(self, progress: Progress) -> Observation:
-        """Request the pods or slices, and report those that are not members or not ready too."""
-        cache = await self._fill_cache(progress, allow_gaps=True)
-        return cache.observation(datetime.now(UTC))
-
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         """List the pods or slices and watch them, with one watch for each selector and namespace.
+
+        With `want.sizes`, each controller is read when its first pod is found, every
+        `watch_policy.size_interval` seconds, and before an observation that has all of its pods. While one
+        cannot be reached, observations have an error. The number of one that may not be read is unknown, and
+        so is that of the endpoints of a Service, which do not name their controller.
 
         A blocking `override_client` cannot watch; it is polled every `interval` seconds instead.
         """
-        async with aclosing(self._observe(interval, None)) as observations:
+        controllers = Controllers(reads_sizes=want.sizes) if want.controllers or want.sizes else None
+        follow = self._watch if self._can_watch else partial(self._poll, interval)
+        async with aclosing(follow(controllers)) as observations:
             async for observation in observations:
                 yield observation
 
-    async def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        """Yield `observations` with the number of pods that their controllers want.
+    def _poll(self, interval: float, controllers: Controllers | None) -> AsyncGenerator[Observation, None]:
+        async def observe(progress: Progress) -> Observation:
+            cache = await self._fill_cache(progress, allow_gaps=True, controllers=controllers)
+            return cache.observation(datetime.now(UTC))
 
-        Each controller is read when its first pod is found, every `watch_policy.size_interval` seconds, and
-        before an observation that has all of its pods. While one cannot be reached, observations have an
-        error. The number of one that may not be read is unknown, and so is that of the endpoints of a
-        Service, which do not name their controller.
-        """
-        async with aclosing(self._observe(interval, Controllers())) as observations:
-            async for observation in observations:
-                yield observation
+        return poll(partial(within_deadline, self._timeout, f"a poll of {self!r}", observe), interval)
 
-    def _observations_for(
-        self, condition: WaitCondition, interval: float
-    ) -> AsyncGenerator[Observation, None]:
-        # Without live pods, the controller says whether there will be any, also if it need not say how many.
-        return self._observe(interval, Controllers(reads_sizes=not condition.has_number))
-
-    async def _observe(
-        self, interval: float, controllers: Controllers | None
-    ) -> AsyncGenerator[Observation, None]:
+    async def _watch(self, controllers: Controllers | None) -> AsyncGenerator[Observation, None]:
         """Yield observations; with `controllers`, read the objects of the controllers into it."""
-        if not self._can_watch:
-
-            async def fetch(progress: Progress) -> Observation:
-                cache = await self._fill_cache(progress, allow_gaps=True, controllers=controllers)
-                return cache.observation(datetime.now(UTC))
-
-            call = partial(within_deadline, self._timeout, f"a poll of {self!r}", fetch)
-            async with aclosing(poll(call, validate_seconds("interval", interval))) as polled:
-                async for observation in polled:
-                    yield observation
-        opened: tuple[ObjectAPI, ClusterCache[Any, Any]] | None = None
+        opened: tuple[ObjectAPI, Details | None] | None = None
 
         async def follow(newest: LatestValue[Callable[[], Observation]]) -> None:
             nonlocal opened
@@ -308,52 +289,57 @@ class KubernetesClusterResolver(ClusterResolver):
             # in another task.
             async with self._connected(Progress()) as api:
                 cache = self._new_cache(api, allow_gaps=True, controllers=controllers)
-                opened = api, cache
+                details = self._details(api, cache, controllers)
+                opened = api, details
                 queries = self._all_queries(api)
                 reflector = Reflector(api, cache, queries, newest, self.watch_policy, timeout=self._timeout)
                 calls = [reflector.run]
-                if controllers is not None:
-                    size_interval = self.watch_policy.size_interval
-                    calls.append(partial(_repeat, reflector, newest, controllers, size_interval))
+                if details is not None and controllers is not None:
+                    calls.append(partial(details.repeat, lambda: newest.put(reflector.observe)))
                 await gather(calls, limit=len(calls))
 
-        has_read_nodes = False
         async with aclosing(stream_latest(follow)) as newest:
             async for observe in newest:
                 assert opened is not None
-                api, cache = opened
-                was_read = False  # whether the controllers are those of this observation
-                backoff = Backoff(self.watch_policy.backoff)
-                while True:
-                    try:
-                        if isinstance(cache, PodCache) and cache.has_unknown_nodes:
-                            read = partial(_read_nodes, api, cache)
-                            await within_deadline(self._timeout, "the labels of the nodes", read)
-                            has_read_nodes = True
-                        elif isinstance(cache, PodCache) and (pods := cache.with_claims):
-                            await _read_claims(api, cache, pods)
-                        elif controllers is not None and (unread := cache.unread_controllers):
-                            await controllers.read(api, unread)
-                            was_read = True
-                        elif (
-                            controllers is not None
-                            and not was_read
-                            and controllers.is_outdated(observe(), self.watch_policy.size_interval)
-                        ):
-                            await controllers.read_again(api)
-                            was_read = True
-                        else:
-                            break
-                    except ResolveError as error:
-                        # Nodes that could be read once cannot be read because of an outage, as for pods.
-                        if api.is_closed or not (error.retryable or has_read_nodes):
-                            raise
-                        yield observe().stale(error, datetime.now(UTC))
-                        # The retries of the read itself end at once if the server requests a longer wait than
-                        # its deadline.
-                        wait = backoff.wait(error)
-                        await api.sleep(wait, at_least=wait)
+                api, details = opened
+                if details is not None:
+                    async with aclosing(self._read_details(api, details, observe)) as failing:
+                        async for stale in failing:
+                            yield stale
                 yield observe()
+
+    async def _read_details(
+        self, api: ObjectAPI, details: Details, observe: Callable[[], Observation]
+    ) -> AsyncGenerator[Observation, None]:
+        """Read what the observation lacks; while that fails, yield the observation with the error."""
+        read = ""
+        backoff = Backoff(self.watch_policy.backoff)
+        are_current = False
+        while True:
+            try:
+                read = await details.read_next(observe, are_current=are_current)
+            except ResolveError as error:
+                # Nodes that could be read once cannot be read because of an outage, as for pods.
+                if api.is_closed or not (error.retryable or details.has_read_nodes):
+                    raise
+                yield observe().stale(error, datetime.now(UTC))
+                # The retries of the read itself end at once if the server requests a longer wait than its
+                # deadline.
+                wait = backoff.wait(error)
+                await api.sleep(wait, at_least=wait)
+                continue
+            if not read:
+                return
+            are_current |= read == "controllers"
+
+    def _details(
+        self, api: ObjectAPI, cache: ClusterCache[Any, Any], controllers: Controllers | None, **options: bool
+    ) -> Details | None:
+        """Return what reads the details that pods lack; None for slices, which have none."""
+        if not isinstance(cache, PodCache):
+            return None
+        size_interval = self.watch_policy.size_interval
+        return Details(api, cache, controllers, timeout=self._timeout, size_interval=size_interval, **options)
 
     def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:
         if self._override_client is not None:
@@ -370,7 +356,7 @@ class KubernetesClusterResolver(ClusterResolver):
             not_running=self._not_running,
             reads_slices=self._reads_slices,
         )
-        return open_checks(pods, self._find_connection, self.fetch_observation, self.this_task)
+        return open_checks(pods, self._find_connection, partial(self.observe, Want()), self.this_task)
 
     async def _declared_accelerators(
         self, task_type: str | None, task_id: int | None, timeout: float
@@ -385,7 +371,7 @@ class KubernetesClusterResolver(ClusterResolver):
             declared = declared._replace(reason=f"{declared.reason}: ResourceClaims were not read ({faults})")
         return declared
 
-    def _claim_task(self) -> TaskClaim:
+    async def _claim(self, progress: Progress) -> TaskClaim:
         from aioresolve.resolver.this_task import TaskClaim
 
         return TaskClaim(self.task_type, self.task_id, "JOB_COMPLETION_INDEX")
@@ -487,14 +473,9 @@ class KubernetesClusterResolver(ClusterResolver):
             )
             for query, listed in found.items():
                 cache.replace(query, listed.items, listed.version)
-            if isinstance(cache, PodCache) and cache.has_unknown_nodes:
-                await _read_nodes(api, cache, progress)
-            if isinstance(cache, PodCache) and reads_claims and (pods := cache.with_claims):
-                await _read_claims(api, cache, pods)
-            if controllers is not None and controllers.objects:  # of the previous poll
-                await controllers.read(api, list(controllers.objects))
-            while controllers is not None and (unread := cache.unread_controllers):
-                await controllers.read(api, unread)
+            details = self._details(api, cache, controllers, reads_claims=reads_claims)
+            if details is not None:
+                await details.read_once(progress)
         return cache
 
     def _new_cache(
@@ -576,36 +557,6 @@ def _client_transport(client: Any) -> Transport:
     from .api.override_client import client_transport  # most resolvers have no such client
 
     return client_transport(client)
-
-
-async def _read_nodes(api: ObjectAPI, cache: PodCache, progress: Progress) -> None:
-    """Read the labels of all nodes by which the members are ordered."""
-    from .tasks.nodes import ALL_NODES, labels_by_node
-
-    convert = partial(labels_by_node, cache.node_label_keys)
-    found = await api.objects(ALL_NODES, progress, convert=convert)
-    cache.set_nodes(dict(found.items))
-
-
-async def _repeat(
-    reflector: Reflector,
-    latest: LatestValue[Callable[[], Observation]],
-    controllers: Controllers,
-    interval: float,
-) -> None:
-    """Repeat the observation whenever it is time to read the controllers again; never returns."""
-    while True:
-        await anyio.sleep(min(interval, ENDED_PAUSE))
-        if controllers.is_due(interval):
-            latest.put(reflector.observe)
-
-
-async def _read_claims(api: ObjectAPI, cache: PodCache, pods: Sequence[MatchedPod]) -> None:
-    """Read the devices of `pods`, which have ResourceClaims that were not read."""
-    from .tasks.resource_claims import read_devices
-
-    counted, cache.claim_faults = await read_devices(api, pods, members=cache.num_members)
-    cache.set_devices(pods, counted)
 
 
 def validate_jobs(mapping: Any) -> Mapping[str, tuple[str, ...]]:

@@ -14,9 +14,9 @@ from aioresolve._core.copying import Copyable
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
-from aioresolve.spec import Observation
 
 from .polling import poll
+from .want import ADDRESSES, MEMBERS, Want
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
     from aioresolve._core.shared_context import Pool
     from aioresolve.probe.accelerators import Declared
-    from aioresolve.spec import ClusterSpec, ClusterState, Task
+    from aioresolve.spec import ClusterSpec, ClusterState, Observation, Task
 
     from .checks import PlannedCheck
     from .this_task import TaskClaim
-    from .wait import WaitCondition
 
 
 logger = logging.getLogger("aioresolve.probe")
@@ -41,11 +40,12 @@ NO_SERVER = frozenset({"refused", "unimplemented"})
 class ClusterResolver(Copyable, abc.ABC):
     """Returns the members of a cluster and their addresses.
 
-    To write a resolver for another source, implement `fetch_state`; all other methods use it:
+    To write a resolver for another source, implement `observe`; all other methods use it:
 
     >>> class VariableResolver(ClusterResolver):
-    ...     async def fetch_state(self, progress):
-    ...         return ClusterState.from_spec(ClusterSpec({"worker": os.environ["WORKERS"].split(",")}))
+    ...     async def observe(self, want, progress):
+    ...         spec = ClusterSpec({"worker": os.environ["WORKERS"].split(",")})
+    ...         return Observation(ClusterState.from_spec(spec))
     >>> os.environ["WORKERS"] = "10.0.0.1:8470,10.0.0.2:8470"
     >>> await VariableResolver(rpc_layer="grpc").master("worker", 1)
     'grpc://10.0.0.2:8470'
@@ -146,55 +146,57 @@ class ClusterResolver(Copyable, abc.ABC):
         return None
 
     @abc.abstractmethod
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Send one request to the source and return the current cluster.
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        """Send one request to the source and return what it says now.
 
-        Implement this method; users call `cluster_state`. It runs inside the deadline of the call and may be
-        cancelled at any `await`. What it records in `progress` appears in the `DeadlineExceededError`.
-        """
-
-    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
-        """Return the current addresses. Override it if the source can return them at a lower cost."""
-        return (await self.fetch_state(progress)).spec
-
-    async def fetch_observation(self, progress: Progress) -> Observation:
-        """Return the current and the missing members.
-
-        Override it if the source reports missing members, or how many tasks a job will have (`expected`).
-        """
-        return Observation(await self.fetch_state(progress))
-
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        """Yield an observation at once, and again whenever the source may have changed. Does not end.
-
-        Resolvers that combine others use this method; users call `watch` and `wait`. Override it if the
-        source reports its changes; this implementation polls. While the source cannot be reached, it is
-        polled with backoff, and the previous observation is yielded together with the error. Observations of
-        polls have `polled_at`.
+        Implement this method; users call `cluster_spec`, `cluster_state` and `wait`. It runs inside the
+        deadline of the call and may be cancelled at any `await`. What it records in `progress` appears in the
+        `DeadlineExceededError`.
 
         Args:
+            want: what the call needs. A source with one kind of answer may ignore it, except that it must not
+                return a part of the cluster if `want.complete`.
+            progress: records what the call waits for.
+
+        Raises:
+            ResolveError: the source does not answer, or `want.complete` and the cluster is not.
+        """
+
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
+        """Yield an observation at once, and again whenever the source may have changed. Does not end.
+
+        Override it if the source reports its changes; this implementation polls `observe`. While the source
+        cannot be reached, it is polled with backoff, and the previous observation is yielded together with
+        the error. Observations of polls have `polled_at`.
+
+        Args:
+            want: what the call needs; never `complete`.
             interval: seconds between two polls of a source that does not report changes.
 
         Raises:
             ResolveError: an error that is not retryable.
         """
-
-        async def fetch() -> Observation:
-            return await within_deadline(self._timeout, f"a poll of {self!r}", self.fetch_observation)
-
-        async with aclosing(poll(fetch, validate_seconds("interval", interval))) as observations:
+        observe = partial(self.observe, want)
+        fetch = partial(within_deadline, self._timeout, f"a poll of {self!r}", observe)
+        async with aclosing(poll(fetch, interval)) as observations:
             async for observation in observations:
                 yield observation
 
-    def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        """Return `observations`, with `expected` even where only further requests show it.
+    def observations(
+        self, *, sizes: bool = False, interval: float = 30.0
+    ) -> AsyncGenerator[Observation, None]:
+        """Yield the members and what is missing at once, and after each change. Does not end.
 
-        `wait` without a number uses this method. Override it if the source has such requests.
+        While the source cannot be reached, the previous observation is yielded together with the error.
 
         Args:
-            interval: see `observations`.
+            sizes: whether `expected` is needed, even where only further requests show it.
+            interval: seconds between two polls of a source that does not report changes.
+
+        Raises:
+            ResolveError: an error that is not retryable.
         """
-        return self.observations(interval=interval)
+        return self.changes(Want(sizes=sizes), validate_seconds("interval", interval))
 
     async def watch(self, *, interval: float = 30.0) -> AsyncGenerator[ClusterState, None]:
         """Yield the current cluster, and then the cluster after each change of its members. Does not end.
@@ -283,19 +285,11 @@ class ClusterResolver(Copyable, abc.ABC):
         timeout = validate_seconds("timeout", timeout)
         reject_impossible(condition, timeout=timeout, known_jobs=self.known_jobs)
         return await wait_until_complete(
-            self._observations_for(condition, validate_seconds("interval", interval)),
+            self.changes(condition.want, validate_seconds("interval", interval)),
             condition,
             timeout=timeout,
             source=repr(self),
         )
-
-    def _observations_for(
-        self, condition: WaitCondition, interval: float
-    ) -> AsyncGenerator[Observation, None]:
-        """Return the observations that `condition` needs: with sizes only if it has no number."""
-        if condition.has_number:
-            return self.observations(interval=interval)
-        return self.sized_observations(interval=interval)
 
     async def cluster_spec(self, *, timeout: float | None = None) -> ClusterSpec:
         """Return the current address of each task, `host:port`, by job.
@@ -306,7 +300,9 @@ class ClusterResolver(Copyable, abc.ABC):
         Raises:
             ResolveError: the cluster could not be resolved; see `aioresolve.errors` for the subclasses.
         """
-        return await within_deadline(self._deadline(timeout), f"cluster_spec() of {self!r}", self.fetch_spec)
+        call = f"cluster_spec() of {self!r}"
+        addresses = partial(self._complete_state, ADDRESSES)
+        return (await within_deadline(self._deadline(timeout), call, addresses)).spec
 
     async def cluster_state(self, *, timeout: float | None = None) -> ClusterState:
         """Return the current address and identity (name, uid, node, ...) of each task, by job.
@@ -317,9 +313,14 @@ class ClusterResolver(Copyable, abc.ABC):
         Raises:
             ResolveError: the cluster could not be resolved; see `aioresolve.errors` for the subclasses.
         """
-        return await within_deadline(
-            self._deadline(timeout), f"cluster_state() of {self!r}", self.fetch_state
-        )
+        call = f"cluster_state() of {self!r}"
+        return await within_deadline(self._deadline(timeout), call, partial(self._complete_state, MEMBERS))
+
+    async def _complete_state(self, want: Want, progress: Progress) -> ClusterState:
+        observation = await self.observe(want, progress)
+        if observation.state is None:
+            raise observation.error or ConfigurationError(f"observe() of {self!r} returned no state")
+        return observation.state
 
     async def master(
         self,
@@ -446,14 +447,10 @@ class ClusterResolver(Copyable, abc.ABC):
 
         # In a thread, because it reads a file, and tries to bind a socket to the address of each task.
         process = await run_in_thread("identify this process", read_process, state)
-        return identify_task(state, process, await self._fetch_claim(progress))
+        return identify_task(state, process, await self._claim(progress))
 
-    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
-        """Return what the source knows about the task of this process. Override it to request that."""
-        return self._claim_task()
-
-    def _claim_task(self) -> TaskClaim:
-        """Return what this resolver knows about the task of this process. Override it to know more."""
+    async def _claim(self, progress: Progress) -> TaskClaim:
+        """Return what the source knows about the task of this process. Override it to know more."""
         from .this_task import TaskClaim
 
         return TaskClaim(self.task_type, self.task_id)
@@ -465,7 +462,7 @@ class ClusterResolver(Copyable, abc.ABC):
         """
         from .checks import cluster_checks
 
-        return nullcontext(cluster_checks(self.fetch_observation, self.this_task))
+        return nullcontext(cluster_checks(partial(self.observe, Want()), self.this_task))
 
     @property
     def pool_key(self) -> Hashable | None:

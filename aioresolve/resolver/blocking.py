@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.deadline import within_deadline
-from aioresolve.spec import ClusterSpec, ClusterState
+from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
 from .base import ClusterResolver
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
+
+    from .want import Want
 
 
 def is_tensorflow_resolver(value: object) -> bool:
@@ -75,15 +77,11 @@ class BlockingResolver(ClusterResolver):
         environment: str = self._resolver.environment
         return environment
 
-    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
-        """Call `cluster_spec` in a thread."""
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        """Call `cluster_spec` in a thread; the endpoints have an address only."""
         spec = ClusterSpec(await self._call("cluster_spec", progress))
         progress.done(repr(self), f"jobs {spec.jobs}")
-        return spec
-
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Call `cluster_spec` in a thread; the endpoints have an address only."""
-        return ClusterState.from_spec(await self.fetch_spec(progress))
+        return Observation(ClusterState.from_spec(spec))
 
     async def master(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> str:
         """Call `master` in a thread."""

@@ -20,6 +20,8 @@ from .base import ClusterResolver, master_url
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
+    from .want import Want
+
 
 class SimpleClusterResolver(ClusterResolver):
     """Returns the cluster that it was given.
@@ -73,17 +75,13 @@ class SimpleClusterResolver(ClusterResolver):
         """The jobs of the cluster."""
         return self._cluster_spec.jobs
 
-    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
-        """Return the spec given to the constructor."""
-        return self._cluster_spec
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        """Return the spec given to the constructor; its endpoints have an address only."""
+        return Observation(ClusterState.from_spec(self._cluster_spec, observed_at=datetime.now(UTC)))
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Return the spec given to the constructor as a state; its endpoints have an address only."""
-        return ClusterState.from_spec(self._cluster_spec, observed_at=datetime.now(UTC))
-
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         """Yield the cluster once, and then wait forever, because it never changes."""
-        yield Observation(await self.fetch_state(Progress()))
+        yield await self.observe(want, Progress())
         await anyio.sleep_forever()
 
     async def master(

@@ -26,15 +26,15 @@ from aioresolve.spec import (
 from .base import ClusterResolver, master_url
 from .blocking import BlockingResolver, is_tensorflow_resolver
 from .this_task import TaskClaim
+from .want import Want
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
 
     from .checks import PlannedCheck
-    from .wait import WaitCondition
 
 T = TypeVar("T")
 
@@ -140,27 +140,17 @@ class UnionClusterResolver(ClusterResolver):
             plan: list[PlannedCheck] = []
             for number, resolver in enumerate(dict.fromkeys(self._resolvers), 1):
                 plan += number_checks(number, await stack.enter_async_context(resolver._checks()))
-            yield [*plan, cluster_checks(self.fetch_observation, self.this_task)[0]]
+            yield [*plan, cluster_checks(partial(self.observe, Want()), self.this_task)[0]]
 
-    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
-        """Return the addresses of all resolvers, fetched concurrently."""
-        if self._may_skip_tasks:
-            # Only the states have the indices of tasks that are done, after which the next ones are numbered.
-            return (await self.fetch_state(progress)).spec
-        calls = [partial(resolver.fetch_spec, progress) for resolver in self._resolvers]
-        return _merge_specs(await gather(calls, limit=len(calls)))
-
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Return the endpoints of all resolvers, fetched concurrently. `observed_at` is the oldest one."""
-        calls = [partial(resolver.fetch_state, progress) for resolver in self._resolvers]
-        return _merge_states(await gather(calls, limit=len(calls)))
-
-    async def fetch_observation(self, progress: Progress) -> Observation:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         """Return the members of all resolvers and what they lack, fetched concurrently."""
-        calls = [partial(resolver.fetch_observation, progress) for resolver in self._resolvers]
+        if self._may_skip_tasks:
+            # Only with identities do states have the tasks that are done, after which others are numbered.
+            want = replace(want, identities=True)
+        calls = [partial(resolver.observe, want, progress) for resolver in self._resolvers]
         return _merge_observations(await gather(calls, limit=len(calls)))
 
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         """Yield the merged observation whenever one of the resolvers yields a new one.
 
         The state is None until each resolver has returned one. While a resolver cannot reach its source, its
@@ -171,33 +161,17 @@ class UnionClusterResolver(ClusterResolver):
             TaskConflictError: two resolvers return the same task in the first state.
             ResolveError: an error of a resolver that is not retryable.
         """
-        sources = [partial(resolver.observations, interval=interval) for resolver in self._resolvers]
-        async with aclosing(stream_latest(partial(self._follow_all, sources))) as observations:
+        async with aclosing(stream_latest(partial(self._follow_all, want, interval))) as observations:
             async for observation in observations:
                 yield observation
 
-    def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        """Return the merged `sized_observations` of the resolvers; see `observations`."""
-        sources = [partial(resolver.sized_observations, interval=interval) for resolver in self._resolvers]
-        return stream_latest(partial(self._follow_all, sources))
-
-    def _observations_for(
-        self, condition: WaitCondition, interval: float
-    ) -> AsyncGenerator[Observation, None]:
-        sources = [partial(each._observations_for, condition, interval) for each in self._resolvers]
-        return stream_latest(partial(self._follow_all, sources))
-
-    async def _follow_all(
-        self,
-        sources: Sequence[Callable[[], AsyncGenerator[Observation, None]]],
-        latest: LatestValue[Observation],
-    ) -> None:
+    async def _follow_all(self, want: Want, interval: float, latest: LatestValue[Observation]) -> None:
         parts = [Observation(None)] * len(self._resolvers)
         merged = Observation(None)
 
-        async def follow(position: int, source: Callable[[], AsyncGenerator[Observation, None]]) -> None:
+        async def follow(position: int, resolver: ClusterResolver) -> None:
             nonlocal merged
-            async with aclosing(source()) as observations:
+            async with aclosing(resolver.changes(want, interval)) as observations:
                 async for observation in observations:
                     parts[position] = observation
                     try:
@@ -208,7 +182,7 @@ class UnionClusterResolver(ClusterResolver):
                         merged = merged.stale(conflict, datetime.now(UTC))
                     latest.put(merged)
 
-        calls = [partial(follow, position, source) for position, source in enumerate(sources)]
+        calls = [partial(follow, position, resolver) for position, resolver in enumerate(self._resolvers)]
         await gather(calls, limit=len(calls))
 
     async def master(
@@ -263,10 +237,10 @@ class UnionClusterResolver(ClusterResolver):
             task_type, task_id, config_proto, timeout=self._deadline(timeout)
         )
 
-    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+    async def _claim(self, progress: Progress) -> TaskClaim:
         if self._task_type is not None or self._task_id is not None:
             return TaskClaim(self.task_type, self.task_id)
-        return await self._resolvers[0]._fetch_claim(progress)
+        return await self._resolvers[0]._claim(progress)
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:
@@ -295,10 +269,6 @@ def _as_async(resolver: Any, timeout: float) -> ClusterResolver:
         "UnionClusterResolver takes resolvers of aioresolve, or of TensorFlow;"
         f" got {type(resolver).__name__} {resolver!r}"
     )
-
-
-def _merge_specs(specs: Iterable[ClusterSpec]) -> ClusterSpec:
-    return ClusterSpec(_merge(_addresses(spec) for spec in specs))
 
 
 def _merge_states(states: Sequence[ClusterState]) -> ClusterState:
@@ -366,10 +336,6 @@ def _merge_controllers(observations: Sequence[Observation]) -> dict[str, tuple[C
         for job in jobs
         if not any(state.endpoints.get(job) for state in states)
     }
-
-
-def _addresses(spec: ClusterSpec) -> dict[str, dict[int, str]]:
-    return {job: {i: spec.task_address(job, i) for i in spec.task_indices(job)} for job in spec.jobs}
 
 
 def _tasks(state: ClusterState) -> dict[str, dict[int, Endpoint | DoneTask]]:

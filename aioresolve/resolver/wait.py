@@ -26,6 +26,8 @@ from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, FailedClusterError, Hint, IncompleteClusterError
 from aioresolve.spec import Missing, Observation, split_host_port
 
+from .want import Want
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
@@ -72,6 +74,12 @@ class WaitCondition:
     def has_number(self) -> bool:
         """Whether it says how many tasks there must be."""
         return self.count is not None or self.jobs is not None
+
+    @property
+    def want(self) -> Want:
+        """What the observations have to say."""
+        # Also with a number, controllers say whether a job without live pods will have any.
+        return Want(controllers=True, sizes=not self.has_number)
 
 
 def validate_condition(

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
     from aioresolve.resolver.this_task import TaskClaim
-    from aioresolve.spec import ClusterSpec, ClusterState, Observation
+    from aioresolve.resolver.want import Want
+    from aioresolve.spec import Observation
 
 
 class ResolverAttributes:
@@ -160,29 +161,17 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
     def __repr__(self) -> str:
         return repr(self._facade)
 
-    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
-        return cast("ClusterSpec", await self._shared.acall("fetch_spec", progress))
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        return cast("Observation", await self._shared.acall("observe", want, progress))
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        return cast("ClusterState", await self._shared.acall("fetch_state", progress))
-
-    async def fetch_observation(self, progress: Progress) -> Observation:
-        return cast("Observation", await self._shared.acall("fetch_observation", progress))
-
-    def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        return self._stream("observations", interval)
-
-    def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        return self._stream("sized_observations", interval)
-
-    async def _stream(self, method: str, interval: float) -> AsyncGenerator[Observation, None]:
-        async with aclosing(stream_latest(partial(self._observe, method, interval))) as observations:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
+        async with aclosing(stream_latest(partial(self._follow, want, interval))) as observations:
             async for observation in observations:
                 yield observation
 
-    async def _observe(self, method: str, interval: float, latest: LatestValue[Observation]) -> None:
+    async def _follow(self, want: Want, interval: float, latest: LatestValue[Observation]) -> None:
         async def follow(resolver: base.ClusterResolver) -> None:
-            async with aclosing(getattr(resolver, method)(interval=interval)) as observations:
+            async with aclosing(resolver.changes(want, interval)) as observations:
                 async for observation in observations:
                     latest.put(observation)
 
@@ -193,8 +182,8 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
             retryable=False,
         )
 
-    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
-        return cast("TaskClaim", await self._shared.acall("_fetch_claim", progress))
+    async def _claim(self, progress: Progress) -> TaskClaim:
+        return cast("TaskClaim", await self._shared.acall("_claim", progress))
 
     async def master(self, *args: Any, **kwargs: Any) -> str:
         return cast("str", await self._shared.acall("master", *args, **kwargs))

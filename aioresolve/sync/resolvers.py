@@ -15,7 +15,7 @@ from aioresolve.errors import InvalidClusterError
 from aioresolve.resolver import base, static, union
 from aioresolve.resolver.blocking import BlockingResolver, is_tensorflow_resolver
 from aioresolve.resolver.this_task import TaskClaim
-from aioresolve.spec import ClusterSpec, ClusterState
+from aioresolve.spec import ClusterSpec, ClusterState, Observation
 from aioresolve.tpu.tensorflow_runtime import TopologyHolder
 
 from .facade import Facade, FacadeResolver, ResolverAttributes, blocking, blocking_iterator
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.kubernetes import Pod
+    from aioresolve.resolver.want import Want
 
 
 P = ParamSpec("P")
@@ -37,8 +38,8 @@ class ClusterResolver(ResolverAttributes, Facade[SharedResource[base.ClusterReso
     """The base class of all facades of resolvers, and the facade of your own async resolvers.
 
     >>> class VariableResolver(aioresolve.ClusterResolver):
-    ...     async def fetch_state(self, progress):
-    ...         return ClusterState.from_spec(ClusterSpec({"worker": [await self.leader()]}))
+    ...     async def observe(self, want, progress):
+    ...         return Observation(ClusterState.from_spec(ClusterSpec({"worker": [await self.leader()]})))
     ...     async def leader(self):
     ...         return os.environ["LEADER"]
     >>> os.environ["LEADER"] = "10.0.0.1:8470"
@@ -123,13 +124,13 @@ class _Implementation(base.ClusterResolver):
     def __repr__(self) -> str:
         return "its own cluster_spec()"
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         """Call `cluster_spec` in a thread, which no deadline can interrupt."""
         progress.waiting("cluster_spec()", "it has not returned")
         spec = await run_in_thread("cluster_spec()", self._facade.cluster_spec)
-        return ClusterState.from_spec(ClusterSpec(spec))
+        return Observation(ClusterState.from_spec(ClusterSpec(spec)))
 
-    def _claim_task(self) -> TaskClaim:
+    async def _claim(self, progress: Progress) -> TaskClaim:
         # The class of the facade may have properties of these names.
         return TaskClaim(self._facade.task_type, self._facade.task_id)
 

@@ -6,16 +6,17 @@ import os
 import re
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve._core.shared_context import PoolLease
-from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError, ResolveError, TaskIdentityError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
+from aioresolve.spec import Observation
 
 from . import tensorflow_runtime
 from .connections import ClientConfiguration, Connections
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
     from aioresolve.probe import WorkerProbe
     from aioresolve.resolver.checks import PlannedCheck
-    from aioresolve.spec import ClusterState, Observation, Task
+    from aioresolve.resolver.want import Want
+    from aioresolve.spec import ClusterState, Task
 
     from .discovery import Source
     from .slices import TPUSlice
@@ -181,12 +183,15 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         """The job of the workers, and that of the coordinator."""
         return [self._job_name] if self._coordinator is None else [self._job_name, self._coordinator.name]
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Request every TPU, all at once, and return their workers, slice after slice."""
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        """Request every TPU, all at once: the workers, slice after slice, and the missing ones."""
+        source = self._source()
         async with self._lease.acquire() as connections:
-            slices = await self._finder.find_ready(self._source(), connections, progress)
+            if not want.complete:
+                return await self._observe(source, self._finder, connections, progress)
+            slices = await self._finder.find_ready(source, connections, progress)
             others = await self._coordinator_jobs(connections, progress) if slices else {}
-        return cluster_of(slices, self.get_job_name(), others, datetime.now(UTC))
+        return Observation(cluster_of(slices, self.get_job_name(), others, datetime.now(UTC)))
 
     async def slices(self, *, timeout: float | None = None) -> tuple[TPUSlice, ...]:
         """Return the current slices, in the order of their tasks; empty for the TPU of this host.
@@ -293,7 +298,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
             return None
         return f"{environment.node_id}/worker-{environment.worker_id}"
 
-    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+    async def _claim(self, progress: Progress) -> TaskClaim:
         job = self.get_job_name()
         if self._is_task_id_set:
             return TaskClaim(job, self._task_id, "TPU_WORKER_ID")
@@ -314,12 +319,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
 
     # Watching
 
-    async def fetch_observation(self, progress: Progress) -> Observation:
-        """Request every TPU, all at once, and return the workers and the missing ones."""
-        async with self._lease.acquire() as connections:
-            return await self._observe(self._source(), self._finder, connections, progress)
-
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         """Yield the workers of the TPUs that are ready, and which are missing and why, after each change.
 
         The Cloud TPU API is polled with conditional requests, so that it need not send what has not changed.
@@ -327,7 +327,6 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         determined once, when the watch starts.
         """
         source, finder = self._source(), self._finder.for_watch()
-        interval = validate_seconds("interval", interval)
         async with self._lease.acquire() as connections:
 
             async def observe(progress: Progress) -> Observation:
@@ -336,9 +335,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
                     source = await read_workers(source, progress)
                 return await self._observe(source, finder, connections, progress)
 
-            async def fetch() -> Observation:
-                return await within_deadline(self._timeout, f"an observation of {self!r}", observe)
-
+            fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
             if isinstance(source, MetadataSource):
                 metadata = await connections.metadata()
                 updates = watch_attributes(source, metadata, fetch, interval, self._timeout)

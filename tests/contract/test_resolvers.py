@@ -25,6 +25,7 @@ from aioresolve import (
     SimpleClusterResolver,
     TaskIdentityError,
     UnknownTaskError,
+    Want,
 )
 from aioresolve._core.concurrency import gather
 from aioresolve.testing import Hang
@@ -110,7 +111,7 @@ class TestResults:
             await resolver.this_task(state),
             state.members[0],
             state.diff(ClusterState.of({})),
-            await resolver.fetch_observation(Progress()),
+            await resolver.observe(Want(), Progress()),
         ):
             for copied in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
                 assert type(copied) is type(value)

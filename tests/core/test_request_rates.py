@@ -128,7 +128,7 @@ def resolve(resolver: ClusterResolver) -> tuple[ResolveError, float]:
 def watch(resolver: ClusterResolver) -> None:
     async def follow() -> None:
         with anyio.move_on_after(WATCHED) as scope:
-            async with aclosing(resolver.sized_observations()) as observations:
+            async with aclosing(resolver.observations(sizes=True)) as observations:
                 async for _ in observations:
                     pass
         assert scope.cancelled_caught

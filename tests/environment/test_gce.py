@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve import ClusterSpec, GCEClusterResolver
+from aioresolve import ClusterSpec, GCEClusterResolver, Want
 from aioresolve._core.deadline import Progress
 from aioresolve.environment.gce import in_order, internal_dns_name
 from aioresolve.errors import (
@@ -151,7 +151,7 @@ async def test_pages_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await workers().cluster_spec()).num_tasks("worker") == 5
         assert len(requested(google)) == 3 + 3
         assert {request.query["maxResults"] for request in requested(google)} == {"500"}
-        observation = await workers().fetch_observation(Progress())
+        observation = await workers().observe(Want(), Progress())
         assert (numbers(observation), observation.absent) == ({"worker": 5}, ())
 
 
@@ -167,7 +167,7 @@ async def test_regional_group_has_instances_of_several_zones(google: GoogleServe
         ("vm-2", "us-central2-a"),
         ("vm-10", "us-central2-b"),
     ]
-    observation = await resolver.fetch_observation(Progress())
+    observation = await resolver.observe(Want(), Progress())
     assert (observation.state, numbers(observation)) == (state, {"worker": 3})
 
 
@@ -484,7 +484,7 @@ async def test_stopped_instance_of_an_unmanaged_group_ends_the_wait(google: Goog
 
 
 async def test_group_that_does_not_exist_may_be_created(google: GoogleServer) -> None:
-    observation = await workers().fetch_observation(Progress())
+    observation = await workers().observe(Want(), Progress())
     (absent,) = observation.absent
     assert (absent.name, absent.is_final, absent.tasks) == ("workers", False, None)
     assert absent.reason.endswith("instanceGroups/workers does not exist (yet): check its name")
@@ -495,7 +495,7 @@ async def test_group_that_does_not_exist_may_be_created(google: GoogleServer) ->
 async def test_instance_that_is_deleted_after_the_group_was_listed_is_absent(google: GoogleServer) -> None:
     add_group(google, "vm-0")
     google.inject(Answer(200, b"{}"), match=lambda request: request.path.endswith("/instances"))
-    (absent,) = (await workers().fetch_observation(Progress())).absent
+    (absent,) = (await workers().observe(Want(), Progress())).absent
     assert (absent.name, absent.is_final) == ("vm-0", False)
     assert absent.reason == "listed by its group, but not found: it was just deleted"
 

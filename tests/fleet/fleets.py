@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Iterator,
     )
 
+    from aioresolve import Want
     from aioresolve._core.deadline import Progress
     from aioresolve._core.shared_context import Pool
     from aioresolve.fleet import TargetStatus
@@ -89,11 +90,11 @@ class Scripted(ClusterResolver):
         self.num_active = 0
         self.history: list[str] = []
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         self.num_requests += 1
         self.num_active += 1
         try:
-            return await self.respond()
+            return Observation(await self.respond())
         finally:
             self.num_active -= 1
 
@@ -120,10 +121,10 @@ class Source(ClusterResolver):
         self._emitted += emitted
         self._wakeup.set()
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         raise AssertionError("a source with a watch is not polled")
 
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         self.num_started += 1
         self.num_active += 1
         try:
@@ -178,9 +179,9 @@ class Pooled(Scripted):
         pool.users.remove(self)
         self._pool = None
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         assert self._pool is not None
-        return await super().fetch_state(progress)
+        return await super().observe(want, progress)
 
 
 async def take(statuses: AsyncGenerator[TargetStatus, None], number: int) -> list[TargetStatus]:

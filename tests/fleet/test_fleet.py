@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve import sync
+from aioresolve import Want, sync
 from aioresolve.errors import (
     ConfigurationError,
     ConnectionFailedError,
@@ -149,11 +149,9 @@ class TestResolve:
 
     async def test_specs_only_requests_addresses_instead_of_members(self) -> None:
         class Cheap(Scripted):
-            async def fetch_spec(self, progress: Any) -> ClusterSpec:
-                return workers(2).spec
-
-            async def fetch_state(self, progress: Any) -> ClusterState:
-                raise AssertionError("whole pods must not be requested")
+            async def observe(self, want: Want, progress: Any) -> Observation:
+                assert not want.identities, "whole pods must not be requested"
+                return Observation(workers(2))
 
         fleet = Fleet({"a": Cheap(), "bad": Scripted(fail)})
         readings = await fleet.resolve(specs_only=True)

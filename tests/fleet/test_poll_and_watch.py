@@ -36,6 +36,7 @@ from .fleets import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from aioresolve import Want
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState
 
@@ -339,7 +340,7 @@ class TestWatch:
         times: list[float] = []
 
         class Breaking(Source):
-            async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+            async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
                 times.append(anyio.current_time())
                 if len(times) == 12:
                     group.cancel_scope.cancel()
@@ -410,7 +411,7 @@ class TestWatch:
 
     async def test_observations_that_end_are_reported_as_an_error_of_the_resolver(self) -> None:
         class Ending(Source):
-            async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+            async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
                 yield Observation(workers(1))
 
         async with aclosing(Fleet({"a": Ending()}).watch()) as readings:

@@ -479,7 +479,7 @@ async def test_controller_is_read_again_only_before_its_cluster_is_complete(loop
     reads = []
     async with (
         resolver_of(loopback, size_interval=3600.0) as resolver,
-        aclosing(resolver.sized_observations()) as observations,
+        aclosing(resolver.observations(sizes=True)) as observations,
     ):
         for number in range(1, 4):
             observation = await anext(observations)
@@ -524,7 +524,7 @@ async def test_smaller_size_completes_a_wait_without_a_change_of_the_pods(loopba
 async def test_controller_that_cannot_be_read_again_keeps_its_size(loopback: Loopback) -> None:
     loopback.server.add_controllers(stateful_set(2))
     loopback.server.add(train_pod("train-0"))
-    async with aclosing(resolver_of(loopback, size_interval=0.05).sized_observations()) as observations:
+    async with aclosing(resolver_of(loopback, size_interval=0.05).observations(sizes=True)) as observations:
         while (await anext(observations)).state is None:
             pass
         loopback.server.inject(Answer(403), times=None, match=lambda request: not request.verb)
@@ -539,7 +539,7 @@ async def test_client_that_cannot_watch_reads_controllers_with_each_poll(loopbac
     loopback.server.add(train_pod("train-0"))
     with sync_client(loopback) as client:
         resolver = resolver_of(loopback, override_client=client, kubeconfig=None)
-        async with aclosing(resolver.sized_observations(interval=0.01)) as observations:
+        async with aclosing(resolver.observations(sizes=True, interval=0.01)) as observations:
             assert (await anext(observations)).expected["worker"].number == 2
             loopback.server.add_controllers(stateful_set(3))
             with anyio.fail_after(60):
@@ -558,7 +558,7 @@ async def test_controller_is_read_again_after_a_failure_of_the_server(loopback: 
     loopback.server.add_controllers(stateful_set(1))
     loopback.server.inject(Answer(503), match=lambda request: not request.verb)
     loopback.server.add(train_pod("train-0"))
-    observations = resolver_of(loopback).sized_observations()
+    observations = resolver_of(loopback).observations(sizes=True)
     assert (await anext(observations)).expected["worker"].number == 1
     await observations.aclose()
 

@@ -17,9 +17,11 @@ from aioresolve import (
     ConfigurationError,
     Endpoint,
     InvalidClusterError,
+    Observation,
     Progress,
     SimpleClusterResolver,
     UnionClusterResolver,
+    Want,
 )
 from aioresolve.errors import ConnectionFailedError, Hint
 from aioresolve.resolver.checks import MAX_TASKS, Finding, PlannedCheck, run_checks
@@ -181,8 +183,10 @@ async def test_process_that_should_know_its_task_but_does_not_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Pods(ClusterResolver):
-        async def fetch_state(self, progress: Progress) -> ClusterState:
-            return ClusterState.of({"worker": [Endpoint("127.0.0.1:1", name="train-0", uid="u0")]})
+        async def observe(self, want: Want, progress: Progress) -> Observation:
+            return Observation(
+                ClusterState.of({"worker": [Endpoint("127.0.0.1:1", name="train-0", uid="u0")]})
+            )
 
     async def this_task() -> Check:
         return next(
@@ -205,7 +209,7 @@ async def test_doctor_rejects_invalid_arguments() -> None:
 
 async def test_union_has_the_checks_of_each_of_its_resolvers() -> None:
     class Broken(ClusterResolver):
-        async def fetch_state(self, progress: Progress) -> ClusterState:
+        async def observe(self, want: Want, progress: Progress) -> Observation:
             raise ConfigurationError("WORKERS is not set")
 
     async with TPUWorker(devices=4) as worker:

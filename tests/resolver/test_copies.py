@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 import aioresolve
-from aioresolve import ClusterSpec, ClusterState, sync
+from aioresolve import ClusterSpec, ClusterState, Observation, Want, sync
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
@@ -146,8 +146,10 @@ class Ranked(aioresolve.ClusterResolver):
         self.task_id = int(os.environ["RANK"])
         self._generator = (line for line in path)  # cannot be pickled
 
-    async def fetch_state(self, progress: Any) -> ClusterState:
-        return ClusterState.from_spec(ClusterSpec({"worker": [f"{self.path}:1", f"{self.path}:2"]}))
+    async def observe(self, want: Want, progress: Any) -> Observation:
+        return Observation(
+            ClusterState.from_spec(ClusterSpec({"worker": [f"{self.path}:1", f"{self.path}:2"]}))
+        )
 
 
 async def test_subclass_of_a_user_is_copied_without_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

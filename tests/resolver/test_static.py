@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from aioresolve import Want
 from aioresolve._core.concurrency import LatestValue
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
@@ -55,10 +57,10 @@ class Scripted(ClusterResolver):
         self._before = before
         self.entered = self.closed = 0
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         if self._before is not None:
             await self._before(progress)
-        return self._state
+        return Observation(self._state)
 
     async def __aenter__(self) -> Self:
         self.entered += 1
@@ -262,14 +264,10 @@ class Controlled(ClusterResolver):
         self.last = observation
         self.latest.put(observation)
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        assert self.last.state is not None
-        return self.last.state
-
-    async def fetch_observation(self, progress: Progress) -> Observation:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         return self.last
 
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         self.intervals.append(interval)
         try:
             while True:
@@ -321,7 +319,8 @@ class TestWatchingUnionClusterResolver:
                     NOON - timedelta(minutes=index),
                 )
             )
-        merged = await within_deadline(PATIENCE, "a test", UnionClusterResolver(one, other).fetch_observation)
+        observe = partial(UnionClusterResolver(one, other).observe, Want())
+        merged = await within_deadline(PATIENCE, "a test", observe)
         assert merged.state == ClusterState.from_spec(ClusterSpec({"worker": ["a:1", "b:2", "a:1", "b:2"]}))
         assert merged.absent == tuple(absent)
         assert merged.unready == tuple(unready)

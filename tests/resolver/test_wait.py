@@ -40,6 +40,7 @@ from tests.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
+    from aioresolve import Want
     from aioresolve._core.deadline import Progress
 
 PATIENCE = 60.0
@@ -305,10 +306,10 @@ class Scripted(ClusterResolver):
         for _ in range(10):
             await anyio.lowlevel.checkpoint()
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        raise AssertionError("fetch_state must not be called")
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        raise AssertionError("observe must not be called")
 
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         try:
             while True:
                 observation = await self._latest.get()
@@ -372,10 +373,10 @@ class Polled(ClusterResolver):
         self._until = until
         self.polled_at: list[float] = []
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         self.polled_at.append(anyio.current_time())
         await anyio.sleep(RESPONSE_TIME)
-        return cluster(worker=2 if anyio.current_time() < self._until else 0)
+        return Observation(cluster(worker=2 if anyio.current_time() < self._until else 0))
 
 
 @pytest.mark.parametrize("stable_for", [3.0, 4.4, 7.0])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 import pytest
 
-from aioresolve import sync
+from aioresolve import Observation, Want, sync
 from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState
@@ -48,10 +48,10 @@ class Scripted(ClusterResolver):
         self._closing = closing
         self.history: list[str] = []
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         await self._calling()
         self.history.append("called")
-        return ClusterState.from_spec(WORKERS)
+        return Observation(ClusterState.from_spec(WORKERS))
 
     async def __aenter__(self) -> Self:
         await self._entering()

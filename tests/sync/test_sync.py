@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 import aioresolve
-from aioresolve import ClusterSpec, ClusterState, sync
+from aioresolve import ClusterSpec, ClusterState, Observation, Want, sync
 from aioresolve.errors import (
     ConfigurationError,
     DeadlineExceededError,
@@ -122,8 +122,8 @@ def test_attributes_are_those_of_the_async_resolver() -> None:
 
 
 class Own(aioresolve.ClusterResolver):
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        return ClusterState.from_spec(WORKERS)
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        return Observation(ClusterState.from_spec(WORKERS))
 
     async def master(self, *arguments: Any, timeout: float | None = None, **more: Any) -> str:
         return REQUEST.get("no request")
@@ -294,7 +294,7 @@ def test_traceback_of_an_error_shows_the_caller_and_one_frame_of_the_facade(
 
 def test_traceback_of_an_error_keeps_the_frames_of_a_resolver_of_users() -> None:
     class Failing(aioresolve.ClusterResolver):
-        async def fetch_state(self, progress: Progress) -> ClusterState:
+        async def observe(self, want: Want, progress: Progress) -> Observation:
             try:
                 raise KeyError("missing")
             except KeyError as error:
@@ -307,10 +307,10 @@ def test_traceback_of_an_error_keeps_the_frames_of_a_resolver_of_users() -> None
         with pytest.raises(ResolveError) as caught:
             call()
         frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-        assert frames[-2:] == [name, "fetch_state"]
+        assert frames[-2:] == [name, "observe"]
         assert caught.value.__cause__ is not None
         frames = [frame.name for frame in traceback.extract_tb(caught.value.__cause__.__traceback__)]
-        assert frames == ["fetch_state"]
+        assert frames == ["observe"]
 
 
 def test_blocking_call_has_a_deadline(

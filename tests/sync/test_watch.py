@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve import sync
+from aioresolve import Want, sync
 from aioresolve.errors import APIError, ConfigurationError, IncompleteClusterError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ExpectedTasks, Observation
@@ -55,10 +55,10 @@ class Source(ClusterResolver):
 
         get_loop_thread().run(show)
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        return workers(1)
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        return Observation(workers(1))
 
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         self.watches += 1
         self.requests.append(REQUEST.get("none"))
         try:
@@ -257,8 +257,9 @@ def test_union_watches_its_resolvers(source: Source) -> None:
 class Sized(Source):
     """A source for which a further request shows that two workers will join."""
 
-    async def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        async with aclosing(self.observations(interval=interval)) as observations:
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
+        assert want.sizes
+        async with aclosing(super().changes(want, interval)) as observations:
             async for observation in observations:
                 yield replace(observation, expected={"worker": ExpectedTasks(2, "the test")})
 

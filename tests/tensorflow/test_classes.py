@@ -16,7 +16,7 @@ import cloudpickle
 import pytest
 
 import aioresolve
-from aioresolve import ClusterSpec, ClusterState, errors, sync
+from aioresolve import ClusterSpec, ClusterState, Observation, Want, errors, sync
 
 pytestmark = pytest.mark.slow
 
@@ -224,8 +224,8 @@ class TestSimple:
 class TestFromAsync:
     def test_async_resolver_becomes_a_tensorflow_resolver(self, tf: Any, ours: Any, theirs: Any) -> None:
         class Fixed(aioresolve.ClusterResolver):
-            async def fetch_state(self, progress: Any) -> ClusterState:
-                return ClusterState.from_spec(ClusterSpec({"worker": WORKERS}))
+            async def observe(self, want: Want, progress: Any) -> Observation:
+                return Observation(ClusterState.from_spec(ClusterSpec({"worker": WORKERS})))
 
         resolver = ours.from_async_resolver(Fixed(task_type="worker", task_id=0, rpc_layer="grpc"))
         assert isinstance(resolver, theirs.ClusterResolver)

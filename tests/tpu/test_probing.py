@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve import ClusterSpec, SimpleClusterResolver, TPUClusterResolver, UnionClusterResolver
+from aioresolve import (
+    ClusterSpec,
+    Observation,
+    SimpleClusterResolver,
+    TPUClusterResolver,
+    UnionClusterResolver,
+    Want,
+)
 from aioresolve.errors import (
     ConfigurationError,
     DeadlineExceededError,
@@ -41,8 +48,8 @@ class CustomResolver(ClusterResolver):
         super().__init__(timeout=timeout)
         self._spec = ClusterSpec(cluster)
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        return ClusterState.from_spec(self._spec)
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        return Observation(ClusterState.from_spec(self._spec))
 
 
 async def _start(stack: AsyncExitStack, *workers: TPUWorker) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import logging
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from aioresolve import TPUClusterResolver
+from aioresolve import TPUClusterResolver, Want
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
     ConfigurationError,
@@ -54,7 +55,7 @@ async def watch(
 
 
 async def observation(source: TPUClusterResolver) -> Observation:
-    return await within_deadline(PATIENCE, "an observation", source.fetch_observation)
+    return await within_deadline(PATIENCE, "an observation", partial(source.observe, Want()))
 
 
 def addresses(state: ClusterState | None) -> list[str]:

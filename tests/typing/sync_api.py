@@ -73,7 +73,7 @@ def methods_take_the_arguments_of_the_async_ones(resolver: ClusterResolver) -> N
     resolver.cluster_spec(1.0)  # type: ignore[call-arg]
     resolver.cluster_spec(timeout="1")  # type: ignore[arg-type]
     resolver.master(task_id="0")  # type: ignore[arg-type]
-    resolver.fetch_state()  # type: ignore[attr-defined]
+    resolver.observe()  # type: ignore[attr-defined]
 
 
 def the_context_manager_is_the_resolver_itself() -> None:

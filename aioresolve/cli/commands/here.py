@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -151,6 +152,10 @@ def evidence_table(findings: Sequence[Finding]) -> formats.Table:
 async def _resolve(
     request: sources.ClusterRequest, resolver: ClusterResolver
 ) -> tuple[ClusterState, formats.TaskName | None]:
+    from aioresolve.resolver.want import MEMBERS
+
     async with resolver:
-        state = await sources.run_with_progress(request, resolver.fetch_state)
+        found = await sources.run_with_progress(request, partial(resolver.observe, MEMBERS))
+        state = found.state
+        assert state is not None
         return state, await sources.find_task_name(resolver, request, state)

@@ -134,12 +134,15 @@ _Found = tuple["ClusterSpec", "ClusterState | None", "formats.TaskName | None", 
 
 async def _resolve(request: sources.ClusterRequest, allow_empty: bool) -> _Found:
     """Return the cluster, its state if identities are needed, a task, and a report of jobs without pods."""
+    from aioresolve.resolver.want import ADDRESSES, MEMBERS
+
     resolver = sources.new_resolver(request)
 
     async def operation(progress: Progress) -> _Found:
         needs_state = formats.has_identities(request.output) or request.is_this_task
-        state = await resolver.fetch_state(progress) if needs_state else None
-        spec = state.spec if state is not None else await resolver.fetch_spec(progress)
+        found = (await resolver.observe(MEMBERS if needs_state else ADDRESSES, progress)).state
+        assert found is not None
+        spec, state = found.spec, found if needs_state else None
         task = await sources.find_task_name(resolver, request, state)
         empty = [each for each in request.selections if not spec.num_tasks(each.job)]
         return spec, state, task, await _report_empty_jobs(request, empty, allow_empty) if empty else ""

@@ -17,7 +17,7 @@ from aioresolve.errors import ConfigurationError, EnvironmentVariableError, Task
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.launchers import launched_process
 from aioresolve.resolver.this_task import TaskClaim
-from aioresolve.spec import ClusterState, Endpoint, host_port
+from aioresolve.spec import ClusterState, Endpoint, Observation, host_port
 
 from .gpus import assign_gpus, bound_gpus, devices_of_task, gpus_of_node, gpus_per_task
 from .launched import read_processes
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aioresolve._core.deadline import Progress
+    from aioresolve.resolver.want import Want
 
 JOB = "worker"
 
@@ -115,7 +116,7 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         """
         return self.task_type, self.task_id
 
-    async def fetch_state(self, progress: Progress) -> ClusterState:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         """Return the tasks of the step, and set `$CUDA_VISIBLE_DEVICES` if `auto_set_gpu` is set."""
         tasks = self._read_tasks()
         if self._auto_set_gpu:
@@ -125,7 +126,7 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
                 devices = devices_of_task(os.environ, own.local_id, own.tasks_on_node, number)
                 if devices is not None:
                     assign_gpus(devices)
-        return self._describe(tasks).state
+        return Observation(self._describe(tasks).state)
 
     master = ClusterResolver.master
 
@@ -152,7 +153,7 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         self._deadline(timeout)  # raises if it is invalid; nothing here waits
         return {"GPU": self._gpus_of_task(self._read_tasks())}
 
-    def _claim_task(self) -> TaskClaim:
+    async def _claim(self, progress: Progress) -> TaskClaim:
         tasks = self._read_tasks()
         # A batch script has a rank too, but it is not a task.
         if tasks.process_id is not None or self._task_id is not None:

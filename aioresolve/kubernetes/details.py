@@ -53,7 +53,7 @@ class Details:
         self._reads_claims = reads_claims
 
     async def read_once(self, progress: Progress) -> None:
-        """Read all that the cache lacks, within the deadline of `progress`."""
+        """Read everything that the cache lacks, within the deadline of `progress`."""
         cache, controllers = self._cache, self._controllers
         if cache.has_unknown_nodes:
             await self._read_nodes(progress)

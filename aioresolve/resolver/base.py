@@ -154,12 +154,12 @@ class ClusterResolver(Copyable, abc.ABC):
         `DeadlineExceededError`.
 
         Args:
-            want: what the call needs. A source with one kind of answer may ignore it, except that it must not
-                return a part of the cluster if `want.complete`.
+            want: what the call needs. A source that always returns the same may ignore it, but must
+                not return a part of the cluster if `want.complete`.
             progress: records what the call waits for.
 
         Raises:
-            ResolveError: the source does not answer, or `want.complete` and the cluster is not.
+            ResolveError: the source does not respond, or `want.complete` and the cluster is not.
         """
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
@@ -185,7 +185,7 @@ class ClusterResolver(Copyable, abc.ABC):
     def observations(
         self, *, sizes: bool = False, interval: float = 30.0
     ) -> AsyncGenerator[Observation, None]:
-        """Yield the members and what is missing at once, and after each change. Does not end.
+        """Yield the members and the missing tasks at once, and after each change. Does not end.
 
         While the source cannot be reached, the previous observation is yielded together with the error.
 

@@ -158,8 +158,6 @@ class TestResolve:
         assert readings["a"].error is None
         assert readings["a"].state == workers(2)
         assert readings["a"].tasks_by_job == {"worker": 2}
-        assert readings["a"].state is not None
-        assert readings["a"].state.observed_at is not None
         assert isinstance(readings["bad"].error, ConnectionFailedError)
 
     async def test_all_targets_are_requested_concurrently(self) -> None:

@@ -70,16 +70,8 @@ NAMES = sorted(
     {name for name in sync.__all__ if isinstance(getattr(sync, name), type)} & {*aioresolve.__all__}
 )
 FOR_IMPLEMENTORS = {
-    *(
-        "components",
-        "fetch_observation",
-        "fetch_slices",
-        "fetch_spec",
-        "fetch_state",
-        "known_jobs",
-        "new_pool",
-    ),
-    *("observations", "pool_key", "sized_observations", "using", "watch_policy"),
+    *("changes", "components", "fetch_slices", "known_jobs", "new_pool", "observations", "observe"),
+    *("pool_key", "using", "watch_policy"),
 }
 LIFETIME = {"aclose": "close"}
 

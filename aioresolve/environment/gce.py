@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
-
-import anyio
+from typing import TYPE_CHECKING, Any, Literal
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import within_deadline
-from aioresolve._core.shared_context import PoolLease
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -44,14 +40,14 @@ from aioresolve.spec import (
     ReadOnlyMapping,
     host_port,
 )
+from aioresolve.tpu.connections import metadata_server
 from aioresolve.tpu.resolver import validate_choice, validate_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from aioresolve._core.connections import Connections
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.shared_context import Pool
     from aioresolve.gcp.compute_api import GroupMember, Instance, InstanceAPI, ManagedInstance
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
@@ -195,21 +191,20 @@ class GCEClusterResolver(ClusterResolver):
         self._port = validate_port(port)
         self._address = validate_choice("address", address, ("internal_ip", "external_ip", "hostname"))
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
-        self._configuration = ComputeConfiguration(credentials, service)
-        self._lease = PoolLease(self, self.new_pool)
+        from aioresolve.gcp.credentials import GoogleCredentials
+
+        self._user_client: InstanceAPI | None = None if service is None else UserComputeClient(service)
+        is_default = service is not None or credentials in (None, "default")
+        # The user's client has its own credentials: ours are not even validated then, as in TensorFlow.
+        self._credentials = GoogleCredentials("default" if is_default else credentials)
+        self._credentials_key = "default" if is_default else id(credentials)
+
+    _has_clients = True
 
     def __repr__(self) -> str:
         location = self._zone or self._region
         where = f" in {location}" if location else ""
         return f"<{type(self).__name__} of {self._group or 'the group of this VM'}{where}>"
-
-    async def __aenter__(self) -> Self:
-        self._lease.enter()
-        return self
-
-    async def aclose(self) -> None:
-        """Close the connections that the calls inside `async with` shared."""
-        await self._lease.aclose()
 
     @property
     def known_jobs(self) -> Sequence[str]:
@@ -247,9 +242,9 @@ class GCEClusterResolver(ClusterResolver):
             InstanceNotRunningError: with `not_running="raise"`, the call needs all instances, and some do not
                 run, and their group does not delete them.
         """
-        async with self._lease.acquire() as connections:
+        async with self._connected() as connections:
             group = await self._find_group(connections, progress)
-            api = await connections.api()
+            api = await self._api(connections)
             if not want.complete:
                 return await self._observe(api, group, progress)
             members = await api.group_members(group, progress)
@@ -269,12 +264,12 @@ class GCEClusterResolver(ClusterResolver):
         The group is determined once, when the watch starts.
         """
         found: list[InstanceGroupName] = []
-        async with self._lease.acquire() as connections:
+        async with self._connected() as connections:
 
             async def observe(progress: Progress) -> Observation:
                 if not found:
                     found.append(await self._find_group(connections, progress))
-                return await self._observe(await connections.api(), found[0], progress)
+                return await self._observe(await self._api(connections), found[0], progress)
 
             fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
             async with aclosing(poll(fetch, interval)) as observations:
@@ -393,15 +388,15 @@ class GCEClusterResolver(ClusterResolver):
             tuple(absent[name] for name in in_order(absent)),
         )
 
-    async def _find_group(self, connections: ComputeConnections, progress: Progress) -> InstanceGroupName:
+    async def _find_group(self, connections: Connections, progress: Progress) -> InstanceGroupName:
         """Return the full name of the group; the metadata server is requested for what was not given."""
         if self._group is None:
-            return await find_own_group(await connections.metadata(), progress)
+            return await find_own_group(await metadata_server(self, connections), progress)
         project, zone = self._project, self._zone
         unknown = [] if project or is_full_name(self._group) else ["project"]
         unknown += [] if self._is_located else ["zone"]
         if unknown:
-            metadata = await connections.metadata()
+            metadata = await metadata_server(self, connections)
             calls = {"project": metadata.project_id, "zone": metadata.zone}
             try:
                 values = await gather([partial(calls[name], progress) for name in unknown], limit=2)
@@ -429,85 +424,15 @@ class GCEClusterResolver(ClusterResolver):
         state = await self.cluster_state(timeout=timeout)
         return declared_by_all(state, task_type, task_id, gpus)
 
-    # Sharing connections with other resolvers
+    async def _api(self, connections: Connections) -> InstanceAPI:
+        if self._user_client is not None:
+            return self._user_client
+        return await connections.get(self, ("compute", self._credentials_key), self._new_api)
 
-    @property
-    def pool_key(self) -> Hashable:
-        """The credentials and service: resolvers with equal keys may share connections."""
-        return self._configuration.key
-
-    def new_pool(self) -> ComputeConnections:
-        return ComputeConnections(self._configuration)
-
-    def using(self, pool: Pool) -> AbstractContextManager[None]:
-        if not isinstance(pool, ComputeConnections) or pool.key != self._configuration.key:
-            raise self._lease.mismatch(pool)
-        return self._lease.using(pool)
-
-
-class ComputeConfiguration:
-    """How to reach the Compute Engine API.
-
-    `service` is what `googleapiclient.discovery.build` returned, to use instead of an own client; or None.
-    """
-
-    def __init__(self, credentials: AnyCredentials, service: Any) -> None:
-        from aioresolve.gcp.credentials import GoogleCredentials
-
-        self.user_client = None if service is None else UserComputeClient(service)
-        is_default = service is not None or credentials in (None, "default")
-        # The user's client has its own credentials: ours are not even validated then, as in TensorFlow.
-        self.credentials = GoogleCredentials("default" if is_default else credentials)
-        self.key = "compute", id(service), "default" if is_default else id(credentials)
-
-
-class ComputeConnections:
-    """The session and metadata server of one event loop, each opened when it is first used."""
-
-    def __init__(self, configuration: ComputeConfiguration) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._configuration = configuration
-        self._stack = AsyncExitStack()
-        # Concurrent calls must share one session, not open one each.
-        self._opening = anyio.Lock()
-        self._api: InstanceAPI | None = configuration.user_client
-        self._metadata: MetadataServer | None = None
-        self._is_closed = False
-
-    @property
-    def key(self) -> Hashable:
-        """The `ComputeConfiguration.key` of the resolvers that may use these connections."""
-        return self._configuration.key
-
-    async def api(self) -> InstanceAPI:
-        """Return the Compute Engine API."""
+    async def _new_api(self, stack: AsyncExitStack) -> InstanceAPI:
         from aioresolve.gcp.client import GoogleSession
 
-        async with self._opening:
-            if self._api is None:
-                self._check_open()
-                session = GoogleSession(self._configuration.credentials)
-                self._api = ComputeAPI(await self._stack.enter_async_context(session))
-            return self._api
-
-    async def metadata(self) -> MetadataServer:
-        """Return the metadata server of this machine."""
-        from aioresolve.gcp.metadata_server import MetadataServer
-
-        async with self._opening:
-            if self._metadata is None:
-                self._check_open()
-                self._metadata = await self._stack.enter_async_context(MetadataServer())
-            return self._metadata
-
-    async def aclose(self) -> None:
-        """Close everything that was opened. Closing twice does nothing."""
-        self._is_closed = True
-        await self._stack.aclose()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ConfigurationError("the resolver was closed while this call was running")
+        return ComputeAPI(await stack.enter_async_context(GoogleSession(self._credentials)))
 
 
 def validate_port(port: Any) -> int:

@@ -23,7 +23,7 @@ from aioresolve.errors import ConfigurationError, DeadlineExceededError, Resolve
 from aioresolve.resolver.polling import PollSchedule
 from aioresolve.resolver.want import ADDRESSES, Want
 
-from .connections import Connections
+from .connections import OpenResolvers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
@@ -53,7 +53,7 @@ class Poller:
 
     def __init__(self, *, timeout: float, max_concurrency: int) -> None:
         self.loop = asyncio.get_running_loop()
-        self.connections = Connections()
+        self.connections = OpenResolvers()
         self._timeout = timeout
         self._limiter = _RequestLimiter(max_concurrency)
 

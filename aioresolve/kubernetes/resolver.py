@@ -9,12 +9,11 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.retry import Backoff
-from aioresolve._core.shared_context import PoolLease
 from aioresolve._core.validation import validate_count
 from aioresolve.errors import APIError, ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
@@ -22,7 +21,7 @@ from aioresolve.resolver.polling import poll
 from aioresolve.resolver.want import Want
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
-from .api.client import AiohttpTransport, ConnectionPool, ObjectAPI
+from .api.client import AiohttpTransport, ObjectAPI
 from .api.errors import is_expired
 from .api.objects import CONTEXT_NAMESPACE, NOT_MISSING, NOT_RUNNING, RUNNING, PodQuery
 from .auth import (
@@ -43,11 +42,10 @@ from .watch.reflector import Reflector, WatchPolicy
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
     from aioresolve._core.concurrency import LatestValue
-    from aioresolve._core.shared_context import Pool
     from aioresolve.probe.accelerators import Declared
     from aioresolve.resolver.checks import PlannedCheck
     from aioresolve.resolver.this_task import TaskClaim
@@ -197,7 +195,8 @@ class KubernetesClusterResolver(ClusterResolver):
         self._context = context
         self._kubeconfig = kubeconfig
         self._credentials = CredentialCache()
-        self._lease = PoolLease(self, self.new_pool)
+
+    _has_clients = True
 
     _kept_attributes = ClusterResolver._kept_attributes | {"watch_policy"}
 
@@ -228,7 +227,7 @@ class KubernetesClusterResolver(ClusterResolver):
         """Request rows of a Table if they are sufficient, which is many times cheaper than whole pods."""
         if self._reads_slices or self._address != "pod_ip" or self._order_by != "name":
             return (await self._fill_running(progress, reads_claims=False)).state(datetime.now(UTC))
-        async with self._connected(progress) as api:
+        async with self._opened(progress) as api:
             listed = await self._run_queries(api, lambda query: self._list_members(api, query, progress))
         if any(each.has_succeeded for each in listed.values()) and self._not_running == "skip":
             # Those that are done keep their task indices. Which are, only whole pods show.
@@ -287,7 +286,7 @@ class KubernetesClusterResolver(ClusterResolver):
             nonlocal opened
             # The connection is opened in the task that uses it, because the generator around it may be closed
             # in another task.
-            async with self._connected(Progress()) as api:
+            async with self._opened(Progress()) as api:
                 cache = self._new_cache(api, allow_gaps=True, controllers=controllers)
                 details = self._details(api, cache, controllers)
                 opened = api, details
@@ -376,28 +375,6 @@ class KubernetesClusterResolver(ClusterResolver):
 
         return TaskClaim(self.task_type, self.task_id, "JOB_COMPLETION_INDEX")
 
-    async def __aenter__(self) -> Self:
-        self._lease.enter()
-        return self
-
-    @property
-    def pool_key(self) -> Hashable:
-        """What the connection is made from: if it is equal, resolvers share connections."""
-        paths, client = kubeconfig_paths(self._kubeconfig), id(self._override_client)
-        return "kubernetes", paths, self._context, self._executable_location, self._overrides, client
-
-    def new_pool(self) -> ConnectionPool:
-        return ConnectionPool()
-
-    def using(self, pool: Pool) -> AbstractContextManager[None]:
-        if not isinstance(pool, ConnectionPool):
-            raise self._lease.mismatch(pool)
-        return self._lease.using(pool)
-
-    async def aclose(self) -> None:
-        """Close the connections that the calls inside `async with` share."""
-        await self._lease.aclose()
-
     async def _run_queries(self, api: ObjectAPI, call: Callable[[Any], Awaitable[T]]) -> dict[Query[Any], T]:
         """Return what `call` returns for each distinct selector and namespace; the calls run concurrently."""
         queries = self._all_queries(api)
@@ -466,7 +443,7 @@ class KubernetesClusterResolver(ClusterResolver):
         reads_claims: bool = True,
     ) -> ClusterCache[Any, Any]:
         """Return a cache with what all queries match now; with `controllers`, read their objects."""
-        async with self._connected(progress) as api:
+        async with self._opened(progress) as api:
             cache = self._new_cache(api, allow_gaps=allow_gaps, controllers=controllers)
             found = await self._run_queries(
                 api, lambda query: api.objects(query, progress, convert=partial(cache.match, query))
@@ -523,25 +500,30 @@ class KubernetesClusterResolver(ClusterResolver):
         return [PodQuery(selector, namespace) for namespace in namespaces]
 
     @asynccontextmanager
-    async def _connected(self, progress: Progress) -> AsyncIterator[ObjectAPI]:
-        """Yield the shared ObjectAPI inside `async with`, and a separate one for this call outside it."""
-        async with self._lease.acquire() as pool:
-            yield await pool.get(partial(self._connect, progress))
+    async def _opened(self, progress: Progress) -> AsyncIterator[ObjectAPI]:
+        """Yield the client of the API server, which resolvers with the same configuration share."""
+        paths, client = kubeconfig_paths(self._kubeconfig), id(self._override_client)
+        where = self._executable_location, CONTEXT_NAMESPACE in self._namespaces
+        key = "kubernetes", paths, self._context, *where, self._overrides, client
+        async with self._connected() as connections:
+            yield await connections.get(self, key, partial(self._open, progress))
 
-    async def _connect(self, progress: Progress) -> ObjectAPI:
+    async def _open(self, progress: Progress, stack: AsyncExitStack) -> ObjectAPI:
+        namespace = "default"
         if self._override_client is not None:
             transport = _client_transport(self._override_client)
-            return ObjectAPI(transport, max_concurrency=self._max_concurrency)
-        scope = "the API server's address and credentials"
-        progress.waiting(scope, "reading the kubeconfig or the service account")
-        connection = await self._find_connection()
-        progress.ready(scope)
-        # The namespace of the context may be invalid if it is not used.
-        uses_context = CONTEXT_NAMESPACE in self._namespaces
-        namespace = connection.default_namespace() if uses_context else "default"
-        return ObjectAPI(
-            AiohttpTransport(connection), max_concurrency=self._max_concurrency, namespace=namespace
-        )
+        else:
+            scope = "the API server's address and credentials"
+            progress.waiting(scope, "reading the kubeconfig or the service account")
+            connection = await self._find_connection()
+            progress.ready(scope)
+            if CONTEXT_NAMESPACE in self._namespaces:
+                # Read only here, because the namespace of the context may be invalid if it is not used.
+                namespace = connection.default_namespace()
+            transport = AiohttpTransport(connection)
+        api = ObjectAPI(transport, max_concurrency=self._max_concurrency, namespace=namespace)
+        stack.push_async_callback(api.aclose)
+        return api
 
     async def _find_connection(self) -> Connection:
         return await find_connection(

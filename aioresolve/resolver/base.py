@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 import logging
 import math
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.connections import Connections
 from aioresolve._core.copying import Copyable
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.validation import validate_seconds
@@ -19,11 +21,10 @@ from .polling import poll
 from .want import ADDRESSES, MEMBERS, Want
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from aioresolve._core.shared_context import Pool
     from aioresolve.probe.accelerators import Declared
     from aioresolve.spec import ClusterSpec, ClusterState, Observation, Task
 
@@ -127,15 +128,6 @@ class ClusterResolver(Copyable, abc.ABC):
     def timeout(self) -> float:
         """The default total deadline of a call, in seconds."""
         return self._timeout
-
-    @property
-    def components(self) -> Sequence[ClusterResolver]:
-        """The resolvers that `async with` enters: this one, or those that it combines, each once.
-
-        Override it in a resolver that combines others. `Fleet` and `UnionClusterResolver` enter them instead
-        of the combination, so that one resolver may be part of several.
-        """
-        return (self,)
 
     @property
     def known_jobs(self) -> Sequence[str] | None:
@@ -464,36 +456,58 @@ class ClusterResolver(Copyable, abc.ABC):
 
         return nullcontext(cluster_checks(partial(self.observe, Want()), self.this_task))
 
+    # Connections
+
+    _connections: Connections | None = None
+
+    _has_clients = False
+    """Whether `observe` uses clients of `_connected`, so that copies of a resolver can share them."""
+
     @property
-    def pool_key(self) -> Hashable | None:
-        """What the connections depend on: resolvers with equal keys can share one pool.
+    def _parts(self) -> Sequence[ClusterResolver]:
+        """The resolvers that have connections: this one, or those that it combines, each once."""
+        return (self,)
 
-        None if the resolver has no connections to share. `Fleet` uses it with `new_pool` and `using`.
-        """
-        return None
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Connections]:
+        """Yield the connections of `async with`, or else some for this call only."""
+        shared = self._connections
+        # A call from another loop cannot use their sockets.
+        if shared is not None and shared.loop is asyncio.get_running_loop():
+            yield shared
+            return
+        async with Connections() as own:
+            yield own
 
-    def new_pool(self) -> Pool:
-        """Return connections and access tokens, in the running loop, for resolvers with this `pool_key`."""
-        raise self._no_pool()
+    @asynccontextmanager
+    async def _using(self, connections: Connections) -> AsyncIterator[None]:
+        """Use `connections` inside the block, or enter a resolver that opens connections of its own."""
+        if type(self).__aenter__ is not ClusterResolver.__aenter__:
+            async with self:
+                yield
+            return
+        self._connect(connections)
+        try:
+            yield
+        finally:
+            self._connections = None
+            await connections.release(self)
 
-    def using(self, pool: Pool) -> AbstractContextManager[None]:
-        """Return a context manager inside which calls and watches use the connections of `pool`.
-
-        The owner of the pool closes it. Cannot be combined with `async with` on the resolver.
-
-        Args:
-            pool: a pool of a resolver with the same `pool_key`.
-
-        Raises:
-            ConfigurationError: the resolver is already entered or has no connections, or the pool belongs to
-                another `pool_key`.
-        """
-        raise self._no_pool()
+    def _connect(self, connections: Connections) -> None:
+        if self._connections is not None and self._connections.loop is connections.loop:
+            raise ConfigurationError(
+                f"{self!r} is already entered", hint="Use that resolver, or create another one."
+            )
+        self._connections = connections
 
     async def aclose(self) -> None:
-        """Close what `async with` opened; does nothing if nothing is open."""
+        """Close the connections that the calls inside `async with` share."""
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.aclose()
 
     async def __aenter__(self) -> Self:
+        self._connect(Connections())
         return self
 
     async def __aexit__(
@@ -506,11 +520,6 @@ class ClusterResolver(Copyable, abc.ABC):
 
     def _deadline(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else validate_seconds("timeout", timeout)
-
-    def _no_pool(self) -> ConfigurationError:
-        return ConfigurationError(
-            f"{self!r} has no connections to share", hint="Enter the resolver with `async with` instead."
-        )
 
 
 def master_url(address: str, rpc_layer: str | None) -> str:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
+from aioresolve._core.connections import Connections
 from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConflictError
 from aioresolve.spec import (
     ClusterSpec,
@@ -127,9 +128,8 @@ class UnionClusterResolver(ClusterResolver):
         return list(jobs)
 
     @property
-    def components(self) -> Sequence[ClusterResolver]:
-        """Those of all resolvers, each once."""
-        return list(dict.fromkeys(one for resolver in self._resolvers for one in resolver.components))
+    def _parts(self) -> Sequence[ClusterResolver]:
+        return list(dict.fromkeys(one for resolver in self._resolvers for one in resolver._parts))
 
     @asynccontextmanager
     async def _checks(self) -> AsyncIterator[Sequence[PlannedCheck]]:
@@ -248,8 +248,9 @@ class UnionClusterResolver(ClusterResolver):
                 f"{self!r} is already entered", hint="Use the entered union, or create another one."
             )
         async with AsyncExitStack() as stack:
-            for resolver in self.components:
-                await stack.enter_async_context(resolver)
+            connections = await stack.enter_async_context(Connections())
+            for resolver in self._parts:
+                await stack.enter_async_context(resolver._using(connections))
             self._entered = stack.pop_all()
         return self
 

@@ -414,11 +414,10 @@ def resolver_for_fleet(facade: ClusterResolver) -> base.ClusterResolver:
     calls the resolver behind the facade.
     """
     resolver = facade._shared.resource
-    return _calling(facade) if resolver.pool_key is None else copy.copy(resolver)
+    return copy.copy(resolver) if resolver._has_clients else _calling(facade)
 
 
 def _unopened(resolver: base.ClusterResolver) -> base.ClusterResolver:
     """Return a copy of a resolver that a parent process has entered, if entering it can open connections."""
-    if type(resolver).__aenter__ is base.ClusterResolver.__aenter__:
-        return resolver
-    return copy.copy(resolver)
+    opens = resolver._has_clients or type(resolver).__aenter__ is not base.ClusterResolver.__aenter__
+    return copy.copy(resolver) if opens else resolver

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aioresolve._core.shared_context import Enterable, SharedContext
+from aioresolve._core.connections import Enterable, KeptOpen
 
 from .loop_thread import current_loop_thread, get_loop_thread
 
@@ -82,7 +82,7 @@ class SharedResource(Generic[ResourceT]):
         return context
 
 
-class _LoopContext(SharedContext[ResourceT]):
+class _LoopContext(KeptOpen[ResourceT]):
     """A shared context in the loop of `thread`."""
 
     def __init__(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aioresolve.resolver.checks import Result
     from aioresolve.spec import ClusterState, Task
 
-    from .connections import Connections
+    from .connections import TPUClients
     from .discovery import Source
     from .slices import FoundSlices, SliceFinder, TPUSlice
 
@@ -54,7 +54,7 @@ UNREACHABLE = Hint(
 async def open_checks(
     find_source: Callable[[], Source],
     finder: SliceFinder,
-    connections: AbstractAsyncContextManager[Connections],
+    connections: AbstractAsyncContextManager[TPUClients],
     job: str,
     this_task: Callable[[ClusterState], Awaitable[Task]],
 ) -> AsyncIterator[list[PlannedCheck]]:
@@ -86,7 +86,7 @@ class _TPUChecks:
 
     source: Source
     finder: SliceFinder
-    connections: Connections
+    connections: TPUClients
     job: str
     tasks: FoundTasks = field(default_factory=lambda: FoundTasks(may_refuse=True))
     slices: dict[str, tuple[TPUSlice, ...]] = field(default_factory=dict)

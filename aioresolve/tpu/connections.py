@@ -1,4 +1,4 @@
-"""The connections of one or several resolvers, each opened when it is first used.
+"""The clients of TPU resolvers, each opened when it is first used.
 
 Their libraries are imported then too: aiohttp takes a third of a second and grpc a fifth, and a resolver
 whose worker addresses are given needs neither.
@@ -6,28 +6,21 @@ whose worker addresses are given needs neither.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-import anyio
-
-from aioresolve.errors import ConfigurationError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
-    from contextlib import AbstractAsyncContextManager
+    from contextlib import AsyncExitStack
 
+    from aioresolve._core.connections import Connections
     from aioresolve._core.deadline import Progress
     from aioresolve.gcp.api_request import ETagCache
-    from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
-    from aioresolve.gcp.tpu_api import TPUAPI, Node, QueuedResource, TPUVersion
+    from aioresolve.gcp.tpu_api import Node, QueuedResource, TPUVersion
     from aioresolve.probe import ProbeChannels
-
-T = TypeVar("T")
 
 
 class NodeAPI(Protocol):
@@ -71,79 +64,52 @@ class ClientConfiguration:
         self._version: TPUVersion = version
 
     @property
-    def key(self) -> Hashable:
-        """Equal for configurations that may share connections and access tokens.
-
-        It contains ids of objects, so it is valid only while both configurations exist.
-        """
+    def _key(self) -> Hashable:
+        # It contains ids of objects, so it is valid only while both configurations exist.
         is_default = self._service is not None or self._given_credentials in (None, "default")
         identity = "default" if is_default else id(self._given_credentials)
         return "tpu", self._version, tuple(sorted(self._endpoints.items())), id(self._service), identity
 
-    def new_session(self) -> GoogleSession:
-        """Return a session, not entered yet."""
+    async def _new_api(self, stack: AsyncExitStack) -> NodeAPI:
         from aioresolve.gcp.client import GoogleSession
-
-        return GoogleSession(self._credentials, endpoints=self._endpoints)
-
-    def new_api(self, session: GoogleSession) -> TPUAPI:
-        """Return the API that sends its requests through this session."""
         from aioresolve.gcp.tpu_api import TPUAPI
 
-        return TPUAPI(session, self._version)
+        session = GoogleSession(self._credentials, endpoints=self._endpoints)
+        return TPUAPI(await stack.enter_async_context(session), self._version)
 
 
-class Connections:
-    """Sessions and channels of one event loop, open until `aclose`."""
+@dataclass(frozen=True, slots=True)
+class TPUClients:
+    """The clients of a resolver, which it shares with others of the same configuration."""
 
-    def __init__(self, configuration: ClientConfiguration) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._configuration = configuration
-        self._stack = AsyncExitStack()
-        # Concurrent calls must share one session, not open one each.
-        self._opening = anyio.Lock()
-        self._api: NodeAPI | None = configuration.user_client
-        self._metadata: MetadataServer | None = None
-        self._channels: ProbeChannels | None = None
-        self._is_closed = False
-
-    @property
-    def key(self) -> Hashable:
-        """The `ClientConfiguration.key` of the resolvers that may use these connections."""
-        return self._configuration.key
+    resolver: object
+    configuration: ClientConfiguration
+    connections: Connections
 
     async def api(self) -> NodeAPI:
         """Return the Cloud TPU API."""
-        async with self._opening:
-            if self._api is None:
-                session = await self._enter(self._configuration.new_session())
-                self._api = self._configuration.new_api(session)
-            return self._api
+        configuration = self.configuration
+        if configuration.user_client is not None:
+            return configuration.user_client
+        return await self.connections.get(self.resolver, configuration._key, configuration._new_api)
 
     async def metadata(self) -> MetadataServer:
         """Return the metadata server of this machine."""
-        from aioresolve.gcp.metadata_server import MetadataServer
-
-        async with self._opening:
-            if self._metadata is None:
-                self._metadata = await self._enter(MetadataServer())
-            return self._metadata
+        return await metadata_server(self.resolver, self.connections)
 
     async def channels(self) -> ProbeChannels:
         """Return the gRPC channels to workers."""
         from aioresolve.probe import ProbeChannels
 
-        async with self._opening:
-            if self._channels is None:
-                self._channels = await self._enter(ProbeChannels())
-            return self._channels
+        return await self.connections.get(
+            self.resolver, "channels", lambda stack: stack.enter_async_context(ProbeChannels())
+        )
 
-    async def aclose(self) -> None:
-        """Close everything that was opened. Closing twice does nothing."""
-        self._is_closed = True
-        await self._stack.aclose()
 
-    async def _enter(self, context: AbstractAsyncContextManager[T]) -> T:
-        if self._is_closed:
-            raise ConfigurationError("the resolver was closed while this call was running")
-        return await self._stack.enter_async_context(context)
+async def metadata_server(resolver: object, connections: Connections) -> MetadataServer:
+    """Return the metadata server of this machine, which all resolvers share."""
+    from aioresolve.gcp.metadata_server import MetadataServer
+
+    return await connections.get(
+        resolver, "metadata", lambda stack: stack.enter_async_context(MetadataServer())
+    )

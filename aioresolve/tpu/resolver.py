@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from aioresolve._core.deadline import Deadline, within_deadline
-from aioresolve._core.shared_context import PoolLease
 from aioresolve.errors import ConfigurationError, ResolveError, TaskIdentityError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
@@ -19,7 +18,7 @@ from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import Observation
 
 from . import tensorflow_runtime
-from .connections import ClientConfiguration, Connections
+from .connections import ClientConfiguration, TPUClients
 from .discovery import (
     LocalTPU,
     MetadataSource,
@@ -38,11 +37,10 @@ from .slices import SliceFinder, cluster_of, observation_of, shared_topology
 from .tensorflow_runtime import Coordinator, TopologyHolder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.shared_context import Pool
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
     from aioresolve.probe import WorkerProbe
@@ -163,18 +161,11 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         base_url = api_base_url(discovery_url, os.environ, version)
         endpoints = {} if base_url is None else {"tpu": base_url}
         self._configuration = ClientConfiguration(credentials, service, endpoints, version)
-        self._lease = PoolLease(self, self.new_pool)
+
+    _has_clients = True
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._tpu) or 'the TPU of this environment'}>"
-
-    async def __aenter__(self) -> Self:
-        self._lease.enter()
-        return self
-
-    async def aclose(self) -> None:
-        """Close the connections that the calls inside `async with` shared."""
-        await self._lease.aclose()
 
     # Resolving
 
@@ -186,7 +177,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request every TPU, all at once: the workers, slice after slice, and the missing ones."""
         source = self._source()
-        async with self._lease.acquire() as connections:
+        async with self._clients() as connections:
             if not want.complete:
                 return await self._observe(source, self._finder, connections, progress)
             slices = await self._finder.find_ready(source, connections, progress)
@@ -210,7 +201,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         Raises:
             ResolveError: see `slices`.
         """
-        async with self._lease.acquire() as connections:
+        async with self._clients() as connections:
             return await self._finder.find_ready(self._source(), connections, progress)
 
     async def master(
@@ -265,9 +256,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         # Imported here because only `aioresolve.doctor` needs it.
         from .checks import open_checks
 
-        return open_checks(
-            self._source, self._finder, self._lease.acquire(), self.get_job_name(), self.this_task
-        )
+        return open_checks(self._source, self._finder, self._clients(), self.get_job_name(), self.this_task)
 
     async def _identify(self, state: ClusterState, progress: Progress) -> Task:
         try:
@@ -286,7 +275,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
 
     async def _fetch_own_name(self, progress: Progress) -> str | None:
         """Return the name of the worker that is this VM; None if this is not a TPU VM."""
-        async with self._lease.acquire() as connections:
+        async with self._clients() as connections:
             metadata = await connections.metadata()
             try:
                 environment = await metadata.tpu_env(progress)
@@ -327,7 +316,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         determined once, when the watch starts.
         """
         source, finder = self._source(), self._finder.for_watch()
-        async with self._lease.acquire() as connections:
+        async with self._clients() as connections:
 
             async def observe(progress: Progress) -> Observation:
                 nonlocal source
@@ -528,27 +517,17 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
             await verify_tensorflow_servers(slices, deadline.next_timeout)
         return [endpoint.address for tpu_slice in slices for endpoint in tpu_slice.endpoints]
 
-    # Sharing connections with other resolvers
-
-    @property
-    def pool_key(self) -> Hashable:
-        """The credentials, service, endpoint and version: resolvers with equal keys may share connections."""
-        return self._configuration.key
-
-    def new_pool(self) -> Connections:
-        return Connections(self._configuration)
-
-    def using(self, pool: Pool) -> AbstractContextManager[None]:
-        if not isinstance(pool, Connections) or pool.key != self._configuration.key:
-            raise self._lease.mismatch(pool)
-        return self._lease.using(pool)
+    @asynccontextmanager
+    async def _clients(self) -> AsyncIterator[TPUClients]:
+        async with self._connected() as connections:
+            yield TPUClients(self, self._configuration, connections)
 
     async def _locate(self, *, timeout: float) -> None:
         """Raise an error unless a TPU is named or this VM belongs to one. The TPU itself is not requested."""
         source = self._source()
 
         async def locate(progress: Progress) -> None:
-            async with self._lease.acquire() as connections:
+            async with self._clients() as connections:
                 if isinstance(source, MetadataSource):
                     await self._finder.find(source, connections, progress)
                 elif isinstance(source, NamedTPUs):
@@ -573,20 +552,20 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         return await within_deadline(self._deadline(timeout), f"{name} of {self!r}", operation)
 
     async def _observe(
-        self, source: Source, finder: SliceFinder, connections: Connections, progress: Progress
+        self, source: Source, finder: SliceFinder, connections: TPUClients, progress: Progress
     ) -> Observation:
         found = await finder.find(source, connections, progress)
         others = await self._coordinator_jobs(connections, progress) if found.slices else {}
         return observation_of(source, found, self.get_job_name(), others, datetime.now(UTC))
 
-    async def _coordinator_jobs(self, connections: Connections, progress: Progress) -> dict[str, str]:
+    async def _coordinator_jobs(self, connections: TPUClients, progress: Progress) -> dict[str, str]:
         return {} if self._coordinator is None else await self._coordinator.jobs(connections, progress)
 
     async def _fetch_nodes(self, progress: Progress) -> tuple[Node, ...]:
         source = self._source()
         if not isinstance(source, NamedTPUs):
             return ()
-        async with self._lease.acquire() as connections:
+        async with self._clients() as connections:
             return tuple(await self._finder.find_nodes(source, connections, progress))
 
     async def _system_metadata(self, config_proto: Any, timeout: float | None) -> TPUSystemMetadata:
@@ -609,7 +588,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         deadline = Deadline.after(timeout)
         slices = await self.slices(timeout=timeout)
         left = deadline.next_timeout
-        async with self._lease.acquire() as connections:
+        async with self._clients() as connections:
             return slices, await probe_slices(slices, left, await connections.channels()), left
 
     def _only(self, found: Sequence[T], method: str) -> T | None:

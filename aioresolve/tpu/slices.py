@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
     from aioresolve.gcp.tpu_api import NetworkEndpoint, Node
 
-    from .connections import Connections, NodeAPI
+    from .connections import NodeAPI, TPUClients
     from .discovery import Source
 
 MAX_CONCURRENT_REQUESTS = 16
@@ -175,7 +175,7 @@ class SliceFinder:
         """Return a finder for one watch: it requests project and zone of this VM once and keeps responses."""
         return replace(self, cache=ETagCache())
 
-    async def find(self, source: Source, connections: Connections, progress: Progress) -> FoundSlices:
+    async def find(self, source: Source, connections: TPUClients, progress: Progress) -> FoundSlices:
         """Return the slices that are ready, and the TPUs that are not.
 
         Raises:
@@ -212,7 +212,7 @@ class SliceFinder:
                 return replace(found, slices=tuple(own))
 
     async def find_ready(
-        self, source: Source, connections: Connections, progress: Progress
+        self, source: Source, connections: TPUClients, progress: Progress
     ) -> tuple[TPUSlice, ...]:
         """Return the slices; empty for the TPU of this host.
 
@@ -228,7 +228,7 @@ class SliceFinder:
             self._raise_if_absent(source, (*found.absent, *found.unhealthy, *skipped))
         return found.slices
 
-    async def find_nodes(self, source: NamedTPUs, connections: Connections, progress: Progress) -> list[Node]:
+    async def find_nodes(self, source: NamedTPUs, connections: TPUClients, progress: Progress) -> list[Node]:
         """Return the nodes that the source names, in any state.
 
         Raises:
@@ -240,7 +240,7 @@ class SliceFinder:
         return [tpu for tpu in found if not isinstance(tpu, ABSENT)]
 
     async def _find_named(
-        self, source: NamedTPUs, connections: Connections, progress: Progress
+        self, source: NamedTPUs, connections: TPUClients, progress: Progress
     ) -> list[FoundNode]:
         """Return what each name stands for, in order; the nodes of a queued resource in its own order.
 
@@ -281,7 +281,7 @@ class SliceFinder:
         return [node] if is_neither else queued
 
     async def find_location(
-        self, source: NamedTPUs, connections: Connections, progress: Progress
+        self, source: NamedTPUs, connections: TPUClients, progress: Progress
     ) -> tuple[str | None, str | None]:
         """Return project and zone: those given, else those of this VM; None if full names need none."""
         if self._location is not None:

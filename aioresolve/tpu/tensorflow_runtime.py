@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.probe import Device, WorkerProbe
 
-    from .connections import Connections
+    from .connections import TPUClients
     from .topology import TPUTopology
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Coordinator:
         self._server: tuple[Any, str] | None = None
         self._lock = CrossLoopLock()
 
-    async def jobs(self, connections: Connections, progress: Progress) -> dict[str, str]:
+    async def jobs(self, connections: TPUClients, progress: Progress) -> dict[str, str]:
         """Return the name of its job and its address, `host:port`.
 
         Raises:
@@ -65,7 +65,7 @@ class Coordinator:
         progress.done("coordinator", address)
         return {self.name: address}
 
-    async def _own_host(self, connections: Connections, progress: Progress) -> str:
+    async def _own_host(self, connections: TPUClients, progress: Progress) -> str:
         try:
             return await (await connections.metadata()).internal_ip(progress)
         except ResolveError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
@@ -22,19 +22,16 @@ if TYPE_CHECKING:
         Awaitable,
         Callable,
         Coroutine,
-        Hashable,
-        Iterator,
     )
+    from contextlib import AsyncExitStack
 
     from aioresolve import Want
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.shared_context import Pool
     from aioresolve.fleet import TargetStatus
 
 __all__ = [
     "Pooled",
     "Scripted",
-    "ScriptedPool",
     "Source",
     "each_in_virtual_time",
     "fail",
@@ -140,47 +137,25 @@ class Source(ClusterResolver):
             self.num_active -= 1
 
 
-class ScriptedPool:
-    """A pool that knows its users, and whether it is closed."""
-
-    def __init__(self) -> None:
-        self.users: list[ClusterResolver] = []
-        self.is_closed = False
-
-    async def aclose(self) -> None:
-        assert not self.users
-        self.is_closed = True
-
-
 class Pooled(Scripted):
-    """Shares a pool with the resolvers of the same key."""
+    """Uses a client that the resolvers of the same key share; `clients` shows which are open."""
 
-    def __init__(self, key: str, pools: list[ScriptedPool]) -> None:
+    def __init__(self, key: str, clients: list[str]) -> None:
         super().__init__()
         self._key = key
-        self._pools = pools
-        self._pool: Pool | None = None
+        self._open_clients = clients
 
-    @property
-    def pool_key(self) -> Hashable:
-        return self._key
-
-    def new_pool(self) -> ScriptedPool:
-        self._pools.append(ScriptedPool())
-        return self._pools[-1]
-
-    @contextmanager
-    def using(self, pool: Pool) -> Iterator[None]:
-        assert isinstance(pool, ScriptedPool)
-        assert self._pool is None
-        self._pool = pool
-        pool.users.append(self)
-        yield
-        pool.users.remove(self)
-        self._pool = None
+    __aenter__ = ClusterResolver.__aenter__
+    aclose = ClusterResolver.aclose
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
-        assert self._pool is not None
+        async def create(stack: AsyncExitStack) -> str:
+            self._open_clients.append(self._key)
+            stack.callback(self._open_clients.remove, self._key)
+            return self._key
+
+        async with self._connected() as connections:
+            assert await connections.get(self, self._key, create) == self._key
         return await super().observe(want, progress)
 
 

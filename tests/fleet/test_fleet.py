@@ -29,7 +29,6 @@ from aioresolve.spec import ClusterSpec, Missing, Observation
 from .fleets import (
     Pooled,
     Scripted,
-    ScriptedPool,
     Source,
     each_in_virtual_time,
     fail,
@@ -381,12 +380,17 @@ class TestEntering:
             assert other.history == ["entered"]
         assert other.history == ["entered", "left"]
 
-    async def test_resolvers_of_a_union_share_pools_by_key(self) -> None:
-        pools: list[ScriptedPool] = []
-        union = UnionClusterResolver(Pooled("a", pools), Pooled("a", pools))
-        fleet = Fleet({"union": union, "alone": Pooled("a", pools)})
-        assert [reading.error for reading in (await fleet.resolve()).values()] == [None, None]
-        assert [pool.is_closed for pool in pools] == [True]
+    async def test_resolvers_of_a_union_share_clients_by_key(self) -> None:
+        clients: list[str] = []
+        union = UnionClusterResolver(Pooled("a", clients), Pooled("a", clients))
+        async with union, Fleet({"alone": Pooled("a", clients)}) as fleet:
+            assert [reading.error for reading in (await fleet.resolve()).values()] == [None]
+            await union.cluster_state()
+            assert clients == ["a", "a"]
+        assert clients == []
+        async with Fleet({"union": union, "alone": Pooled("a", clients)}) as fleet:
+            assert [reading.error for reading in (await fleet.resolve()).values()] == [None, None]
+            assert clients == ["a"]
 
     async def test_fleet_can_be_entered_again_but_not_twice_at_once(self) -> None:
         fleet = Fleet(scripted(1))
@@ -406,33 +410,30 @@ class TestEntering:
 
 
 @each_in_virtual_time
-class TestPools:
-    async def test_resolvers_of_one_key_share_a_pool_that_is_closed_at_the_end(self) -> None:
-        pools: list[ScriptedPool] = []
-        targets = {f"{key}{n}": Pooled(key, pools) for key in "ab" for n in range(5)}
+class TestSharedClients:
+    async def test_resolvers_of_one_key_share_a_client_that_is_closed_at_the_end(self) -> None:
+        clients: list[str] = []
+        targets = {f"{key}{n}": Pooled(key, clients) for key in "ab" for n in range(5)}
         async with Fleet(targets) as fleet:
             for _ in range(3):
                 assert [reading.error for reading in (await fleet.resolve()).values()] == [None] * 10
-            assert [len(pool.users) for pool in pools] == [5, 5]
-            assert not any(pool.is_closed for pool in pools)
-        assert [pool.is_closed for pool in pools] == [True, True]
-        assert all(target.history == [] for target in targets.values())
+                assert sorted(clients) == ["a", "b"]
+        assert clients == []
 
-    async def test_pool_is_closed_with_its_last_target(self) -> None:
-        pools: list[ScriptedPool] = []
-        fleet = Fleet({f"{key}{n}": Pooled(key, pools) for key in "ab" for n in range(2)})
+    async def test_client_is_closed_with_its_last_target(self) -> None:
+        clients: list[str] = []
+        fleet = Fleet({f"{key}{n}": Pooled(key, clients) for key in "ab" for n in range(2)})
         async with aclosing(fleet.poll(interval=SHORT)) as readings:
             await take(readings, 4)
             fleet.remove("a0")
             await take(readings, 4)
-            assert not pools[0].is_closed
+            assert sorted(clients) == ["a", "b"]
             fleet.remove("a1")
-            await until(lambda: pools[0].is_closed)
-            assert not pools[1].is_closed
-            fleet.add("a2", Pooled("a", pools))
+            await until(lambda: clients == ["b"])
+            fleet.add("a2", Pooled("a", clients))
             await until(lambda: "a2" in fleet.readings)
-            assert len(pools) == 3
-        assert all(pool.is_closed for pool in pools)
+            assert sorted(clients) == ["a", "b"]
+        assert clients == []
 
 
 async def test_fleet_can_be_used_in_one_event_loop_after_another() -> None:

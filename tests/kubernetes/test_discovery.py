@@ -13,7 +13,6 @@ import trustme
 
 from aioresolve._core import concurrency
 from aioresolve.errors import ConfigurationError, CredentialsError
-from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.auth import ExecutableLocation, discovery
 
 from .kubeconfigs import (
@@ -431,16 +430,3 @@ async def test_given_server_needs_no_kubeconfig(tmp_path: Path) -> None:
     for context, location in ((None, "WITHIN_CLUSTER"), ("dev", None)):
         with pytest.raises(CredentialsError):
             await connect(None, context, location, server="https://10.0.0.7", token_file=token)
-
-
-async def test_resolvers_with_different_overrides_share_no_connections(tmp_path: Path) -> None:
-    given: list[dict[str, Any]] = [
-        {},
-        {"server": "https://h"},
-        {"token_file": "/t"},
-        {"impersonate": "ada"},
-        {"impersonate_groups": ["a"]},
-    ]
-    keys = [KubernetesClusterResolver(**arguments).pool_key for arguments in given]
-    assert len(set(keys)) == len(given)
-    assert keys == [KubernetesClusterResolver(**arguments).pool_key for arguments in given]

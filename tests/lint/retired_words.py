@@ -45,7 +45,7 @@ WORDS = {
     r"rooms?": "package, module, space",
     r"(?<!math\.)floors?": "layer",
     r"houses?": "package, project",
-    r"stay|stays|stayed|staying": "remain; SharedContext",
+    r"stay|stays|stayed|staying": "remain; KeptOpen",
     r"guests?": "service",
     r"visit|visits|visited": "lease; acquire",
     r"(?<!users )(?<!user )(?<!person )(?<!people )(?<!anyone )(?<!readers )(?<!caller )who": "which, that",

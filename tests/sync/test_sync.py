@@ -69,10 +69,7 @@ def simple(**arguments: Any) -> sync.SimpleClusterResolver:
 NAMES = sorted(
     {name for name in sync.__all__ if isinstance(getattr(sync, name), type)} & {*aioresolve.__all__}
 )
-FOR_IMPLEMENTORS = {
-    *("changes", "components", "fetch_slices", "known_jobs", "new_pool", "observations", "observe"),
-    *("pool_key", "using", "watch_policy"),
-}
+FOR_IMPLEMENTORS = {"changes", "fetch_slices", "known_jobs", "observations", "observe", "watch_policy"}
 LIFETIME = {"aclose": "close"}
 
 

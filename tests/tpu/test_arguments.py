@@ -62,7 +62,3 @@ def test_an_invalid_variable_is_reported_by_its_name() -> None:
 def test_an_invalid_argument_is_rejected_by_the_constructor(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         TPUClusterResolver("my-tpu", **arguments)
-
-
-def test_an_empty_text_means_that_the_argument_is_not_given() -> None:
-    assert TPUClusterResolver("a", zone="").pool_key == TPUClusterResolver("a").pool_key

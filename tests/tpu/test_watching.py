@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve import TPUClusterResolver, Want
+from aioresolve import Fleet, TPUClusterResolver, Want
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
-    ConfigurationError,
     TPUNotFoundError,
     TPUNotReadyError,
 )
@@ -23,8 +22,6 @@ from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node, 
 from aioresolve.tpu import metadata_source
 from aioresolve.tpu.discovery import MetadataSource
 from tests.virtual_time import in_virtual_time
-
-from .services import FakeService
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -453,46 +450,16 @@ async def test_on_another_vm_a_watch_ends_at_once(google: GoogleServer) -> None:
 # Shared connections
 
 
-async def test_resolvers_with_one_pool_share_connections_and_tokens(tmp_path: Any, monkeypatch: Any) -> None:
+async def test_targets_of_a_fleet_share_connections_and_tokens(tmp_path: Any, monkeypatch: Any) -> None:
     nodes = [tpu_node(name, ips=[f"10.0.0.{number}"]) for number, name in enumerate("abc")]
     async with GoogleServer(nodes, tls=True, tokens={}) as server:
         for name, value in server.environ(tmp_path).items():
             monkeypatch.setenv(name, value)
-        sources = [resolver(name) for name in "abc"]
-        pool = sources[0].new_pool()
-        for source in sources:
-            with source.using(pool):
-                await source.cluster_state()
-                await source.aclose()  # closes only what `async with` opened
-                async with watch(source, LONG) as states:
-                    await anext(states)
-        await pool.aclose()
-        await pool.aclose()
-        assert sum(request.service == "oauth2" for request in server.requests) == 1
-        assert len({source.pool_key for source in sources}) == 1
-
-
-async def test_resolvers_with_equal_configurations_have_equal_pool_keys() -> None:
-    credentials = [_credentials(), _credentials()]
-    options: list[dict[str, Any]] = [
-        {},
-        {"api_version": "v1"},
-        {"discovery_url": "https://tpu.example/$discovery/rest"},
-        {"credentials": credentials[0]},
-        {"credentials": credentials[1]},
-    ]
-    sources = [[resolver(name, **option) for name in "ab"] for option in options]
-    assert all(a.pool_key == b.pool_key for a, b in sources)
-    assert len({a.pool_key for a, _ in sources}) == len(options)
-    assert resolver("a", credentials=None).pool_key == resolver("b").pool_key
-    # The client of the user has its own credentials.
-    services = [FakeService(), FakeService()]
-    one, other = (resolver("a", service=service).pool_key for service in services)
-    assert one != other
-    pool = resolver("a").new_pool()
-    with pytest.raises(ConfigurationError, match="is not a pool for"), sources[1][0].using(pool):
-        pass
-    assert resolver("b", service=services[0], credentials=credentials[0]).pool_key == one
+        targets = {name: resolver(name) for name in "abc"} | {"v1": resolver("a", api_version="v1")}
+        async with Fleet(targets) as fleet:
+            readings = await fleet.resolve()
+        assert [reading.error for reading in readings.values()][:3] == [None] * 3
+        assert sum(request.service == "oauth2" for request in server.requests) == 2
 
 
 def _credentials() -> Any:

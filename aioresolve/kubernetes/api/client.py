@@ -1,13 +1,11 @@
 """The client of one API server: lists and watches of pods and other objects.
 
 A `Transport` sends one GET. `ObjectAPI` adds retries, pages and typed errors to any transport.
-`ConnectionPool` is the one client that the calls of an entered resolver, or of several resolvers, share.
 """
 
 from __future__ import annotations
 
 import abc
-import asyncio
 import logging
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -668,29 +666,3 @@ class ObjectAPI:
 def _decode_rows(body: bytes) -> Rows | None:
     found = decode_list(body)
     return Rows.from_table(found) if isinstance(found, Table) and not found.metadata.continue_ else None
-
-
-class ConnectionPool:
-    """One ObjectAPI, opened by the first call that needs it. It belongs to the running event loop."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._lock = anyio.Lock()
-        self._api: ObjectAPI | None = None
-        self._is_closed = False
-
-    async def get(self, create: Callable[[], Awaitable[ObjectAPI]]) -> ObjectAPI:
-        """Return the ObjectAPI; the first call creates it."""
-        async with self._lock:
-            if self._api is None:
-                self._api = await create()
-                if self._is_closed:
-                    # `async with` ended while it was created: the requests of this call will fail.
-                    await self._api.aclose()
-            return self._api
-
-    async def aclose(self) -> None:
-        """Close the ObjectAPI, or one that is being created as soon as it is."""
-        self._is_closed = True
-        if self._api is not None:
-            await self._api.aclose()

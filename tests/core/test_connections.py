@@ -1,4 +1,4 @@
-"""Contexts that many tasks share, and pools that several resolvers share."""
+"""Connections that many calls and several resolvers share."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ import asyncio
 import gc
 import logging
 import weakref
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from aioresolve._core.shared_context import Pools, SharedContext
-from aioresolve.errors import ConnectionFailedError, DeadlineExceededError
-from tests.fleet.fleets import Pooled, Scripted, ScriptedPool, until
+from aioresolve._core.concurrency import gather
+from aioresolve._core.connections import Connections, KeptOpen
+from aioresolve.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError
+from tests.fleet.fleets import Scripted, until
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aioresolve._core.shared_context import Pool
 
 logger = logging.getLogger("contexts")
 
 
 @asynccontextmanager
-async def run_context(resolver: Scripted) -> AsyncIterator[SharedContext[Scripted]]:
+async def run_context(resolver: Scripted) -> AsyncIterator[KeptOpen[Scripted]]:
     """Run a context of `resolver`, yield it and close it."""
-    context = SharedContext(resolver, logger=logger)
+    context = KeptOpen(resolver, logger=logger)
     task = asyncio.create_task(context.run())
     yield context
     context.close()
     await task
 
 
-class TestSharedContext:
+class TestKeptOpen:
     async def test_resource_is_entered_once_and_exited_after_the_last_user(self) -> None:
         resolver = Scripted()
         async with run_context(resolver) as context:
@@ -50,7 +52,7 @@ class TestSharedContext:
     async def test_next_context_enters_after_the_previous_one_and_does_not_keep_it(self) -> None:
         resolver = Scripted()
         async with run_context(resolver) as previous, previous.acquire():
-            context = SharedContext(resolver, logger=logger, after=previous)
+            context = KeptOpen(resolver, logger=logger, after=previous)
             task = asyncio.create_task(context.run())
             previous.close()
             await anyio.wait_all_tasks_blocked()
@@ -147,14 +149,59 @@ class TestSharedContext:
         assert anyio.current_time() == 20
 
 
-class TestPools:
-    async def test_pool_that_no_resolver_could_use_is_closed(self) -> None:
-        class Busy(Pooled):
-            def using(self, pool: Pool) -> Any:
-                raise ConnectionFailedError("is already entered")
+class TestConnections:
+    async def test_client_is_created_once_for_concurrent_calls_and_closed_after_its_last_user(self) -> None:
+        one, other = object(), object()
+        history: list[str] = []
 
-        made: list[ScriptedPool] = []
-        context = Pools().enter(Busy("key", made))
-        with pytest.raises(ConnectionFailedError, match="is already entered"):
-            await context.__aenter__()
-        assert [pool.is_closed for pool in made] == [True]
+        async def create(stack: AsyncExitStack) -> str:
+            await anyio.lowlevel.checkpoint()
+            stack.callback(history.append, "closed")
+            history.append("created")
+            return "client"
+
+        async with Connections() as connections:
+            calls = [partial(connections.get, user, "key", create) for user in (one, other, one)]
+            assert await gather(calls, limit=3) == ["client"] * 3
+            await connections.release(one)
+            assert history == ["created"]
+            await connections.release(other)
+            assert history == ["created", "closed"]
+            await connections.get(one, "key", create)
+            await connections.get(one, "another", create)
+        assert history == ["created", "closed", "created", "created", "closed", "closed"]
+
+    async def test_failure_to_create_a_client_closes_what_was_opened_and_is_not_kept(self) -> None:
+        history: list[str] = []
+
+        async def create(stack: AsyncExitStack) -> str:
+            stack.callback(history.append, "closed")
+            if len(history) < 1:
+                raise ConnectionFailedError("unreachable")
+            return "client"
+
+        async with Connections() as connections:
+            with pytest.raises(ConnectionFailedError):
+                await connections.get(self, "key", create)
+            assert history == ["closed"]
+            assert await connections.get(self, "key", create) == "client"
+
+    async def test_client_whose_owner_is_closed_meanwhile_is_closed_and_not_returned(self) -> None:
+        created, closed = anyio.Event(), anyio.Event()
+        connections = Connections()
+
+        async def create(stack: AsyncExitStack) -> str:
+            stack.callback(closed.set)
+            await created.wait()
+            return "client"
+
+        async def get() -> None:
+            with pytest.raises(ConfigurationError, match="was closed while this call was running"):
+                await connections.get(self, "key", create)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(get)
+            await anyio.wait_all_tasks_blocked()
+            await connections.aclose()
+            created.set()
+        assert closed.is_set()

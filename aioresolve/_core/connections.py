@@ -1,25 +1,92 @@
-"""Contexts and connections that many tasks share.
+"""Connections that many calls and several resolvers share.
 
-`SharedContext` keeps one `async with` open for many tasks. `Pools` opens one connection pool for all
-resolvers that can share it. `PoolLease` decides which connections the calls of one resolver use.
+`Connections` has the clients of one event loop, each opened when it is first needed. Resolvers with the same
+server and credentials share a client. Outside `async with`, each call has connections of its own; inside, the
+calls of a resolver share some; a union, a fleet and the blocking facade lend theirs to their resolvers.
+
+`KeptOpen` keeps an `async with` of a resolver open for many tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import anyio
-import msgspec
 
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, Hint
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class _Client:
+    users: set[int] = field(default_factory=set)  # ids of resolvers that have not released it
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    value: Any = None
+
+
+class Connections:
+    """The clients of the running event loop, by what they are made from. Sockets belong to their loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._clients: dict[Hashable, _Client] = {}
+        self._is_closed = False
+
+    async def get(self, user: object, key: Hashable, create: Callable[[AsyncExitStack], Awaitable[T]]) -> T:
+        """Return the client with this key; the first call creates it, and others wait for that.
+
+        Args:
+            user: the resolver that needs the client, until `release`.
+            key: what the client is made from: its server and credentials.
+            create: returns the client, and enters or pushes to the given stack what closes it.
+
+        Raises:
+            ConfigurationError: the connections were closed in the meantime.
+        """
+        client = self._clients.setdefault(key, _Client())
+        client.users.add(id(user))
+        async with client.lock:
+            if client.value is None and not self._is_closed:
+                async with AsyncExitStack() as stack:
+                    client.value = await create(stack)
+                    client.stack = stack.pop_all()
+            if self._is_closed:
+                await client.stack.aclose()
+                raise ConfigurationError("the resolver was closed while this call was running")
+        value: T = client.value
+        return value
+
+    async def release(self, user: object) -> None:
+        """Close the clients that only `user` has used."""
+        for key, client in list(self._clients.items()):
+            client.users.discard(id(user))
+            if not client.users:
+                # Before the `await`: a resolver that needs the client while it closes opens a new one.
+                del self._clients[key]
+                await client.stack.aclose()
+
+    async def aclose(self) -> None:
+        """Close all clients. Closing twice does nothing."""
+        self._is_closed = True
+        async with AsyncExitStack() as stack:  # closes the others if one fails
+            for client in self._clients.values():
+                stack.push_async_callback(client.stack.aclose)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
 
 
 class Enterable(AbstractAsyncContextManager[object], Protocol):
@@ -29,40 +96,10 @@ class Enterable(AbstractAsyncContextManager[object], Protocol):
     def timeout(self) -> float: ...
 
 
-class Pool(Protocol):
-    """The connections of one event loop, opened when they are first needed."""
-
-    async def aclose(self) -> None:
-        """Close them. Closing twice has no effect."""
-
-
-class LoopPool(Pool, Protocol):
-    """A pool that knows the event loop to which its sockets belong."""
-
-    loop: asyncio.AbstractEventLoop
-
-
-class Poolable(Enterable, Protocol):
-    """The part of `ClusterResolver` that concerns connections."""
-
-    @property
-    def pool_key(self) -> Hashable | None:
-        """Equal for resolvers that can share a pool; None for a resolver that cannot."""
-
-    def new_pool(self) -> Pool:
-        """Return a pool for every resolver with this `pool_key`."""
-        ...
-
-    def using(self, pool: Pool) -> AbstractContextManager[None]:
-        """Use `pool` for the calls inside the block."""
-        ...
-
-
 EnterableT = TypeVar("EnterableT", bound=Enterable)
-LoopPoolT = TypeVar("LoopPoolT", bound=LoopPool)
 
 
-class SharedContext(Generic[EnterableT]):
+class KeptOpen(Generic[EnterableT]):
     """Keeps an async context manager open in its own task, so that many tasks can share it.
 
     A cancel scope must exit in the task that entered it, so none of the tasks that share the resource can
@@ -82,7 +119,7 @@ class SharedContext(Generic[EnterableT]):
         *,
         logger: logging.Logger,
         enter: Callable[[], AbstractAsyncContextManager[object]] | None = None,
-        after: SharedContext[EnterableT] | None = None,
+        after: KeptOpen[EnterableT] | None = None,
     ) -> None:
         self.is_closed = False
         self._resource = resource
@@ -181,99 +218,4 @@ class SharedContext(Generic[EnterableT]):
                 f"{self._resource!r} was not {step} within {timeout:g} s",
                 hint=Hint("Raise its {timeout}, or check what its `async with` waits for."),
                 timeout=timeout,
-            )
-
-
-class Pools:
-    """The pools of one event loop: one for each `pool_key`, closed after its last resolver."""
-
-    def __init__(self) -> None:
-        self._pools: dict[Hashable, _CountedPool] = {}
-
-    @asynccontextmanager
-    async def enter(self, resolver: Poolable) -> AsyncIterator[None]:
-        """Connect `resolver` to the pool of its `pool_key`; without a key, enter the resolver itself."""
-        key = resolver.pool_key
-        if key is None:
-            async with resolver:
-                yield
-            return
-        counted = self._pools.get(key)
-        if counted is None:
-            counted = self._pools[key] = _CountedPool(resolver.new_pool())
-        counted.users += 1
-        try:
-            with resolver.using(counted.pool):
-                yield
-        finally:
-            counted.users -= 1
-            if not counted.users:
-                # Before the `await`: a resolver that enters while the pool closes needs a new one.
-                del self._pools[key]
-                await counted.pool.aclose()
-
-
-class _CountedPool(msgspec.Struct):
-    pool: Pool
-    users: int = 0
-
-
-class PoolLease(Generic[LoopPoolT]):
-    """The connections that the calls of a resolver use: those of its `async with`, a lent pool, or their own.
-
-    `new` returns a new pool for the running event loop, without open connections.
-    """
-
-    def __init__(self, resolver: object, new: Callable[[], LoopPoolT]) -> None:
-        self._resolver = resolver
-        self._new = new
-        self._pool: LoopPoolT | None = None
-        self._is_lent = False
-
-    def enter(self) -> None:
-        """Share one new pool between all calls until `aclose`."""
-        self._check_free()
-        self._pool, self._is_lent = self._new(), False
-
-    async def aclose(self) -> None:
-        """Close the pool of `enter`. A lent pool belongs to its owner."""
-        if self._pool is not None and not self._is_lent:
-            pool, self._pool = self._pool, None
-            await pool.aclose()
-
-    @contextmanager
-    def using(self, pool: LoopPoolT) -> Iterator[None]:
-        """Use `pool` for the calls inside the block."""
-        self._check_free()
-        self._pool, self._is_lent = pool, True
-        try:
-            yield
-        finally:
-            self._pool = None
-
-    @asynccontextmanager
-    async def acquire(self) -> AsyncIterator[LoopPoolT]:
-        """Yield the shared pool, or a new one for this call only if the resolver has none in this loop."""
-        pool = self._pool
-        # Sockets belong to the loop that opened them: a call from another loop uses its own.
-        if pool is not None and pool.loop is asyncio.get_running_loop():
-            yield pool
-            return
-        own = self._new()
-        try:
-            yield own
-        finally:
-            await own.aclose()
-
-    def mismatch(self, pool: Pool) -> ConfigurationError:
-        """Return the error for a pool of another kind of resolver."""
-        return ConfigurationError(
-            f"{pool!r} is not a pool for {self._resolver!r}",
-            hint="Pass the pool of a resolver with the same pool_key.",
-        )
-
-    def _check_free(self) -> None:
-        if self._pool is not None:
-            raise ConfigurationError(
-                f"{self._resolver!r} is already entered", hint="Use that resolver, or create another one."
             )

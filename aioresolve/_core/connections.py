@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import anyio
 
-from aioresolve.errors import ConfigurationError, DeadlineExceededError, Hint
+from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, Hint
 
 if TYPE_CHECKING:
     import logging
@@ -51,7 +51,7 @@ class Connections:
             create: returns the client, and enters or pushes to the given stack what closes it.
 
         Raises:
-            ConfigurationError: the connections were closed in the meantime.
+            ConnectionFailedError: the connections were closed in the meantime.
         """
         client = self._clients.setdefault(key, _Client())
         client.users.add(id(user))
@@ -62,7 +62,9 @@ class Connections:
                     client.stack = stack.pop_all()
             if self._is_closed:
                 await client.stack.aclose()
-                raise ConfigurationError("the resolver was closed while this call was running")
+                raise ConnectionFailedError(
+                    "the resolver was closed while this call was running", retryable=False
+                )
         value: T = client.value
         return value
 

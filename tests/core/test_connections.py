@@ -16,7 +16,7 @@ import pytest
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.connections import Connections, KeptOpen
-from aioresolve.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError
+from aioresolve.errors import ConnectionFailedError, DeadlineExceededError
 from tests.fleet.fleets import Scripted, until
 from tests.virtual_time import in_virtual_time
 
@@ -196,7 +196,7 @@ class TestConnections:
             return "client"
 
         async def get() -> None:
-            with pytest.raises(ConfigurationError, match="was closed while this call was running"):
+            with pytest.raises(ConnectionFailedError, match="was closed while this call was running"):
                 await connections.get(self, "key", create)
 
         async with anyio.create_task_group() as group:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from aioresolve.cli.application import application
-from aioresolve.fleet.config.fleet_file import read_fleet
+from aioresolve.fleet import read_fleet
 from aioresolve.kubernetes.api.errors import rbac_manifest
 from aioresolve.testing import (
     GoogleServer,

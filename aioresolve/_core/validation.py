@@ -1,13 +1,16 @@
-"""Validation of numbers that callers pass, and durations as people write them (`30s`, `1m30s`, `500ms`)."""
+"""Validation of what callers pass, and durations as people write them (`30s`, `1m30s`, `500ms`)."""
 
 from __future__ import annotations
 
 import math
 import re
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 def validate_seconds(name: str, seconds: Any, *, may_be_zero: bool = False) -> float:
@@ -59,3 +62,13 @@ def parse_duration(text: str) -> float:
     if not duration:
         raise ValueError(f"{text!r} is zero; write a duration above zero, such as 30s")
     return float(duration)
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """Return which of `known` was probably meant by `name`, or a list of them, for a message."""
+    import difflib  # only for an error
+
+    for match in difflib.get_close_matches(name[:100], list(known)[:200], 1):
+        return f"did you mean {match!r}?"
+    listed = ", ".join(map(repr, list(known)[:15]))
+    return f"there are {listed}{', ...' * (len(known) > 15)}"

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import aioresolve
-from aioresolve.fleet.config import fleet_of
+from aioresolve.fleet import fleet_of
 from aioresolve.kubernetes.api.errors import rbac_manifest
 from tests.programs import ROOT
 

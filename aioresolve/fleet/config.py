@@ -1,0 +1,510 @@
+"""fleet.yaml: the targets of a fleet, described in a file.
+
+```yaml
+interval: 30s            # between two requests to a target: 500ms, 30s, 2m, or a number of seconds
+timeout: 10s             # of each request
+max_concurrency: 64      # concurrent requests
+defaults:                # for every target of that kind that does not set the field itself
+  kubernetes: {namespace: training, kubeconfig: ~/.kube/config}
+  tpu: {project: my-project, zone: us-central2-b}
+targets:
+  us-east:
+    kubernetes:
+      context: us-east
+      jobs: {worker: app=trainer, ps: [app=ps, app=ps-spare]}
+  tpu-a:
+    tpu: {name: my-tpu, zone: "${ZONE:-us-central2-b}"}
+  group-a:
+    gce: {group: workers, project: my-project, zone: us-central2-b}
+  fixed:
+    static: {jobs: {worker: ["10.0.0.1:8470"]}}
+  this-step:
+    slurm: {jobs: {chief: 1, worker: 3}}
+  this-job:
+    sagemaker: {port: 2223}
+  this-task:
+    tf_config: {rpc_layer: grpc}
+  both:
+    union: [us-east, tpu-a]
+```
+
+Only `targets` is required. Each target has one kind. Its fields are the arguments of the constructor of its
+resolver that a file can express, by the same names, except `jobs` (label selectors, addresses, or numbers of
+tasks), `port` (`tf_server_port`, `port_base`), the `name` of a TPU (`tpu`), and the `group`
+(`instance_group`) and `job_name` (`task_type`) of an instance group. `null` removes a default.
+
+In any value, `${NAME}` is replaced by the environment variable, `${NAME:-default}` uses the default if the
+variable is unset or empty, and `$$` is a dollar; between `{ }` and `[ ]` YAML requires quotes around them. No
+message shows the value of a variable. A relative `kubeconfig` or `token_file` is relative to the fleet file,
+and `~` is the home folder. Anchors, aliases and merge keys are supported; top-level fields that start with
+`x-` may hold anchors.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+
+from aioresolve._core.validation import parse_duration, suggestion
+from aioresolve.errors import ConfigurationError, ResolveError
+from aioresolve.resolver.union import UnionClusterResolver
+from aioresolve.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from aioresolve.resolver.base import ClusterResolver
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Index = Annotated[int, msgspec.Meta(ge=0)]
+_TextList = Annotated[list[_Text], msgspec.Meta(min_length=1)]
+_Texts = _Text | _TextList
+_JobsOfTexts = Annotated[dict[str, _Texts], msgspec.Meta(min_length=1)]
+
+
+class _Kind(NamedTuple):
+    """A kind of target: the class of its resolver in `aioresolve`, and the type of each field.
+
+    The constructor checks the values further.
+    """
+
+    resolver: str
+    fields: Mapping[str, Any]
+    arguments: Mapping[str, str] = MappingProxyType({})  # of the constructor, if they have other names
+    required: tuple[str, ...] = ()  # a target has one of these fields
+    always: Mapping[str, Any] = MappingProxyType({})  # further arguments
+
+    def make(self, values: Mapping[str, Any], **others: Any) -> ClusterResolver:
+        """Return the resolver with these values of fields, and arguments that every constructor takes."""
+        arguments = {self.arguments.get(name, name): value for name, value in values.items()}
+        if "cluster_spec" in arguments:
+            jobs = arguments["cluster_spec"].items()
+            arguments["cluster_spec"] = ClusterSpec(
+                {job: [tasks] if isinstance(tasks, str) else tasks for job, tasks in jobs}
+            )
+        # Imported when the first target of the kind is made.
+        constructor = getattr(importlib.import_module("aioresolve"), self.resolver)
+        made: ClusterResolver = constructor(**arguments, **self.always, **others)
+        return made
+
+
+KINDS: Mapping[str, _Kind] = {
+    "kubernetes": _Kind(
+        "KubernetesClusterResolver",
+        {
+            "jobs": _JobsOfTexts,
+            "service": _Text | _JobsOfTexts,
+            "namespace": _Texts,
+            "context": _Text,
+            "kubeconfig": _Texts,
+            "server": _Text,
+            "token_file": _Text,
+            "impersonate": _Text,
+            "impersonate_groups": _TextList,
+            "executable_location": _Text,
+            "port": int,
+            "address": _Text,
+            "order_by": _Texts,
+            "not_running": _Text,
+            "rpc_layer": _Text,
+            "max_concurrency": int,
+        },
+        {"jobs": "job_to_label_mapping", "port": "tf_server_port"},
+        required=("jobs", "service"),
+    ),
+    "tpu": _Kind(
+        "TPUClusterResolver",
+        {
+            "name": _Texts,
+            "project": _Text,
+            "zone": _Text,
+            "job_name": _Text,
+            "discovery_url": _Text,
+            "api_version": _Text,
+            "not_healthy": _Text,
+            "address": _Text,
+        },
+        {"name": "tpu"},
+        required=("name",),
+    ),
+    "gce": _Kind(
+        "GCEClusterResolver",
+        {
+            "group": _Text,
+            "project": _Text,
+            "zone": _Text,
+            "region": _Text,
+            "port": int,
+            "job_name": _Text,
+            "rpc_layer": _Text,
+            "address": _Text,
+            "not_running": _Text,
+        },
+        {"group": "instance_group", "job_name": "task_type"},
+        required=("group",),
+    ),
+    "tf_config": _Kind("TFConfigClusterResolver", {"rpc_layer": _Text}),
+    "slurm": _Kind(
+        "SlurmClusterResolver",
+        {"jobs": dict[str, _Index], "port": int, "tasks_per_node": int, "rpc_layer": _Text},
+        {"port": "port_base"},
+        always={"auto_set_gpu": False},  # a fleet is not the program that uses the GPUs
+    ),
+    "sagemaker": _Kind("SageMakerClusterResolver", {"port": int, "rpc_layer": _Text}),
+    "static": _Kind(
+        "SimpleClusterResolver",
+        {
+            "jobs": Annotated[dict[str, _Texts | dict[_Index, _Text]], msgspec.Meta(min_length=1)],
+            "rpc_layer": _Text,
+        },
+        {"jobs": "cluster_spec"},
+        required=("jobs",),
+    ),
+}
+"""The kinds of targets that have fields, by their names in a fleet file."""
+
+UNION = "union"
+"""The kind of a target that consists of other targets; it has no fields and no defaults."""
+
+_SETTINGS: Mapping[str, Any] = {
+    "interval": float | str,
+    "timeout": float | str,
+    "max_concurrency": Annotated[int, msgspec.Meta(ge=1)],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFile:
+    """The content of a fleet file. A setting that the file does not have is None.
+
+    Attributes:
+        targets: the resolver of each target by its name, in the order of the file.
+        interval: seconds between two requests to a target.
+        timeout: seconds that a request may take, and each call of the resolvers.
+        max_concurrency: the number of concurrent requests.
+    """
+
+    targets: Mapping[str, ClusterResolver] = field(repr=False)
+    interval: float | None = None
+    timeout: float | None = None
+    max_concurrency: int | None = None
+
+
+def read_fleet(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.environ) -> FleetFile:
+    """Return the content of the fleet file at `path`. It blocks while it reads the file, and connects to
+    nothing.
+
+    Args:
+        path: the file; for its format see `aioresolve.fleet.config`.
+        environ: the variables that the file may refer to.
+
+    Raises:
+        ConfigurationError: (a ValueError) the file cannot be read, or it is invalid: the message has one line
+            with file and field for each problem.
+    """
+    source = os.fsdecode(path)
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"{source}: cannot read the fleet file: {reason}") from error
+    folder = os.path.dirname(os.path.abspath(source))
+    return fleet_of(content, source=source, folder=folder, environ=environ)
+
+
+def fleet_of(
+    text: str | bytes,
+    *,
+    source: str = "fleet.yaml",
+    folder: str | None = None,
+    environ: Mapping[str, str],
+) -> FleetFile:
+    """Return the content of a fleet file with this text. No I/O.
+
+    Args:
+        text: the text of the file.
+        source: the path of the file, for messages.
+        folder: the folder that relative paths start from; None for the folder of `source`.
+        environ: the variables that the file may refer to.
+
+    Raises:
+        ConfigurationError: (a ValueError) the file is invalid: the message has one line with file and field
+            for each problem.
+    """
+    folder = os.path.dirname(source) if folder is None else folder
+    reader = _Reader(folder, environ)
+    fleet = reader.read(_parse(text, source))
+    if reader.problems:
+        raise ConfigurationError("\n".join(f"{source}: {problem}" for problem in reader.problems))
+    return fleet
+
+
+def _parse(text: str | bytes, source: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=_loader())  # noqa: S506  # a SafeLoader
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError for a date such as 2024-99-99
+        mark = getattr(error, "problem_mark", None)
+        place = source if mark is None else f"{source}:{mark.line + 1}"
+        problem = " ".join(filter(None, (getattr(error, "context", ""), getattr(error, "problem", ""))))
+        hint = 'Between { } and [ ], put "${NAME}" in quotes.' if "flow" in problem else None
+        raise ConfigurationError(f"{place}: not valid YAML: {problem or error}", hint=hint) from None
+
+
+@functools.cache
+def _loader() -> Any:
+    import yaml
+
+    base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+    class Loader(base):  # type: ignore[misc]
+        """Rejects a name that is used twice: of two targets, one would be lost."""
+
+        def __init__(self, stream: Any) -> None:
+            super().__init__(stream)
+            self._checked: set[int] = set()
+
+        def flatten_mapping(self, node: Any) -> None:
+            # Merging adds to the pairs of a node, so they are checked before.
+            if id(node) not in self._checked:
+                self._checked.add(id(node))
+                names = set[str]()
+                for key, _ in node.value:
+                    if not isinstance(key.value, str):
+                        continue
+                    # PyYAML 6.0.4 compares names by identity where `<<` is a list, whose first item counts.
+                    key.value = sys.intern(key.value)
+                    if key.value in names and key.tag != "tag:yaml.org,2002:merge":
+                        problem = f"{_quoted(key.value)} is defined twice; remove one"
+                        raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                    names.add(key.value)
+            super().flatten_mapping(node)
+
+    return Loader
+
+
+class _Field(NamedTuple):
+    location: str
+    written: Any
+
+
+class _Target(NamedTuple):
+    """A target as the file describes it; `fields` are its own and those from the defaults."""
+
+    kind: str
+    location: str
+    fields: Mapping[str, _Field]
+    values: Mapping[str, Any]
+
+
+class _Reader:
+    """Reads one file; `problems` has a line for each problem, once, in the order in which they were found."""
+
+    def __init__(self, folder: str, environ: Mapping[str, str]) -> None:
+        self.problems: dict[str, None] = {}
+        self._folder = folder
+        self._environ = environ
+
+    def read(self, root: Any) -> FleetFile:
+        content = self._mapping("the file", root, "{targets: ...}")
+        settings = {}
+        for name, written in content.items():
+            if name in _SETTINGS and written is not None:
+                settings[name] = self._value(_Field(name, written), _SETTINGS[name])
+            elif not name.startswith("x-"):
+                self._check_name(name, name, (*_SETTINGS, "defaults", "targets"), "field of a fleet file")
+        defaults = {
+            kind: self._fields(f"defaults.{_step(kind)}", fields, kind)
+            for kind, fields in self._mapping("defaults", content.get("defaults") or {}, "{tpu: ...}").items()
+            if self._check_name(f"defaults.{_step(kind)}", kind, KINDS, "kind of target")
+        }
+        example = "{us-east: {kubernetes: {jobs: {worker: app=trainer}}}}"
+        written_targets = self._mapping("targets", content.get("targets") or {}, example)
+        if not written_targets:
+            self._add("targets", f"add at least one target, such as {example}")
+        targets = {
+            name: target
+            for name, written in written_targets.items()
+            if (target := self._target(f"targets.{_step(name)}", written, defaults)) is not None
+        }
+        if self.problems:  # one of them may be why a constructor would reject a target
+            return FleetFile({})
+        return FleetFile(MappingProxyType(self._resolvers(targets, settings.get("timeout"))), **settings)
+
+    def _add(self, location: str, problem: str) -> None:
+        self.problems[f"{location}: {problem}"] = None
+
+    def _mapping(self, location: str, written: Any, example: str) -> dict[str, Any]:
+        try:
+            return msgspec.convert(written, dict[str, Any])
+        except msgspec.ValidationError as error:
+            problem = str(error).replace("`object`", "a mapping").replace("`null`", "nothing")
+            self._add(location, f"{problem}. Write one such as {example}, with names in quotes")
+            return {}
+
+    def _check_name(self, location: str, name: str, known: Collection[str], what: str) -> bool:
+        if name not in known:
+            self._add(location, f"unknown {what}; {suggestion(name, known)}")
+        return name in known
+
+    def _value(self, given: _Field, kind: Any) -> Any:
+        try:
+            value = msgspec.convert(_replaced(given.written, self._environ), kind, strict=False)
+            if kind == _SETTINGS["interval"]:
+                return parse_duration(f"{value:g}" if isinstance(value, float) else value)
+            return value
+        except ValueError as error:  # msgspec's error is one
+            quote = ". Put a text in quotes" if "Expected `str" in str(error) else ""
+            self._add(given.location, f"{error}{quote}")
+        return None
+
+    def _fields(self, location: str, written: Any, kind: str) -> dict[str, _Field]:
+        fields = self._mapping(location, {} if written is None else written, "{FIELD: VALUE}")
+        return {
+            name: _Field(f"{location}.{name}", value)
+            for name, value in fields.items()
+            if self._check_name(f"{location}.{_step(name)}", name, KINDS[kind].fields, f"field of {kind}")
+        }
+
+    def _target(
+        self, location: str, written: Any, defaults: Mapping[str, Mapping[str, _Field]]
+    ) -> _Target | None:
+        kinds = self._mapping(location, written or {}, "{kubernetes: {jobs: {worker: app=trainer}}}")
+        if len(kinds) != 1:
+            self._add(location, f"must have one kind; write one of {', '.join((*KINDS, UNION))} below it")
+            return None
+        ((kind, content),) = kinds.items()
+        location = f"{location}.{_step(kind)}"
+        if not self._check_name(location, kind, (*KINDS, UNION), "kind of target"):
+            return None
+        if kind == UNION:
+            given = _Field(location, content)
+            return _Target(kind, location, {}, {"members": self._value(given, _TextList) or []})
+        own, required = self._fields(location, content, kind), KINDS[kind].required
+        # A field of its own replaces the alternative among the defaults.
+        replaced = required if own.keys() & set(required) else ()
+        fields = {name: given for name, given in defaults.get(kind, {}).items() if name not in replaced} | own
+        fields = {name: given for name, given in fields.items() if given.written is not None}
+        if required and not fields.keys() & set(required):
+            missing = " and no ".join(f"`{name}`" for name in required)
+            self._add(location, f"has no {missing}; add it here, or under defaults.{kind}")
+        values = {name: self._value(given, KINDS[kind].fields[name]) for name, given in fields.items()}
+        if (paths := values.get("kubeconfig")) is not None:
+            values["kubeconfig"] = tuple(map(self._path, [paths] if isinstance(paths, str) else paths))
+        if (path := values.get("token_file")) is not None:
+            values["token_file"] = self._path(path)
+        return _Target(kind, location, fields, values)
+
+    def _path(self, path: str) -> str:
+        # `~` is expanded when the file is opened.
+        return path if path.startswith("~") else os.path.join(self._folder, path)
+
+    def _resolvers(self, targets: Mapping[str, _Target], timeout: float | None) -> dict[str, ClusterResolver]:
+        shared: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        resolvers: dict[str, ClusterResolver] = {}
+        for name, target in targets.items():
+            # The members of a union get their own resolvers: those of the targets may be in use at the same
+            # time.
+            parts = self._members(target, targets) if target.kind == UNION else [target]
+            try:
+                made = [KINDS[part.kind].make(part.values, **shared) for part in parts]
+                if made:
+                    resolvers[name] = (
+                        UnionClusterResolver(*made, **shared) if target.kind == UNION else made[0]
+                    )
+            except ResolveError as error:
+                self._add(*_rejection(target, error))
+        return resolvers
+
+    def _members(self, union: _Target, targets: Mapping[str, _Target]) -> list[_Target]:
+        allowed = [name for name, target in targets.items() if target.kind != UNION]
+        members: list[str] = union.values["members"]
+        for member in members:
+            if member not in allowed:
+                problem = f"{_quoted(member)} is not a target of this file that is no union"
+                self._add(union.location, f"{problem}; {suggestion(member, allowed)}")
+            elif members.count(member) > 1:
+                self._add(union.location, f"{_quoted(member)} is listed twice; remove one of the two")
+        return [targets[member] for member in members if member in allowed]
+
+
+def _rejection(target: _Target, error: ResolveError) -> tuple[str, str]:
+    """Return the location of the value that the constructor rejected, and the message with names of fields.
+
+    The message shows the value, which must not be shown if it comes from a variable.
+    """
+    if target.kind == UNION:
+        return target.location, str(error)
+    names = {KINDS[target.kind].arguments.get(name, name): name for name in KINDS[target.kind].fields}
+    argument = getattr(error, "argument", None)
+    rejected = target.fields.get(names.get(argument, ""))
+    given = target.fields.values() if rejected is None else [rejected]
+    location = target.location if rejected is None else rejected.location
+    if variables := dict.fromkeys(name for each in given for name in _variables(each.written)):
+        held = ", ".join(f"${name}" for name in variables)
+        return location, f"the value of {held} is invalid; write it here to see the reason"
+
+    def spell(argument: str, value: str | None) -> str:
+        name = names.get(argument, argument)
+        return f"`{name}`" if value is None else f"`{name}: {value}`"
+
+    return location, error.render(spell) if rejected is None else ResolveError.render(error, spell)
+
+
+# Variables
+
+_DOLLAR = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^${}]*))?\})?")
+
+
+def _replaced(written: Any, environ: Mapping[str, str]) -> Any:
+    """Return a value with the variables in its texts replaced, and each `$$` by a dollar.
+
+    `${NAME:-default}` is the default if the variable is unset or empty, as in a POSIX shell and in Docker
+    Compose files. The default is plain text. A `$` in the value of a variable has no special meaning.
+    """
+
+    def replacement(match: re.Match[str]) -> str:
+        if match["dollar"]:
+            return "$"
+        name, default = match["name"], match["default"]
+        if name is None:
+            raise ValueError(
+                "contains a $ that starts neither ${NAME} nor ${NAME:-default}; write $$ for a dollar"
+            )
+        if default is not None:
+            return environ.get(name) or default
+        if name not in environ:
+            raise ValueError(f"${name} is not set; set it, or give a default: ${{{name}:-default}}")
+        return environ[name]
+
+    if isinstance(written, str):
+        return _DOLLAR.sub(replacement, written)
+    if isinstance(written, dict):
+        return {key: _replaced(value, environ) for key, value in written.items()}
+    return [_replaced(value, environ) for value in written] if isinstance(written, list) else written
+
+
+def _variables(written: Any) -> set[str]:
+    """Return the names of the variables in the texts of a value."""
+    if isinstance(written, str):
+        return {match["name"] for match in _DOLLAR.finditer(written) if match["name"]}
+    children = written.values() if isinstance(written, dict) else written if isinstance(written, list) else ()
+    return {name for child in children for name in _variables(child)}
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
+
+
+def _step(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]{1,60}", name) else _quoted(name)

@@ -240,7 +240,7 @@ def test_an_invalid_or_missing_file_is_reported(run: Run, fleet: Path, env: dict
     fleet.write_text("targets:\n  east:\n    kubernetes: {jobs: {worker: app=train}, namespaces: ml}\n")
     done = run(("poll", str(fleet)), env)
     assert (done.code, done.stdout) == (2, "")
-    assert f"{fleet.name}:3" in done.stderr
+    assert f"{fleet.name}: targets.east.kubernetes.namespaces: unknown field" in done.stderr
     assert "namespaces" in done.stderr
     missing = run(("poll", str(fleet.with_name("none.yaml"))), env)
     assert (missing.code, missing.stdout) == (2, "")

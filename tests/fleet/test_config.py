@@ -269,9 +269,7 @@ class TestVariables:
         (f"defaults: {{tpu: x}}\n{MINIMAL}", ["defaults.tpu: Expected a mapping, got `str`"]),
         (
             "targets: {a.b: {kubernetes: {jobs: {worker: [a, {b: c}]}}}}",
-            [
-                "targets.'a.b'.kubernetes.jobs: Expected `str`, got `object` - at `$[...][1]`."
-            ],
+            ["targets.'a.b'.kubernetes.jobs: Expected `str`, got `object` - at `$[...][1]`."],
         ),
         (
             "targets: {a: {tpu: {name: 7}}}",

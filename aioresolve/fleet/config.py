@@ -431,7 +431,7 @@ class _Reader:
         members: list[str] = union.values["members"]
         for member in members:
             if member not in allowed:
-                problem = f"{_quoted(member)} is not a target of this file that is no union"
+                problem = f"{_quoted(member)} is not a target of this file, or a union itself"
                 self._add(union.location, f"{problem}; {suggestion(member, allowed)}")
             elif members.count(member) > 1:
                 self._add(union.location, f"{_quoted(member)} is listed twice; remove one of the two")
@@ -447,7 +447,7 @@ def _rejection(target: _Target, error: ResolveError) -> tuple[str, str]:
         return target.location, str(error)
     names = {KINDS[target.kind].arguments.get(name, name): name for name in KINDS[target.kind].fields}
     argument = getattr(error, "argument", None)
-    rejected = target.fields.get(names.get(argument, ""))
+    rejected = target.fields.get(names.get(argument or "", ""))
     given = target.fields.values() if rejected is None else [rejected]
     location = target.location if rejected is None else rejected.location
     if variables := dict.fromkeys(name for each in given for name in _variables(each.written)):

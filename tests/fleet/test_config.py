@@ -294,8 +294,8 @@ class TestVariables:
             ("targets:\n  a: {static: {jobs: {w: h}}}\n  b: {union: [a, b, a]}\n  f: {union: [aa]}\n"),
             [
                 "targets.b.union: 'a' is listed twice; remove one of the two",
-                "targets.b.union: 'b' is not a target of this file that is no union; there are 'a'",
-                "targets.f.union: 'aa' is not a target of this file that is no union; did you mean 'a'?",
+                "targets.b.union: 'b' is not a target of this file, or a union itself; there are 'a'",
+                "targets.f.union: 'aa' is not a target of this file, or a union itself; did you mean 'a'?",
             ],
         ),
         ("targets: {a: {union: []}}", ["targets.a.union: Expected `array` of length >= 1"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -74,16 +74,6 @@ def test_manifest_of_a_denial_can_be_copied(
     table = run(TRAIN, env).stdout
     assert "\nkind: Role\n" in table
     assert TOKEN not in table + done.stdout
-
-
-@pytest.mark.slow
-def test_json_has_an_object_for_each_check(run: Run, env: dict[str, str], here: tuple[str, ...]) -> None:
-    document: dict[str, Any] = json.loads(run((*here, "-o", "json"), env).stdout)
-    assert list(document) == ["checks"]
-    assert {tuple(check) for check in document["checks"]} == {("name", "result", "found", "remedy")}
-    configuration = document["checks"][0]
-    assert (configuration["name"], configuration["result"]) == ("configuration", "ok")
-    assert configuration["remedy"] is None
 
 
 def test_without_a_source_this_machine_is_checked(run: Run, env: dict[str, str]) -> None:

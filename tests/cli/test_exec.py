@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from aioresolve.testing import GoogleServer, pod, tpu_node, tpu_worker_process
 
-from .process import TIMEOUT, Result, Run, Running, environment, run_process
+from .process import Result, Run, Running, environment, run_process
 from .test_completion import candidates
 from .test_program_outputs import uid
 
@@ -70,17 +69,6 @@ def test_program_has_the_variables_of_its_task_and_those_of_its_parent(
 
 
 @pytest.mark.slow
-def test_program_replaces_the_process(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
-    program = ("--", "sh", "-c", "echo $$ $0 $1; exec sleep 60", "name", "--count")
-    with Running((*EXEC, *program), env) as running:
-        assert running.line() == f"{running.process.pid} name --count"
-        report = "starting sh as /job:worker/task:1 at 10.0.0.2:8470, rank 1"
-        assert running.stderr_line(report) == report
-        server.until(lambda: server.connections == 0, TIMEOUT)
-        assert running.wait_for_exit(signal.SIGTERM).code == -signal.SIGTERM
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("restart", [(), ("--restart-on-change",)])
 def test_program_inherits_no_file_descriptors_and_no_ignored_signals(
     env: dict[str, str], restart: tuple[str, ...]
@@ -103,13 +91,6 @@ def test_it_waits_until_the_cluster_is_complete(
         server.add(pod("train-20", "ml", labels={"app": "train"}, ip="10.0.0.20"))
         assert running.line() == "4"
         assert running.wait_for_exit().code == 0
-
-
-@pytest.mark.slow
-def test_signal_ends_the_wait(env: dict[str, str]) -> None:
-    with Running((*EXEC, "--count", "4", *ECHO), env) as running:
-        assert running.stderr_line("3 of 4").startswith("waiting: ")
-        assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
 
 
 def test_deadline_exits_with_3_and_the_reasons(run: Run, env: dict[str, str]) -> None:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from aioresolve._core import service_account
 from aioresolve.cli import main
-from aioresolve.environment import detection
-from aioresolve.environment.detection import SOURCES
-from aioresolve.gcp import metadata_server
-from aioresolve.kubernetes import own_pod
-from aioresolve.testing import GoogleServer, KubernetesServer, instance, pod
+from aioresolve.testing import KubernetesServer, pod
 
 from .process import Running, environment
 
@@ -26,6 +20,18 @@ if TYPE_CHECKING:
 
     from aioresolve.testing import ThreadedKubernetesServer
 
+SOURCES = [
+    *(
+        "TF_CONFIG",
+        "Slurm",
+        "SageMaker",
+        "TPU variables",
+        "TPU VM",
+        "Kubernetes",
+        "Compute Engine",
+        "Launcher",
+    )
+]
 TWO_WORKERS = json.dumps(
     {
         "cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]},
@@ -40,10 +46,10 @@ def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(prefixes) or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}:
             monkeypatch.delenv(name)
-    monkeypatch.setattr(service_account, "FOLDER", str(tmp_path / "serviceaccount"))
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
-    monkeypatch.setattr(own_pod, "LOOKUP_INTERVAL", 0.01)
-    monkeypatch.setattr(detection, "PRODUCT_FILE", tmp_path / "product_name")
+    monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(tmp_path / "serviceaccount"))
+    monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "metadata.invalid")
+    monkeypatch.setattr("aioresolve.kubernetes.own_pod.LOOKUP_INTERVAL", 0.01)
+    monkeypatch.setattr("aioresolve.environment.detection.PRODUCT_FILE", tmp_path / "product_name")
 
 
 @pytest.fixture
@@ -75,7 +81,7 @@ def test_table_has_the_evidence_for_and_against_each_source(
     assert main(["here"]) == 0
     output = capsys.readouterr()
     table = columns(output.out)
-    assert list(table) == list(SOURCES)
+    assert list(table) == SOURCES
     assert table["TF_CONFIG"] == ["yes", "yes"]
     assert table["SageMaker"] == ["yes", "no"]
     assert table["Slurm"] == ["no", "no"]
@@ -112,7 +118,7 @@ def test_documents_have_the_evidence_and_the_tasks(
     assert main(["here", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["source"] == "TF_CONFIG"
-    assert [each["source"] for each in document["evidence"]] == list(SOURCES)
+    assert [each["source"] for each in document["evidence"]] == SOURCES
     assert document["evidence"][0]["found"] is True
     assert document["evidence"][SOURCES.index("Kubernetes")]["found"] is None
     assert [task["address"] for task in document["jobs"]["worker"]] == ["10.0.0.1:2222", "10.0.0.2:2222"]
@@ -170,31 +176,6 @@ def test_wait_prints_the_cluster_of_this_process(
     assert "the cluster is that of Kubernetes: pod ml/train-0 belongs to Job 'train'" in output.err
     assert main(["wait", "here", "--count", "3", "--timeout", "0.5", "-q"]) == 3
     assert "3" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments", [["wait", "here"], ["watch", "here"], ["exec", "here", "--", sys.executable]]
-)
-def test_commands_exit_with_2_if_nothing_is_found(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert "error: nothing describes the cluster of this process: " in error
-    assert "`aioresolve kubernetes`" in error
-
-
-def test_instance_group_of_a_vm_is_its_cluster(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with GoogleServer([instance("vm-0", ip="10.0.0.1")]).in_thread() as google:
-        for name, value in google.environ().items():
-            monkeypatch.setenv(name, value)
-        google.instance_groups["workers"] = ["vm-0"]
-        group = "projects/demo-project/zones/us-central2-b/instanceGroupManagers/workers"
-        google.metadata["instance/attributes/created-by"] = group
-        assert main(["here", "-o", "name"]) == 0
-        assert capsys.readouterr().out == "10.0.0.1:8470\n"
 
 
 @pytest.mark.slow

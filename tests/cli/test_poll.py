@@ -89,21 +89,6 @@ def test_a_round_prints_a_table_in_the_order_of_the_targets(
     assert [line.split()[0] for line in without_header] == ["east", "west", "fixed"]
 
 
-def test_a_json_line_has_the_members_and_the_missing_pods(
-    run: Run, fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer
-) -> None:
-    east.add(pod("train-3", "ml", labels={"app": "train"}, phase="Pending", node=None))
-    done = run(("poll", str(fleet), "--once", "-o", "json"), env)
-    found = json.loads(done.stdout.splitlines()[0])
-    assert [task["name"] for task in found["jobs"]["worker"]] == ["train-1", "train-2", "train-10"]
-    assert [(one["job"], one["name"]) for one in found["absent"]] == [("worker", "ml/train-3")]
-    assert "Unschedulable" in found["absent"][0]["reason"]
-    assert [one["name"] for one in found["unready"]] == ["ml/ps-0"]
-    assert 0 < found["latency"] < 10
-    assert found["stale_since"] is None
-    assert datetime.fromisoformat(found["observed_at"]).tzinfo is not None
-
-
 def test_targets_that_respond_but_are_sick_are_shown_sick(
     run: Run, tmp_path: Path, env: dict[str, str]
 ) -> None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import subprocess
 from typing import TYPE_CHECKING
 
-import anyio
-import anyio.to_thread
 import pytest
 
 from aioresolve.cli import main
 from aioresolve.cli.worker_tables import PROBE_COLUMNS, new_probe_table, probe_row
 from aioresolve.errors import ProbeError
 from aioresolve.probe import Device, WorkerProbe
-from aioresolve.testing import Delay, Hang, TPUWorker, tpu_worker_process
+from aioresolve.testing import Delay, Hang, tpu_worker_process
 
-from .process import COMMAND, TIMEOUT, environment, run_on_terminal, run_process, without_colors
+from .process import COMMAND, environment, run_on_terminal, without_colors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,16 +110,6 @@ def test_the_first_response_is_printed_first(workers: list[str], slow: str, env:
     assert process.returncode == 0
 
 
-def test_each_worker_has_its_own_deadline(
-    workers: list[str], silent: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["probe", "--worker-timeout", "300ms", silent, workers[0]]) == 1
-    rows = capsys.readouterr().out.splitlines()
-    assert rows[1].startswith(workers[0])
-    assert "deadline: " in rows[2]
-    assert "within 0.3 s" in rows[2]
-
-
 @pytest.mark.slow
 def test_all_workers_have_a_total_deadline(silent: str, capsys: pytest.CaptureFixture[str]) -> None:
     # The deadline for one worker ends 5 % earlier: its error needs that time on a busy machine.
@@ -146,19 +133,6 @@ def test_tls_is_used_with_the_option(capsys: pytest.CaptureFixture[str]) -> None
         assert json.loads(capsys.readouterr().out)["error"]["code"] == "tls"
 
 
-@pytest.mark.slow
-async def test_a_certificate_authority_in_the_variable_of_grpc_is_trusted(
-    env: dict[str, str], tmp_path: Path
-) -> None:
-    async with TPUWorker(devices=4, tls=True) as worker:
-        authority = tmp_path / "authority.pem"
-        authority.write_bytes(worker.certificate_authority)
-        env |= {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority)}
-        result = await anyio.to_thread.run_sync(run_process, ("probe", "--tls", worker.address), env)
-    assert (result.code, result.stderr) == (0, "")
-    assert "TPU:4" in result.stdout
-
-
 @pytest.mark.parametrize("host", ["10.0.0.7:0", "http://10.0.0.7", ""])
 def test_an_invalid_host_is_invalid_usage(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", host]) == 2
@@ -180,24 +154,6 @@ def test_a_terminal_shows_a_progress_bar(workers: list[str], slow: str, env: dic
     last = shown.rindex("done")
     assert "\x1b[2K" in shown[last:]
     assert shown.splitlines()[-1].startswith(slow) or f"\x1b[2K{slow}" in shown
-
-
-@pytest.mark.slow
-def test_an_interrupt_exits_with_130_and_keeps_the_rows_so_far(
-    workers: list[str], silent: str, env: dict[str, str]
-) -> None:
-    with subprocess.Popen(
-        [*COMMAND, "probe", "--worker-timeout", "30s", workers[0], silent],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert process.stdout.readline().startswith(workers[0].encode())
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=TIMEOUT) == (b"", b"")
-        assert process.returncode == 130
 
 
 # Formats

@@ -16,9 +16,6 @@ from .process import (
     COMMAND,
     ESCAPE,
     SHOW_CURSOR,
-    TIMEOUT,
-    Result,
-    Run,
     Terminal,
     run_on_terminal,
     run_process,
@@ -82,14 +79,6 @@ def test_an_interrupt_shows_the_cursor_again(env: dict[str, str], server: Thread
     assert "Traceback" not in sent
 
 
-def test_quiet_shows_no_progress_on_a_terminal(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
-    server.inject(Delay(0.9))
-    assert run_on_terminal((*TRAIN, "-o", "name", "-q"), env) == (
-        0,
-        "10.0.0.1:8470\n10.0.0.2:8470\n10.0.0.10:8470\n",
-    )
-
-
 def test_the_result_follows_what_the_calling_program_printed_before(env: dict[str, str]) -> None:
     program = f"print('before'); from aioresolve.cli import main; print(main({[*TRAIN, '-o', 'name']!r}))"
     env = {name: value for name, value in env.items() if name != "PYTHONUNBUFFERED"}
@@ -131,20 +120,6 @@ def test_a_closed_stream_writes_no_traceback(env: dict[str, str], closed: int) -
     assert "Traceback" not in done.stderr
 
 
-def test_an_interrupt_exits_with_130_without_a_traceback(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    server.inject(Hang())
-    with subprocess.Popen(
-        [*COMMAND, *TRAIN], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        server.until(lambda: len(server.requests) >= 1, TIMEOUT)
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=TIMEOUT) == (b"", b"")
-        assert process.returncode == 130
-    server.until(lambda: server.connections == 0)
-
-
 # Imports
 
 
@@ -183,24 +158,3 @@ def test_a_missing_library_is_reported_with_the_extra_to_install(env: dict[str, 
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: the command line requires rich: pip install 'aioresolve[cli]'\n"
-
-
-# The root command
-
-
-def test_no_command_prints_the_help_and_exits_with_2(run: Run, env: dict[str, str]) -> None:
-    result = run((), env)
-    assert (result.code, result.stdout) == (2, "")
-    assert "kubernetes" in result.stderr
-
-
-@pytest.mark.parametrize("command", ["watch", "wait"])
-def test_watch_and_wait_require_a_source(run: Run, env: dict[str, str], command: str) -> None:
-    hint = f"Try 'aioresolve {command} --help'.\n"
-    assert run((command,), env) == Result(2, "", f"error: Missing command.\n{hint}")
-
-
-def test_an_unknown_command_is_invalid_usage(run: Run, env: dict[str, str]) -> None:
-    result = run(("kubernets",), env)
-    assert result.code == 2
-    assert result.stderr.startswith("error: No such command 'kubernets'")

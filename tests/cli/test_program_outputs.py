@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve import ClusterSpec, launch
-from aioresolve.cli.formats import HOST_FILES, PROGRAM_OUTPUTS
-from aioresolve.cli.sources import LAUNCHERS, PROGRAM_OPTIONS
 from aioresolve.testing import GoogleServer, tpu_node
 
 from .process import Run, Running, environment
@@ -36,20 +34,6 @@ def variables(text: str) -> dict[str, str]:
     shown = subprocess.run(script, shell=True, capture_output=True, text=True, check=True).stdout
     found = dict(line.split("=", 1) for line in shown.split("\0") if line)
     return {name: value for name, value in found.items() if name not in ("PWD", "SHLVL", "_", "OLDPWD")}
-
-
-def test_outputs_are_the_consumers_of_launch_and_the_host_files() -> None:
-    assert set(PROGRAM_OUTPUTS) == {*launch.CONSUMERS, *HOST_FILES}
-
-
-def test_options_are_those_of_the_functions_of_launch() -> None:
-    functions = {**launch.CONSUMERS, "hostfile": launch.hostfile, "host:slots": launch.host_slots}
-    found: dict[str, set[str]] = {}
-    for consumer, function in functions.items():
-        for option in function.__kwdefaults__ or {}:
-            found.setdefault(option, set()).add(consumer)
-    known = {option: set(each) - {*LAUNCHERS, "tf-config"} for option, each in PROGRAM_OPTIONS.items()}
-    assert known == found
 
 
 @pytest.mark.parametrize("output", ["env", "jax", "tensorflow"])
@@ -140,22 +124,6 @@ def test_megascale_has_the_slices_of_the_tpus_and_the_task_at_an_address_of_this
             "MEGASCALE_PORT": "8080",
         }.items()
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--list", "-o", "jax", "--this-task"), "--list has no -o jax"),
-        (("slice-0", "--probe", "-o", "hostfile"), "-o hostfile cannot show the result of --probe"),
-        (("slice-0", "--port", "1"), "--port requires -o jax or megascale or ray or torch or torchrun"),
-    ],
-)
-def test_outputs_for_programs_exclude_lists_and_probes(
-    run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    result = run(("tpu", *arguments), environment(tmp_path / "none"))
-    assert (result.code, result.stdout) == (2, "")
-    assert message in result.stderr
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -14,10 +12,10 @@ from aioresolve.cli.worker_tables import PROBE_COLUMNS
 from aioresolve.testing import GoogleServer, Hang, tpu_node, tpu_worker_process
 
 from .process import Result, Run, environment
-from .test_process import loaded_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from aioresolve.testing import ThreadedGoogleServer
 
@@ -233,12 +231,6 @@ def test_unreachable_locations_are_an_error_in_addition_to_the_list(
     assert result.stderr == "error: these locations were not reached: europe-west4-a\n"
 
 
-def test_the_list_can_be_limited_to_a_zone(listing: Command) -> None:
-    own = f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu\n"
-    assert listing("--zone", ZONE, "-o", "name").stdout == own
-    assert listing("--zone", "us-west4-a") == Result(0, "", "No TPUs found.\n")
-
-
 # Probing
 
 
@@ -279,40 +271,4 @@ def test_a_worker_that_fails_the_probe_has_its_error_and_the_exit_code_is_1(
     assert second["probe"]["error"]["code"] == "deadline"
 
 
-@pytest.mark.slow
-def test_the_deadline_of_the_command_includes_its_probes(
-    open_google: ThreadedGoogleServer, aioresolve: Command
-) -> None:
-    with tpu_worker_process(devices=4, faults=[Hang()]) as (silent,):
-        open_google.add(node("silent", [silent]))
-        options = ("--probe", "-o", "json", "--timeout", "3s", "--worker-timeout", "1h")
-        result = aioresolve("silent", *options)
-    assert (result.code, result.stderr) == (1, "error: 1 of 1 workers failed the probe\n")
-    (worker,) = json.loads(result.stdout)["jobs"]["worker"]
-    left = re.search(r"did not respond to GetStatus within (\S+) s", worker["probe"]["error"]["message"])
-    assert left
-    assert 0.01 < float(left[1]) < 3  # the time that the requests to Google Cloud left
-
-
 # Secrets, streams, and imports
-
-
-def test_the_log_of_a_success_and_of_an_error_contains_no_secret(
-    run: Run, google: ThreadedGoogleServer, google_env: dict[str, str]
-) -> None:
-    key = json.loads(Path(google_env["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())["private_key"]
-    found = run(("tpu", "slice-0", "-vv"), google_env)
-    assert (found.code, found.stdout[:3]) == (0, "JOB")
-    assert "nodes/slice-0" in found.stderr
-    google.denied.add("tpu.nodes.get")
-    denied = run(("tpu", "slice-0", "-vv"), google_env)
-    assert (denied.code, denied.stdout) == (1, "")
-    assert "traceback of the error" in denied.stderr
-    secrets = [*key.splitlines(), "Bearer ", "eyJ"]  # the prefix of tokens signed with the key
-    assert not [secret for secret in secrets if secret in found.stderr + denied.stderr]
-
-
-@pytest.mark.slow
-def test_worker_addresses_import_neither_http_nor_grpc(tmp_path: Path) -> None:
-    loaded = loaded_packages(("tpu", "grpc://10.0.0.1", "-o", "name"), environment(tmp_path / "none"))
-    assert loaded & {"aiohttp", "grpc", "rich", "trustme", "yaml"} == set()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,10 +19,8 @@ from aioresolve.spec import Missing
 from aioresolve.testing import GoogleServer, pod, tpu_node
 
 from .process import (
-    ESCAPE,
     HIDE_CURSOR,
     SHOW_CURSOR,
-    TIMEOUT,
     Run,
     Running,
     Terminal,
@@ -76,17 +72,6 @@ def test_it_exits_when_the_last_pod_is_ready(env: dict[str, str], server: Thread
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.split() == [f"10.0.0.{number}:8470" for number in (1, 2, 3, 10)]
     server.until(lambda: server.connections == 0)
-
-
-@pytest.mark.slow
-def test_numbers_can_be_required_by_job(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
-    both = (*TRAIN, "-l", "ps=app=ps", "--jobs", "worker=3", "--jobs", "ps=2", "--allow-unready")
-    with Running((*both, "-o", "tf-config"), env) as wait:
-        assert wait.stderr_line("3 of 3") == "waiting: job 'worker': 3 of 3 tasks, job 'ps': 1 of 2 tasks"
-        server.add(pod("ps-1", "ml", labels={"app": "ps"}, ip="fd00::8"))
-        ended = wait.wait_for_exit()
-    assert ended.code == 0
-    assert json.loads(ended.stdout)["cluster"]["ps"] == ["[fd00::7]:8470", "[fd00::8]:8470"]
 
 
 @pytest.mark.slow
@@ -155,17 +140,6 @@ def test_a_cluster_that_cannot_become_complete_ends_it_at_once(
     assert "ml/train-3   Failed" in failed.stderr
 
 
-@pytest.mark.slow
-def test_an_outage_does_not_end_it(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
-    with Running((*TRAIN, "--count", "4"), env) as wait:
-        wait.stderr_line("3 of 4")
-        server.until(lambda: server.watches == 1, TIMEOUT)
-        with server.down():
-            assert server.url in wait.stderr_line("the source: ")
-            server.add(trainer(3))
-        assert wait.wait_for_exit().code == 0
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -209,25 +183,6 @@ def test_a_terminal_shows_missing_tasks_and_at_the_end_only_the_cluster(
         sent, shown = terminal.sent, terminal.shown
     assert sent.count(HIDE_CURSOR) == sent.count(SHOW_CURSOR) == 1
     assert [line.split()[0] for line in shown if line] == ["JOB", *["worker"] * 4]
-
-
-@pytest.mark.slow
-def test_a_signal_leaves_nothing_on_the_terminal(env: dict[str, str]) -> None:
-    with Terminal((*TRAIN, "--count", "4"), env) as terminal:
-        terminal.wait_for_text("WANTED")
-        assert terminal.wait_for_exit(signal.SIGINT) == 130
-        sent, shown = terminal.sent, terminal.shown
-    assert "".join(shown) == ""
-    assert sent.rindex(SHOW_CURSOR) > sent.rindex(HIDE_CURSOR)
-
-
-@pytest.mark.slow
-def test_a_dumb_terminal_shows_lines(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
-    with Terminal((*TRAIN, "--count", "4"), env | {"TERM": "dumb"}) as terminal:
-        terminal.wait_for_text("waiting: job 'worker': 3 tasks, 3 of 4 tasks in total")
-        server.add(trainer(3))
-        assert terminal.wait_for_exit() == 0
-        assert ESCAPE not in terminal.sent
 
 
 # TPUs

@@ -134,20 +134,6 @@ def test_a_reader_that_does_not_read_gets_the_latest_state_and_does_not_delay_th
         server.until(lambda: server.connections == 0)
 
 
-@pytest.mark.slow
-def test_tf_config_is_printed_for_each_change_of_the_spec(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    with Running((*TRAIN, "-o", "tf-config", "--task", "worker:2"), env) as watch:
-        first = json.loads(watch.line())
-        assert first["task"] == {"type": "worker", "index": 2}
-        assert len(first["cluster"]["worker"]) == 3
-        server.delete("train-1", "ml")
-        assert "no task 2" in watch.stderr_line() or "not printed" in watch.stderr_line()
-        server.add(trainer(20))
-        assert json.loads(watch.line())["cluster"]["worker"][2] == "10.0.0.20:8470"
-
-
 # Errors of the source
 
 
@@ -204,18 +190,6 @@ def test_what_has_no_changes_is_invalid_usage(
 
 
 # Exiting
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_closes_the_connections(
-    env: dict[str, str], server: ThreadedKubernetesServer, number: int, code: int
-) -> None:
-    with Running(TRAIN, env) as watch:
-        watch.lines(4)
-        ended = watch.wait_for_exit(number)
-    assert (ended.code, ended.stdout, ended.stderr) == (code, "", "")
-    server.until(lambda: server.connections == 0)
 
 
 @pytest.mark.slow

@@ -204,15 +204,6 @@ class TestDistributions:
             }
             assert present <= files
 
-    def test_tests_in_the_sdist_run(self, distributions: Distributions) -> None:
-        done = run(
-            *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"),
-            *("tests/launch", "tests/spec", "tests/test_release.py"),
-            cwd=distributions.folder,
-            env={**os.environ, "PYTHONPATH": str(distributions.folder)},
-        )
-        assert " passed" in done.stdout
-
     def test_installed_wheel_has_the_command_and_its_demo(
         self, distributions: Distributions, tmp_path: Path
     ) -> None:

@@ -226,10 +226,6 @@ def test_set_up_commands_are_one_line_each_and_need_only_python() -> None:
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
 
 
-def test_readme_is_at_most_200_lines_long() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
-
-
 def test_every_error_has_a_section_in_the_guide() -> None:
     from aioresolve import errors
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import stat
@@ -41,7 +40,7 @@ def write_stdout(content: str | Table, *, has_headers: bool = True) -> None:
         stream.flush()
     except OSError as error:
         discard(stream)
-        if is_reader_gone(error):
+        if isinstance(error, BrokenPipeError):
             raise SystemExit(OUTPUT_CLOSED) from None
         raise _write_error(error) from error
 
@@ -86,7 +85,7 @@ class StdoutWriter:
             data = text.encode(self._encoding, "backslashreplace")
             await run_in_thread("write to stdout", _write_all, self._file, data)
         except OSError as error:
-            if is_reader_gone(error):
+            if isinstance(error, BrokenPipeError):
                 self._exit_with(OUTPUT_CLOSED)
                 await anyio.sleep_forever()  # until the exit cancels this task
             raise _write_error(error) from error
@@ -149,13 +148,6 @@ def _open_stdout() -> TextIO:
 
 def _write_error(error: OSError) -> click.ClickException:
     return click.ClickException(f"cannot write the result to stdout: {error.strerror}")
-
-
-def is_reader_gone(error: OSError) -> bool:
-    """Return whether writing failed because the process that reads the stream has closed it."""
-    if sys.platform == "win32" and error.errno == errno.EINVAL:
-        return True  # so do pipes of Windows fail
-    return isinstance(error, BrokenPipeError)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

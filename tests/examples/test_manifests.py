@@ -68,13 +68,6 @@ def test_each_folder_is_complete_and_listed() -> None:
             assert name in page
 
 
-def test_objects_have_different_names_and_no_namespace() -> None:
-    for manifest in MANIFESTS:
-        found = [(each["kind"], each["metadata"]["name"]) for each in documents(manifest)]
-        assert len(set(found)) == len(found)
-        assert all("namespace" not in each["metadata"] for each in documents(manifest))
-
-
 def test_selectors_match_the_labels_of_pod_templates() -> None:
     for manifest in MANIFESTS:
         labels = [each.get("metadata", {}).get("labels", {}) for each in pod_templates(documents(manifest))]
@@ -84,18 +77,7 @@ def test_selectors_match_the_labels_of_pod_templates() -> None:
                 assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
             if document["kind"] == "Service":
                 assert any(spec["selector"].items() <= each.items() for each in labels)
-
-
-def test_stateful_sets_have_their_headless_service() -> None:
-    for manifest in MANIFESTS:
-        services = {
-            each["metadata"]["name"]: each["spec"]
-            for each in documents(manifest)
-            if each["kind"] == "Service"
-        }
-        for document in documents(manifest):
-            if document["kind"] == "StatefulSet":
-                assert services[document["spec"]["serviceName"]]["clusterIP"] == "None"
+            assert "namespace" not in document["metadata"]
 
 
 def test_service_account_exists_and_may_list_and_watch_what_is_resolved() -> None:
@@ -138,29 +120,6 @@ def test_command_lines_are_accepted() -> None:
                 context = command.make_context(word, [], resilient_parsing=True)
                 command = command.get_command(context, word)
             command.make_context(line[1], line[2:])
-
-
-def test_selectors_of_command_lines_are_labels_of_the_pods() -> None:
-    for manifest in MANIFESTS:
-        text = manifest.read_text()
-        for line in command_lines(manifest):
-            selector = line[line.index("-l") + 1] if "-l" in line else line[2].removeprefix("--selector=")
-            if selector.startswith("app="):
-                assert f"labels: {{app: {selector.removeprefix('app=')}}}" in text
-
-
-def test_services_of_command_lines_have_the_port_and_name_the_pods() -> None:
-    found = []
-    for manifest in MANIFESTS:
-        services = [each for each in documents(manifest) if each["kind"] == "Service"]
-        specs = {each["metadata"]["name"]: each["spec"] for each in services}
-        for line in command_lines(manifest):
-            for name in (word.removeprefix("--service=") for word in line if word.startswith("--service=")):
-                service, _, port = name.partition(":")
-                found.append(manifest.parent.name)
-                assert port in [each["name"] for each in specs[service]["ports"]]
-                assert f"subdomain: {service}" in manifest.read_text()
-    assert found == ["torchrun-service"]
 
 
 POD_TEMPLATE = "V1PodTemplateSpec"

@@ -18,7 +18,7 @@ from .test_manifests import EXAMPLES, command_lines, documents
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
+    from aioresolve.testing import ThreadedKubernetesServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -116,20 +116,6 @@ def test_tensorflow_workers_with_tf_config_train() -> None:
     ]
 
 
-@needs("tensorflow")
-def test_tensorflow_worker_on_sagemaker_trains(tmp_path: Path) -> None:
-    port = free_port()
-    environment = {"SM_HOSTS": '["localhost"]', "SM_CURRENT_HOST": "localhost"}
-    program = edited(
-        EXAMPLES / "tensorflow-sagemaker" / "train.py",
-        "SageMakerClusterResolver()",
-        f"SageMakerClusterResolver(port={port})",
-        tmp_path,
-    )
-    [line] = last_lines([start(program, environment=environment)])
-    assert line == f"worker 0 of 1 at localhost:{port} improved True"
-
-
 def test_startup_script_of_an_instance_group_starts_torchrun(tmp_path: Path) -> None:
     commands = {
         "aioresolve": f'exec {sys.executable} -m aioresolve "$@"',
@@ -191,22 +177,6 @@ def test_torchrun_nodes_are_connected() -> None:
         for task in spec.tasks
     ]
     assert last_lines(processes) == [f"rank {rank} of 2 sum 1.0" for rank in range(2)]
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_start_script_passes_the_variables_to_vllm(rank: int, tmp_path: Path) -> None:
-    stub = tmp_path / "vllm"
-    stub.write_text('#!/bin/sh\necho "$@"\n')
-    stub.chmod(0o755)
-    spec = ClusterSpec({"worker": ["10.0.0.1:29500", "10.0.0.2:29500"]})
-    variables = launch.environment("vllm", spec, spec.task("worker", rank))
-    command = ["sh", str(EXAMPLES / "vllm-leaderworkerset" / "start.sh")]
-    [line] = last_lines([start_command(command, {**variables, "PATH": f"{tmp_path}:/usr/bin:/bin"})])
-    assert line.startswith(
-        "serve /models/model --tensor-parallel-size 8 --pipeline-parallel-size 2 --nnodes 2"
-    )
-    assert f"--node-rank {rank} --master-addr 10.0.0.1" in line
-    assert line.endswith("--headless") is (rank > 0)
 
 
 def test_init_container_waits_for_the_workers(server: ThreadedKubernetesServer, tmp_path: Path) -> None:

@@ -44,9 +44,8 @@ from .api.objects import (
     Query,
     Resource,
     Struct,
-    WatchEvent,
-    decode_json,
     is_newer,
+    json_resource,
     version_number,
 )
 from .tasks.pod_index import IndexLabel, PodIndex
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
+    from aioresolve.kubernetes.api.objects import WatchEvent
     from aioresolve.spec import Observation
 
 SERVICE_NAME = "kubernetes.io/service-name"
@@ -126,31 +126,9 @@ class EndpointSliceList(
     """One page of slices."""
 
 
-_SliceEvent: TypeAlias = WatchEvent[EndpointSlice]
-_list_decoder = msgspec.json.Decoder(EndpointSliceList)
-_event_decoder = msgspec.json.Decoder(_SliceEvent)
-
-
-def decode_page(body: bytes | bytearray) -> EndpointSliceList:
-    """Return `body` as an EndpointSliceList.
-
-    Raises:
-        ValueError: it is not one; the message says where it differs.
-    """
-    return decode_json(_list_decoder, body)
-
-
-def decode_event(line: bytes | bytearray) -> WatchEvent[EndpointSlice]:
-    """Return one line of a watch as an event.
-
-    Raises:
-        ValueError: it is not an event; the message says where it differs.
-    """
-    event: WatchEvent[EndpointSlice] = decode_json(_event_decoder, line)
-    return event
-
-
-ENDPOINT_SLICES = Resource("discovery.k8s.io", "endpointslices", "EndpointSlice", decode_page, decode_event)
+ENDPOINT_SLICES: Resource[EndpointSlice] = json_resource(
+    "discovery.k8s.io", "endpointslices", "EndpointSlice", EndpointSliceList, EndpointSlice
+)
 
 _SERVICE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)(?::([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?))?")
 """NAME or NAME:PORT. Both are DNS labels, RFC 1123; a port may also be a number, which is one too."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,6 @@ from aioresolve.kubernetes.endpoint_slices import (
     EndpointSlice,
     SliceCache,
     SliceQuery,
-    decode_event,
-    decode_page,
 )
 from aioresolve.testing import endpoint, endpoint_slice
 
@@ -208,23 +205,3 @@ def test_spec_state_and_watch_agree(loopback: Loopback, written: list[dict[str, 
 
     held = [parse(each, int(each["metadata"]["resourceVersion"])) for each in loopback.server.endpoint_slices]
     assert asyncio.run(resolve()) == oracle(held)[1]
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=9),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["kind", "type", "items", "object", "metadata", "name", "endpoints", "ports"]),
-            inner | st.sampled_from(["EndpointSliceList", "ADDED", "BOOKMARK"]),
-            max_size=4,
-        )
-    ),
-)
-
-
-@given(st.binary(max_size=99) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_bytes_are_slices_or_an_error(body: bytes) -> None:
-    for decode in (decode_page, decode_event):
-        with suppress(ValueError):
-            decode(body)

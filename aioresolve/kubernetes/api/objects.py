@@ -10,6 +10,7 @@ the bytes of a watch into events; and the comparison of resourceVersions.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -581,6 +582,24 @@ def status_from_json(body: bytes | bytearray) -> Status:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Status()
     return status
+
+
+def json_resource(
+    group: str,
+    name: str,
+    noun: str,
+    list_type: type[ObjectList[T]],
+    item_type: type[T],
+    *,
+    version: str = "v1",
+) -> Resource[T]:
+    """Return a resource whose lists and objects are decoded as these types."""
+    event_type: Any = WatchEvent
+    pages: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list_type)
+    events: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event_type[item_type])
+    items: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[item_type])  # type: ignore[valid-type]
+    page, event, some = (partial(decode_json, decoder) for decoder in (pages, events, items))
+    return Resource(group, name, noun, page, event, some, version)
 
 
 PODS = Resource("", "pods", "pod", decode_page, decode_event, decode_items)

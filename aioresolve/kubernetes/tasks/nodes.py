@@ -6,11 +6,9 @@ ClusterRole.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from aioresolve.kubernetes.api.objects import ObjectList, Query, Resource, Struct, decode_json
+from aioresolve.kubernetes.api.objects import ObjectList, Query, Resource, Struct, json_resource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,28 +31,7 @@ class NodeList(ObjectList[Node], kw_only=True, tag_field="kind", tag="NodeList",
     """One page of nodes."""
 
 
-_page_decoder = msgspec.json.Decoder(NodeList)
-_items_decoder = msgspec.json.Decoder(list[Node])
-
-
-def decode_page(body: bytes | bytearray) -> NodeList:
-    """Return `body` as a NodeList; raises a ValueError if it is not one."""
-    page: NodeList = decode_json(_page_decoder, body)
-    return page
-
-
-def decode_items(body: bytes | bytearray) -> list[Node]:
-    """Return `body`, a JSON array, as nodes; raises a ValueError if it is something else."""
-    nodes: list[Node] = decode_json(_items_decoder, body)
-    return nodes
-
-
-def decode_event(_: bytes | bytearray) -> NoReturn:
-    """Raise a ValueError: nodes are not watched."""
-    raise ValueError("nodes are not watched")
-
-
-NODES: Resource[Node] = Resource("", "nodes", "node", decode_page, decode_event, decode_items)
+NODES: Resource[Node] = json_resource("", "nodes", "node", NodeList, Node)
 
 
 class NodeQuery(Query[Node], frozen=True):

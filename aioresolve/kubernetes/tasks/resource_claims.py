@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 import msgspec
@@ -23,7 +23,7 @@ import msgspec
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve.errors import APIError, ResolveError
-from aioresolve.kubernetes.api.objects import ObjectList, Query, Resource, Struct, decode_json
+from aioresolve.kubernetes.api.objects import ObjectList, ObjectMeta, Query, Resource, Struct, json_resource
 
 from .accelerators import DEVICE_CLASSES, add_counts, shared_mapping
 
@@ -40,16 +40,10 @@ logger = logging.getLogger("aioresolve.kubernetes")
 READ_TIMEOUT = 10.0
 """The total deadline for reading the claims of pods that were found at one time, in seconds."""
 
-MAX_NAMESPACES = 64
-"""In how many namespaces claims are read at one time. The devices of pods in others are unknown."""
-
 MAX_CONCURRENT_READS = 8
 
 NAMED_SHARE = 20
 """Claims are requested by name if there are at least this many members for each of them."""
-
-MAX_DEVICES = 999_999
-"""The maximum number of devices in one request."""
 
 
 class DeviceRequest(Struct, kw_only=True, frozen=True):
@@ -92,12 +86,6 @@ class Allocation(Struct, frozen=True):
     devices: DeviceResults = DeviceResults()
 
 
-class ClaimMeta(Struct, frozen=True):
-    """The fields of `metadata` that are read."""
-
-    name: str
-
-
 class ClaimSpec(Struct, frozen=True):
     """The fields of `spec` that are read."""
 
@@ -113,7 +101,7 @@ class ClaimStatus(Struct, frozen=True):
 class ResourceClaim(Struct, kw_only=True, frozen=True):
     """A ResourceClaim with the fields that are read."""
 
-    metadata: ClaimMeta
+    metadata: ObjectMeta
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
 
@@ -124,51 +112,19 @@ class ClaimList(
     """One page of claims."""
 
 
-_page_decoder = msgspec.json.Decoder(ClaimList)
-_items_decoder = msgspec.json.Decoder(list[ResourceClaim])
-
-
-def decode_page(body: bytes | bytearray) -> ClaimList:
-    """Return `body` as a ResourceClaimList; raises a ValueError if it is not one."""
-    page: ClaimList = decode_json(_page_decoder, body)
-    return page
-
-
-def decode_items(body: bytes | bytearray) -> list[ResourceClaim]:
-    """Return `body`, a JSON array, as claims; raises a ValueError if it is something else."""
-    claims: list[ResourceClaim] = decode_json(_items_decoder, body)
-    return claims
-
-
-def decode_event(_: bytes | bytearray) -> NoReturn:
-    """Raise a ValueError: claims are not watched."""
-    raise ValueError("ResourceClaims are not watched")
-
-
 VERSIONS = ("v1", "v1beta2", "v1beta1")
 """The versions of the API, the newest first. Kubernetes 1.32 has the last one only, 1.34 the first."""
 
 _RESOURCES: dict[str, Resource[ResourceClaim]] = {
-    version: Resource(
-        "resource.k8s.io",
-        "resourceclaims",
-        "ResourceClaim",
-        decode_page,
-        decode_event,
-        decode_items,
-        version=version,
+    version: json_resource(
+        "resource.k8s.io", "resourceclaims", "ResourceClaim", ClaimList, ResourceClaim, version=version
     )
     for version in VERSIONS
 }
 
 
 class ClaimQuery(Query[ResourceClaim], frozen=True, kw_only=True):
-    """A request for the claims of one namespace.
-
-    Attributes:
-        api_version: the version of the API.
-        name: the name of one claim; None for all.
-    """
+    """A request for the claims of one namespace, or for the one with a name, in one version of the API."""
 
     api_version: str = VERSIONS[0]
     name: str | None = None
@@ -186,6 +142,10 @@ class ClaimQuery(Query[ResourceClaim], frozen=True, kw_only=True):
         return (
             f"{'the ResourceClaims' if self.name is None else f'ResourceClaim {self.name!r}'} in {self.where}"
         )
+
+
+Devices: TypeAlias = "dict[str, dict[str, int] | None]"
+"""The devices of claims by the name of the claim; None if they are not known yet."""
 
 
 def claimed_devices(claim: ResourceClaim) -> dict[str, int] | None:
@@ -224,18 +184,8 @@ def _requested_devices(claim: ResourceClaim) -> dict[str, int] | None:
             return None  # alternatives, or all devices of a node
         if request.device_class_name not in DEVICE_CLASSES or request.admin_access:
             continue
-        if not 0 < request.count <= MAX_DEVICES:
-            return None
         counts[request.device_class_name] += request.count
     return dict(counts)
-
-
-@dataclass(slots=True)
-class _Read:
-    """The devices of claims that were read in one namespace, and why others are not known."""
-
-    devices: dict[str, dict[str, int] | None] = field(default_factory=dict)
-    fault: str = ""
 
 
 async def read_devices(
@@ -253,57 +203,55 @@ async def read_devices(
     """
     names: dict[str, set[str]] = {}
     for pod in pods:
-        names.setdefault(pod.full_name.partition("/")[0], set()).update(pod.claims)
+        names.setdefault(_namespace(pod), set()).update(pod.claims)
     left = anyio.current_effective_deadline() - anyio.current_time()
     deadline = Deadline.after(min(READ_TIMEOUT, left / 2))  # the rest of the call needs time too
-    found = {namespace: _Read() for namespace in names}
+    devices: dict[str, Devices] = {}
+    faults: dict[str, str] = {}
 
     async def read(namespace: str) -> None:
         read_all = partial(_read, api, namespace, names[namespace], members)
+        scope = f"the ResourceClaims in namespace {namespace!r}"
         try:
-            found[namespace].devices = await within_deadline(
-                deadline.next_timeout, f"the ResourceClaims in namespace {namespace!r}", read_all
-            )
+            devices[namespace] = await within_deadline(deadline.next_timeout, scope, read_all)
         except ResolveError as error:
-            found[namespace].fault = error.summary
+            faults[namespace] = error.summary
 
-    namespaces = list(names)
-    await gather([partial(read, each) for each in namespaces[:MAX_NAMESPACES]], limit=MAX_CONCURRENT_READS)
-    for namespace in namespaces[MAX_NAMESPACES:]:
-        found[namespace].fault = f"ResourceClaims are read in at most {MAX_NAMESPACES} namespaces"
-    counted = [_count(pod, found[pod.full_name.partition("/")[0]]) for pod in pods]
-    faults = {namespace: each.fault for namespace, each in found.items() if each.fault}
+    await gather([partial(read, each) for each in names], limit=MAX_CONCURRENT_READS)
+    counted = []
+    for pod in pods:
+        namespace = _namespace(pod)
+        new, fault = _count(pod, devices.get(namespace, {}))
+        counted.append(new)
+        if fault:
+            faults.setdefault(namespace, fault)
     for namespace, fault in faults.items():
         logger.info("devices of ResourceClaims in namespace %r are not known: %s", namespace, fault)
     return counted, faults
 
 
-async def _read(
-    api: ObjectAPI, namespace: str, names: set[str], members: int, progress: Progress
-) -> dict[str, dict[str, int] | None]:
+def _namespace(pod: MatchedPod) -> str:
+    return pod.full_name.partition("/")[0]
+
+
+async def _read(api: ObjectAPI, namespace: str, names: set[str], members: int, progress: Progress) -> Devices:
     """Return the devices of the claims with these names, as far as the claims exist."""
 
     def convert(claims: Iterable[ResourceClaim]) -> list[tuple[str, dict[str, int] | None]]:
         return [(each.metadata.name, claimed_devices(each)) for each in claims if each.metadata.name in names]
 
-    queries = [ClaimQuery("", namespace)]
-    if len(names) <= max(1, members // NAMED_SHARE):
-        queries = [ClaimQuery("", namespace, name=name) for name in sorted(names)]
+    is_few = len(names) <= max(1, members // NAMED_SHARE)
+    wanted: list[str | None] = [*sorted(names)] if is_few else [None]
     while True:
         version = api.claim_version
-        calls = [
-            partial(
-                api.objects, msgspec.structs.replace(query, api_version=version), progress, convert=convert
-            )
-            for query in queries
-        ]
+        queries = [ClaimQuery("", namespace, api_version=version, name=name) for name in wanted]
+        calls = [partial(api.objects, query, progress, convert=convert) for query in queries]
         try:
             listed = await gather(calls, limit=MAX_CONCURRENT_READS)
+            return dict(pair for each in listed for pair in each.items)
         except APIError as error:
             if error.status != 404:
                 raise
-        else:
-            return dict(pair for each in listed for pair in each.items)
         if version == VERSIONS[-1]:
             api.claim_version = VERSIONS[0]
             raise APIError(f"{api.host} has none of the versions {', '.join(VERSIONS)} of resource.k8s.io")
@@ -311,18 +259,16 @@ async def _read(
             api.claim_version = VERSIONS[VERSIONS.index(version) + 1]
 
 
-def _count(pod: MatchedPod, read: _Read) -> MatchedPod:
-    """Return `pod` with the devices of its claims in addition to its limits, if all of them are known."""
+def _count(pod: MatchedPod, read: Devices) -> tuple[MatchedPod, str]:
+    """Return `pod` with the devices of its claims in addition to its limits, or why they are not known."""
     assert pod.endpoint is not None
-    limits: Mapping[str, int] = pod.endpoint.accelerators or {}
-    devices = [read.devices.get(name) for name in pod.claims]
-    unknown = [name for name, each in zip(pod.claims, devices, strict=True) if each is None]
-    if unknown:
-        state = "is not allocated" if unknown[0] in read.devices else "does not exist"
-        namespace = pod.full_name.partition("/")[0]
-        read.fault = read.fault or f"ResourceClaim {namespace}/{unknown[0]} {state}"
-        return msgspec.structs.replace(pod, claims=())
-    for each in devices:
-        limits = add_counts(limits, each or {})
-    endpoint = replace(pod.endpoint, accelerators=shared_mapping(limits))
-    return msgspec.structs.replace(pod, claims=(), endpoint=endpoint)
+    counts: Mapping[str, int] = pod.endpoint.accelerators or {}
+    for name in pod.claims:
+        devices = read.get(name)
+        if devices is None:
+            state = "is not allocated" if name in read else "does not exist"
+            fault = f"ResourceClaim {_namespace(pod)}/{name} {state}"
+            return msgspec.structs.replace(pod, claims=()), fault
+        counts = add_counts(counts, devices)
+    endpoint = replace(pod.endpoint, accelerators=shared_mapping(counts))
+    return msgspec.structs.replace(pod, claims=(), endpoint=endpoint), ""

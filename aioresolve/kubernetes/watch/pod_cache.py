@@ -219,11 +219,6 @@ class PodCache(ClusterCache["Pod", _PodStore]):
         pods = {pod.full_name: pod for selector, _ in self._selectors for pod in selector.with_claims}
         return list(pods.values())
 
-    @property
-    def num_members(self) -> int:
-        """The number of members."""
-        return sum(len(selector.endpoints) for selector, _ in self._selectors)
-
     def set_devices(self, pods: Iterable[MatchedPod], counted: Iterable[MatchedPod]) -> None:
         """Replace members, as `with_claims` returned them, by those with the devices of their claims."""
         for pod, new in zip(pods, counted, strict=True):
@@ -234,6 +229,11 @@ class PodCache(ClusterCache["Pod", _PodStore]):
                 # It may have changed while the claims were read.
                 newest = new if cached.pod is pod else with_devices_of(cached.pod, new)
                 store.put(CachedPod(newest, cached.version, cached.reported))
+
+    @property
+    def num_members(self) -> int:
+        """The number of members."""
+        return sum(len(selector.endpoints) for selector, _ in self._selectors)
 
     @property
     def node_label_keys(self) -> Sequence[str]:

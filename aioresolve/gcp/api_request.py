@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aioresolve._core.http.errors import ConnectionHints
+    from aioresolve._core.http import ConnectionHints
 
 NOT_MODIFIED = 304
 """The status of a response without a body: the client already has it."""
@@ -108,7 +108,7 @@ ANONYMOUS = AccessToken()
 def connection_hints(reach: str) -> ConnectionHints:
     """Return the hints for a server of Google; `reach` if it cannot be reached, or is a different server."""
     # Imported here, because it loads aiohttp, which resolving by address does not need.
-    from aioresolve._core.http.errors import ConnectionHints
+    from aioresolve._core.http import ConnectionHints
 
     return ConnectionHints(
         certificate="Name its authority with {ssl_context} or SSL_CERT_FILE, or correct the endpoint.",

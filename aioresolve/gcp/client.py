@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 import anyio
 from yarl import URL
 
-from aioresolve._core.http.client import (
+from aioresolve._core.http import (
     CONNECT_TIMEOUT,
     Auth,
     Credentials,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.http.client import Response
+    from aioresolve._core.http import Response
 
     from .api_request import AccessToken, APIRequest
     from .credentials import AnyCredentials
@@ -159,9 +159,7 @@ class GoogleSession:
         try:
             return decode(response.body)
         except ValueError as error:
-            reason = response.redact(str(error))
-        # Outside of `except`: the context would show what was redacted.
-        raise self._invalid_response(request, api, reason)
+            raise self._invalid_response(request, api, str(error)) from error
 
     def _invalid_response(self, request: APIRequest, api: str, reason: str) -> ProtocolError:
         host = self.host(request.service)

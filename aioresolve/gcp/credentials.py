@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.http.client import HTTPClient
+    from aioresolve._core.http import HTTPClient
 
     AnyCredentials: TypeAlias = Credentials | AsyncCredentials | Literal["default"] | None
     from collections.abc import Mapping

@@ -12,7 +12,6 @@ import json
 import re
 import ssl
 import time
-import urllib.parse
 from dataclasses import replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,7 @@ import anyio
 from yarl import URL
 
 from aioresolve._core.concurrency import run_in_thread
-from aioresolve._core.http.client import close_one_sidedly, is_loopback, origin
-from aioresolve._core.redaction import SecretBytes, SecretText
+from aioresolve._core.http import close_one_sidedly, is_loopback, origin
 from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve.errors import (
     APIError,
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
     from google.auth.aio.credentials import Credentials as AsyncCredentials
     from google.auth.credentials import Credentials
 
-    from aioresolve._core.http.client import HTTPClient, Response
+    from aioresolve._core.http import HTTPClient, Response
 
 FAILURES = (exceptions.GoogleAuthError, OSError, ValueError, TypeError, KeyError, AttributeError)
 """What google-auth raises; the last three if a file or a response lacks a field."""
@@ -116,12 +114,6 @@ HINTS = connection_hints(
 )
 
 
-SECRET_FIELDS = frozenset(
-    {"assertion", "refresh_token", "client_secret", "subject_token", "actor_token", "access_token"}
-)
-"""The secret fields of token requests."""
-
-
 async def _send_token_request(
     client: HTTPClient,
     method: str,
@@ -134,7 +126,6 @@ async def _send_token_request(
 
     `certificate` names the files of a client certificate and its key, for X.509 federation.
     """
-    body = None if body is None else SecretBytes(body)
     host, scope = validate_token_host(url), f"{method} {URL(url).path}"
     response = await client.send(
         method,
@@ -143,7 +134,6 @@ async def _send_token_request(
         headers=headers,
         body=body,
         ssl_context=await _ssl_context_with(certificate),
-        secrets=_secrets(headers, body),
         hints=HINTS,
     )
     if response.status in RETRYABLE_STATUSES:
@@ -171,15 +161,6 @@ def validate_token_host(url: str) -> str:
             hint="Correct its URL to https:// in the credentials file.",
         )
     return host
-
-
-def _secrets(headers: Mapping[str, str], body: bytes | None) -> set[str]:
-    """Return the secret texts of a token request, which the server might echo."""
-    values = [value for name, value in headers.items() if name.lower() == "authorization"]
-    secrets = {secret for value in values for secret in (value, value.partition(" ")[2])}
-    fields = urllib.parse.parse_qsl((body or b"").decode("utf-8", "replace"))
-    secrets |= {value for name, value in fields if name in SECRET_FIELDS}
-    return {SecretText(secret) for secret in secrets - {""}}
 
 
 async def _ssl_context_with(certificate: tuple[str, str] | None) -> ssl.SSLContext | None:

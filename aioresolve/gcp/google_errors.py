@@ -23,7 +23,7 @@ from aioresolve.errors import (
 )
 
 if TYPE_CHECKING:
-    from aioresolve._core.http.client import Response
+    from aioresolve._core.http import Response
 
     from .api_request import APIRequest
 

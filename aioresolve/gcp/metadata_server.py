@@ -26,7 +26,7 @@ import anyio
 from yarl import URL
 
 from aioresolve._core.deadline import Progress
-from aioresolve._core.http.client import HTTPClient, send_with_retries
+from aioresolve._core.http import HTTPClient, send_with_retries
 from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy
 from aioresolve.errors import (
     APIError,
@@ -43,7 +43,7 @@ from .tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
-    from aioresolve._core.http.client import Response
+    from aioresolve._core.http import Response
 
 DEFAULT_HOST = "metadata.google.internal"
 

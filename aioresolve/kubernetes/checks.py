@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.http.client import Response
+    from aioresolve._core.http import Response
     from aioresolve.resolver.checks import Result
     from aioresolve.spec import ClusterState, Observation, Task
 

@@ -20,7 +20,7 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from yarl import URL
 
 from aioresolve._core.certificates import read_certificate
-from aioresolve._core.http.client import origin
+from aioresolve._core.http import origin
 from aioresolve._core.tcp import connect, look_up
 from aioresolve.errors import (
     ConnectionFailedError,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.http.client import Response
+    from aioresolve._core.http import Response
 
     from .api.objects import Query
     from .auth import Connection
@@ -230,7 +230,7 @@ class ServerChecks:
             with suppress(ValueError, TypeError, KeyError):
                 version = str(json.loads(self.version.body)["gitVersion"])
         if version is not None:
-            return Finding(f"Kubernetes {self.version.redact(version)[:60]}")
+            return Finding(f"Kubernetes {version[:60]}")
         if status >= 500:
             reason = status_from_json(self.version.body).message or "no reason given"
             hint = Hint("Try again later, or check the log of the API server.")

@@ -180,7 +180,7 @@ class _TPUChecks:
         return Finding(f"{principal.source}{member}{until}")
 
     async def _check_api(self, _: Progress) -> Finding:
-        from aioresolve._core.http.client import environment_proxy, origin
+        from aioresolve._core.http import environment_proxy, origin
 
         api = await self.connections.api()
         if not isinstance(api, TPUAPI):

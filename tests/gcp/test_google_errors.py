@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aioresolve._core.http.client import Response
+from aioresolve._core.http import Response
 from aioresolve.errors import (
     APIError,
     ConfigurationError,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from yarl import URL
 
-from aioresolve._core.http.client import (
+from aioresolve._core.http import (
     CONNECT_TIMEOUT,
     HTTPClient,
     Response,
@@ -46,7 +46,7 @@ async def send(url: str, **arguments: Any) -> Response:
 async def test_a_body_of_the_maximum_length_is_read_and_an_endless_one_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve._core.http.response.MAX_BODY", 1 << 20)
     async with GoogleServer() as server:
         server.inject(Answer(200, b"~" * (1 << 20)))
         server.inject(Answer(200, b"~" * ((1 << 20) + 1)))

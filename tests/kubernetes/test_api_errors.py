@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from aioresolve._core.http.client import Response
+from aioresolve._core.http import Response
 from aioresolve.errors import (
     APIError,
     ConfigurationError,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve._core.http.errors import BodyTooLongError
+from aioresolve._core.http import BodyTooLongError
 from aioresolve.errors import (
     APIError,
     ConnectionFailedError,
@@ -215,7 +215,7 @@ PERMANENT: dict[str, tuple[tuple[Fault, ...], type[ResolveError], str]] = {
 async def test_permanent_faults_are_typed_errors_without_a_secret(
     loopback: Loopback, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve._core.http.response.MAX_BODY", 1 << 20)
     async with client_of(kind, loopback) as client:
         for fault, (faults, error_type, words) in PERMANENT.items():
             loopback.server.inject(*faults, times=None)

@@ -158,10 +158,8 @@ async def test_text_that_looks_like_a_secret_is_removed_from_the_standard_error(
 
 
 async def test_known_secrets_are_removed_from_the_standard_error() -> None:
-    message = "login with hunter22, abc, abcd: p%40ss%2Fword"
-    assert await shown(message, secrets=("hunter22", "abc", "p@ss/word")) == (
-        "login with (secret), (secret), abcd: (secret)"
-    )
+    message = "login with hunter22, abc, abcd"
+    assert await shown(message, secrets=("hunter22", "abc")) == "login with (secret), (secret), abcd"
 
 
 async def test_arguments_are_removed_from_the_standard_error() -> None:
@@ -202,7 +200,7 @@ async def test_users_in_urls_are_removed_from_the_standard_error() -> None:
     [
         ("{'token': 'qqqqqqqqqqqqqqqqqqqq'}", "qqqqqqqqqqqqqqqqqqqq"),
         ("token hunter22", "hunter22"),
-        ('{"a": [{"token": "p@ss/word"}]}', "p%40ss%2Fword"),
+        ('{"a": [{"token": "p@ss/word"}]}', "p@ss/word"),
     ],
 )
 async def test_content_of_the_standard_output_is_removed_from_the_standard_error(

@@ -19,7 +19,7 @@ from aioresolve import CONTEXT_NAMESPACE, Check
 from aioresolve._core import tcp
 from aioresolve._core.certificates import read_certificate
 from aioresolve._core.deadline import Progress
-from aioresolve._core.http.client import Response
+from aioresolve._core.http import Response
 from aioresolve.kubernetes import KubernetesClusterResolver, server_checks
 from aioresolve.testing import Answer, Hang, TPUWorker, pod, resource_claim, service
 from aioresolve.testing.certificates import CertificateAuthority

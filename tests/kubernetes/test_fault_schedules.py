@@ -123,7 +123,7 @@ def cluster(loopback: Loopback, quick_retries: None, monkeypatch: pytest.MonkeyP
     """Pods of four selectors, in pages of two. Two of the rows do not prove that their pod is a member."""
     monkeypatch.setattr("aioresolve.kubernetes.api.client.PAGE", 2)
     monkeypatch.setattr("aioresolve.kubernetes.api.client.MAX_PAGES", 5)
-    monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 18)
+    monkeypatch.setattr("aioresolve._core.http.response.MAX_BODY", 1 << 18)
     for selector in SELECTORS:
         label = selector.partition("=")[2]
         for number in range(3):

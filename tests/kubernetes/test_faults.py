@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve._core.http.errors import BodyTooLongError
+from aioresolve._core.http import BodyTooLongError
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -271,7 +271,7 @@ async def test_permanent_fault_is_one_error_with_cause_place_and_hint(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve._core.http.response.MAX_BODY", 1 << 20)
     monkeypatch.setattr("aioresolve.kubernetes.api.client.MAX_PAGES", 5)
     monkeypatch.setattr("aioresolve.kubernetes.api.client.PAGE", 2)
     case = PERMANENT[fault]

@@ -17,11 +17,8 @@ from aioresolve.kubernetes.api.objects import (
     Failed,
     Modified,
     PodList,
-    Status,
     decode_event,
     decode_list,
-    redact_status,
-    status_from_json,
 )
 
 from .samples import pod, pod_json
@@ -55,16 +52,6 @@ def test_error_event_contains_a_status_with_its_code() -> None:
     assert isinstance(event, Failed)
     assert (event.object.code, event.object.reason) == (410, "Expired")
     assert event.object.message == "too old resource version: 1 (8505)"
-
-
-def test_message_and_reason_of_a_status_are_redacted() -> None:
-    def redact(text: str) -> str:
-        return text.replace("secret-token", "(secret)")
-
-    status = status_from_json(b'{"kind":"Status","code":403,"message":"unknown secret-token"}')
-    assert redact_status(status, redact) == Status("unknown (secret)", None, code=403)
-    status = Status("", "no secret-token", code=500)
-    assert redact_status(status, redact) == Status("", "no (secret)", code=500)
 
 
 @pytest.mark.parametrize(

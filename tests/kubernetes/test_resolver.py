@@ -596,7 +596,7 @@ class TestPages:
     async def test_large_pods_are_read_in_smaller_pages(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
+        monkeypatch.setattr("aioresolve._core.http.response.MAX_BODY", 1 << 20)
         monkeypatch.setattr("aioresolve.kubernetes.api.client.AiohttpTransport.can_stream", False)
         monkeypatch.setattr("aioresolve.kubernetes.api.client.SMALL_PAGE", 8)
         names = [f"train-{number}" for number in range(20)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from aioresolve._core.http.client import StreamingResponse
+    from aioresolve._core.http import StreamingResponse
     from aioresolve.kubernetes.api.client import Transport
     from aioresolve.testing import Fault
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from aioresolve._core.http.client import close_one_sidedly
+from aioresolve._core.http import close_one_sidedly
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:

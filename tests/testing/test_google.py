@@ -16,7 +16,7 @@ import aiohttp
 import anyio
 import pytest
 
-from aioresolve._core.http.client import close_one_sidedly
+from aioresolve._core.http import close_one_sidedly
 from aioresolve.errors import ConfigurationError
 from aioresolve.testing import (
     Answer,

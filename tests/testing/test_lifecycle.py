@@ -20,7 +20,7 @@ import aiohttp
 import pytest
 
 import aioresolve.testing
-from aioresolve._core.http.client import close_one_sidedly
+from aioresolve._core.http import close_one_sidedly
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, MissingDependencyError
 from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 

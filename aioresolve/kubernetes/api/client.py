@@ -16,9 +16,11 @@ import anyio
 import msgspec
 from yarl import URL
 
-from aioresolve._core.http.client import (
+from aioresolve._core.http import (
     CONNECT_TIMEOUT,
     Auth,
+    BodyTooLongError,
+    ConnectionHints,
     Credentials,
     HTTPClient,
     Response,
@@ -26,7 +28,6 @@ from aioresolve._core.http.client import (
     origin,
     send_with_retries,
 )
-from aioresolve._core.http.errors import BodyTooLongError, ConnectionHints
 from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
@@ -221,7 +222,6 @@ class AiohttpTransport(Transport):
             scope=f"GET {path}",
             headers={"Accept": accept},
             auth=self._auth,
-            is_mostly_idle=False,
         )
 
     async def close_idle(self) -> None:
@@ -335,9 +335,6 @@ class ObjectAPI:
                 return None
             raise
         rows = self._decode(query, response, lambda: _decode_rows(response.body))
-        if rows is not None and any(name in response.secrets for name in rows.inconclusive):
-            # These pods will be requested by name, and requests are logged.
-            raise self.invalid_list(query, "it contains the credentials that were sent")
         progress.done(query.scope, "received")
         return rows
 
@@ -658,9 +655,7 @@ class ObjectAPI:
         try:
             return decode()
         except ValueError as error:
-            reason = response.redact(str(error))
-        # Outside of `except`: the context would show what was redacted.
-        raise self.invalid_list(query, reason)
+            raise self.invalid_list(query, str(error)) from error
 
 
 def _decode_rows(body: bytes) -> Rows | None:

@@ -26,7 +26,7 @@ from .objects import PODS, status_from_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aioresolve._core.http.client import Response
+    from aioresolve._core.http import Response
 
     from .objects import Query, Resource, Status
 

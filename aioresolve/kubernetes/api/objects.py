@@ -559,12 +559,6 @@ def decode_items(body: bytes | bytearray) -> list[Pod]:
     return pods
 
 
-def redact_status(status: Status, redact: Callable[[str], str]) -> Status:
-    """Return `status` with `redact` applied to its texts."""
-    reason = None if status.reason is None else redact(status.reason)
-    return msgspec.structs.replace(status, message=redact(status.message), reason=reason)
-
-
 def decode_event(line: bytes | bytearray) -> WatchEvent[Pod]:
     """Return one line of a watch as an event.
 

@@ -20,18 +20,17 @@ import anyio
 from yarl import URL
 
 from aioresolve._core.concurrency import run_in_thread
-from aioresolve._core.http.client import (
+from aioresolve._core.http import (
+    FAILURES,
     OpenResponses,
+    RequestContext,
     Response,
     StreamingResponse,
     check_length,
     origin,
-    secrets_of,
     timeout_to_connect_only,
     translate_errors,
-    without_secrets,
 )
-from aioresolve._core.http.errors import FAILURES, RequestContext
 from aioresolve._core.redaction import SecretMapping, redact
 from aioresolve._core.retry import parse_retry_after
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ResolveError, TLSError
@@ -130,7 +129,9 @@ class ClientTransport(Transport):
         values = [*(configuration.api_key or {}).values(), configuration.password]
         secrets = {value.split()[-1] for value in values if isinstance(value, str) and value.strip()}
         for headers in (self._api_client.default_headers, configuration.proxy_headers or {}):
-            secrets |= secrets_of(headers)
+            secrets |= {
+                value.split()[-1] for name, value in headers.items() if "auth" in name.lower() and value
+            }
         return secrets | _userinfo(configuration.proxy)
 
     def _not_sent(self, error: Exception, scope: str) -> ConnectionFailedError:
@@ -193,7 +194,7 @@ class AsyncClientTransport(ClientTransport):
     ) -> StreamingResponse:
         context = self._context(path)
         response = await translate_errors(self._call(path, query, headers, options), context)
-        return StreamingResponse(response, context, self._secrets)
+        return StreamingResponse(response, context)
 
     async def _call(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str], options: Mapping[str, Any]
@@ -240,13 +241,13 @@ class ThreadedClientTransport(ClientTransport):
         try:
             # A response that was read completely has released its connection; any other closes it.
             with closing(self._call(path, query, accept, timeout, expected)) as response:
-                return without_secrets(self._read(response, deadline, self._context(path)))
+                return self._read(response, deadline, self._context(path))
         except ResolveError:
             raise
         except ApiException as error:
             if error.status:
                 # kubernetes before 36 raises a failure status, later versions return it.
-                return without_secrets(self._response_of(error))
+                return self._response_of(error)
             not_reached, cause = self._not_reached(error, scope), self._safe_cause(error)
         except (HTTPError, OSError) as error:
             not_reached, cause = self._not_reached(error, scope), self._safe_cause(error)
@@ -295,13 +296,13 @@ class ThreadedClientTransport(ClientTransport):
                 raise TimeoutError("the response was not complete in time")
         headers = response.headers
         retry_after = parse_retry_after(headers.get("Retry-After"))
-        return Response(response.status, bytes(body), headers, retry_after, secrets=self._secrets)
+        return Response(response.status, bytes(body), headers, retry_after)
 
     def _response_of(self, error: Any) -> Response:
         body, headers = error.body or b"", error.headers or {}
         content = body.encode() if isinstance(body, str) else body
         retry_after = parse_retry_after(headers.get("Retry-After"))
-        return Response(error.status, content, headers, retry_after, secrets=self._secrets)
+        return Response(error.status, content, headers, retry_after)
 
     def _not_reached(self, error: Exception, scope: str) -> ConnectionFailedError:
         reason = getattr(error, "reason", None) or error

@@ -19,7 +19,7 @@ from time import time
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aioresolve._core.concurrency import TokenCache, run_in_thread
-from aioresolve._core.http.client import close_one_sidedly
+from aioresolve._core.http import close_one_sidedly
 from aioresolve._core.redaction import Confidential, SecretText
 from aioresolve.errors import ConfigurationError
 

@@ -50,7 +50,6 @@ from aioresolve.kubernetes.api.objects import (
     Failed,
     Modified,
     WatchEvent,
-    redact_status,
 )
 from aioresolve.spec import Observation
 
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.http.client import StreamingResponse
+    from aioresolve._core.http import StreamingResponse
     from aioresolve.kubernetes.api.client import Found, ObjectAPI
     from aioresolve.kubernetes.api.objects import Query
 
@@ -471,7 +470,6 @@ class Reflector:
                     stream = await self._open(stack, watch, None, lifetime, timeout)
                     opened_at = anyio.current_time()
                     events = await self._replace(watch, splitter, stream)
-                    stream.shrink()  # at once: the buffers of many watches that start together add up
             if ends_waits:
                 self._api.end_sleeps(within=self._policy.backoff.first_wait)
             is_stale = watch.on_open(opened_at)
@@ -593,9 +591,7 @@ class Reflector:
         try:
             return splitter.feed(chunk)
         except ValueError as error:
-            invalid = stream.response.redact(str(error))
-        # Outside of `except`: the context would show what was redacted.
-        raise self._api.invalid_event(watch.query, invalid)
+            raise self._api.invalid_event(watch.query, str(error)) from error
 
     def _apply(self, watch: WatchState, events: Sequence[WatchEvent[Any]], stream: StreamingResponse) -> None:
         """Apply events to the cache."""
@@ -615,7 +611,7 @@ class Reflector:
     def _failure(self, watch: WatchState, event: Failed, stream: StreamingResponse) -> ResolveError:
         """Return the error of an ERROR event."""
         # The server may quote the request, including the token.
-        status = redact_status(event.object, stream.response.redact)
+        status = event.object
         return error_from_watch_event(status, watch.query, host=self._api.host, source=self._api.source)
 
     @contextmanager

@@ -26,8 +26,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from aioresolve import sync
-from aioresolve.errors import ConfigurationError, MissingDependencyError, ResolveError
-from aioresolve.sync.loop_thread import get_loop_thread, without_internal_frames
+from aioresolve.errors import ConfigurationError, MissingDependencyError
+from aioresolve.sync.loop_thread import get_loop_thread
 from aioresolve.tpu.discovery import LocalTPU
 
 try:
@@ -223,10 +223,7 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
             if not self._is_copy:
                 # Not inside the shared resolver: that would open the connections that calls share.
                 locate = partial(self._shared.resource._locate, timeout=DETECTION_TIMEOUT)
-                try:
-                    get_loop_thread().run(locate)
-                except ResolveError as error:
-                    raise without_internal_frames(error)  # noqa: B904 - it is the same error
+                get_loop_thread().run(locate)
 
     @staticmethod
     def connect(  # type: ignore[override]

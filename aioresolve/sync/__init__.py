@@ -20,15 +20,17 @@ The calls of one resolver share its connections. `close()`, the end of `with`, g
 of the interpreter close them, so `with` is optional.
 """
 
-from .checks import doctor
-from .detection import detect
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from .facade import blocking, blocking_iterator
 from .fleet import Fleet
+from .functions import detect, doctor
 from .iteration import BlockingIterator
 from .resolvers import (
     ClusterResolver,
-    GCEClusterResolver,
-    KubernetesClusterResolver,
     SageMakerClusterResolver,
     SimpleClusterResolver,
     SlurmClusterResolver,
@@ -36,6 +38,9 @@ from .resolvers import (
     TPUClusterResolver,
     UnionClusterResolver,
 )
+
+if TYPE_CHECKING:
+    from .cloud_resolvers import GCEClusterResolver, KubernetesClusterResolver
 
 __all__ = [
     "BlockingIterator",
@@ -54,3 +59,13 @@ __all__ = [
     "detect",
     "doctor",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(".cloud_resolvers", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 from aioresolve._core.concurrency import stream_latest
 from aioresolve._core.copying import Copyable
-from aioresolve.errors import ConnectionFailedError, ResolveError
+from aioresolve.errors import ConnectionFailedError
 from aioresolve.resolver import base
 
 from .iteration import BlockingIterator
-from .loop_thread import without_internal_frames
 from .shared import SharedResource
 
 if TYPE_CHECKING:
@@ -26,37 +25,28 @@ if TYPE_CHECKING:
     from aioresolve.spec import Observation
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+SharedT = TypeVar("SharedT", bound=SharedResource[Any])
+
+
+def _forwarded(name: str) -> Any:
+    """Return a property that reads and sets that of the async resolver."""
+    return property(
+        lambda self: getattr(self._shared.resource, name),
+        lambda self, value: setattr(self._shared.resource, name, value),
+        doc=getattr(base.ClusterResolver, name).__doc__,
+    )
+
+
 class ResolverAttributes:
     """The properties of a facade: they read and set those of the async resolver."""
 
     _shared: SharedResource[base.ClusterResolver]
 
-    @property
-    def task_type(self) -> str | None:
-        """The job of this process (`"worker"`, `"ps"`, ...), or None if unknown. Can be set."""
-        return self._shared.resource.task_type
-
-    @task_type.setter
-    def task_type(self, task_type: str | None) -> None:
-        self._shared.resource.task_type = task_type
-
-    @property
-    def task_id(self) -> int | None:
-        """The task index of this process in its job, or None if unknown. Can be set."""
-        return self._shared.resource.task_id
-
-    @task_id.setter
-    def task_id(self, task_id: int | None) -> None:
-        self._shared.resource.task_id = task_id
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """The protocol of the tasks, such as `"grpc"`; None for bare addresses. Can be set."""
-        return self._shared.resource.rpc_layer
-
-    @rpc_layer.setter
-    def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._shared.resource.rpc_layer = rpc_layer
+    task_type: str | None = _forwarded("task_type")
+    task_id: int | None = _forwarded("task_id")
+    rpc_layer: str | None = _forwarded("rpc_layer")
 
     @property
     def environment(self) -> str:
@@ -67,11 +57,6 @@ class ResolverAttributes:
     def timeout(self) -> float:
         """The default total deadline of a call, in seconds."""
         return self._shared.resource.timeout
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-SharedT = TypeVar("SharedT", bound=SharedResource[Any])
 
 
 def blocking(
@@ -85,10 +70,7 @@ def blocking(
 
     @wraps(method)
     def blocking_method(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            result: R = self._shared.call(name, *args, **kwargs)
-        except ResolveError as error:
-            raise without_internal_frames(error)  # noqa: B904 - it is the same error
+        result: R = self._shared.call(name, *args, **kwargs)
         return result
 
     return blocking_method

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aioresolve import fleet as fleets
-from aioresolve.errors import InvalidClusterError, ResolveError
+from aioresolve.errors import InvalidClusterError
 from aioresolve.fleet.fleet import named_resolvers
 
 from .facade import Facade, blocking, blocking_iterator
-from .loop_thread import without_internal_frames
 from .resolvers import ClusterResolver, resolver_for_fleet
 from .shared import SharedResource
 
@@ -82,10 +81,7 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
             ConfigurationError: (a ValueError) the name is empty, or already in use.
             InvalidClusterError: (a TypeError) `resolver` is not a resolver of `aioresolve.sync`.
         """
-        try:
-            self._shared.apply(lambda fleet: _add(fleet, self._facades, name, resolver))
-        except ResolveError as error:
-            raise without_internal_frames(error)  # noqa: B904 - it is the same error
+        self._shared.apply(lambda fleet: _add(fleet, self._facades, name, resolver))
 
     def remove(self, name: str) -> None:
         """Remove a target: its requests are cancelled at once, and no reading of it follows.
@@ -95,10 +91,7 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
         Raises:
             ConfigurationError: (a ValueError) there is no such target.
         """
-        try:
-            self._shared.apply(lambda fleet: fleet.remove(name))
-        except ResolveError as error:
-            raise without_internal_frames(error)  # noqa: B904 - it is the same error
+        self._shared.apply(lambda fleet: fleet.remove(name))
         self._facades.pop(name, None)
 
     resolve = blocking(fleets.Fleet.resolve)

@@ -14,7 +14,7 @@ import anyio
 from aioresolve._core.concurrency import LatestValue
 from aioresolve.errors import ConfigurationError, ResolveError
 
-from .loop_thread import current_loop_thread, get_loop_thread, without_internal_frames
+from .loop_thread import current_loop_thread, get_loop_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -69,9 +69,9 @@ class BlockingIterator(Iterator[T]):
             return thread.run(partial(self._next, thread))
         except anyio.EndOfStream:
             raise StopIteration from None
-        except ResolveError as error:
+        except ResolveError:
             if thread.is_running:
-                raise without_internal_frames(error)  # noqa: B904 - it is the same error
+                raise
             # The interpreter exits: a thread that only watches ends without a traceback.
             raise StopIteration from None
 

@@ -7,7 +7,6 @@ with its first call.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import atexit
 import contextvars
@@ -15,9 +14,10 @@ import os
 import threading
 import traceback
 import types
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import anyio
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 INTERNAL_PACKAGES = frozenset(
@@ -37,8 +38,7 @@ INTERNAL_PACKAGES = frozenset(
 """The packages whose frames a traceback of an expected error does not show."""
 
 WAIT_PERIOD = 0.2
-"""Seconds after which a thread that waits for a call handles signals. On Windows no signal ends a wait;
-elsewhere a signal does not that arrives just before it."""
+"""Seconds after which a thread that waits for a call handles signals that another thread received."""
 
 INTERRUPT_TIMEOUT = 5.0
 """Seconds that an interrupted call may take to clean up before its caller stops waiting for it."""
@@ -47,48 +47,17 @@ EXIT_TIMEOUT = 5.0
 """Seconds that the exit of the interpreter waits for connections to be closed."""
 
 
-class Flag:
-    """Is set once, by one thread, while another one waits for it.
-
-    The waiting thread never holds a lock that `set` takes, as it does with a `threading.Event` or a `Future`:
-    if it is the main thread, a signal handler may interrupt it at any point, make a call too, and wait for
-    the loop, which would wait for the lock.
-    """
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._lock = _thread.allocate_lock()
-        self._lock.acquire()
-
-    def is_set(self) -> bool:
-        """Return whether the flag is set."""
-        return self._is_set
-
-    def set(self) -> None:
-        """Set the flag; never waits."""
-        if not self._is_set:
-            self._is_set = True
-            self._lock.release()
-
-    def wait(self, timeout: float) -> bool:
-        """Wait until the flag is set, at most `timeout` seconds; return whether it is."""
-        if not self._is_set:
-            self._lock.acquire(timeout=timeout)
-        return self._is_set
-
-
 class LoopThread:
     """An event loop in a daemon thread. It runs from construction until `close`."""
 
     _calls: TaskGroup
     _context: contextvars.Context
     _ended: anyio.Event
-    _running_loop: asyncio.AbstractEventLoop
+    _loop: asyncio.AbstractEventLoop | None
     _services: TaskGroup
     _tasks: TaskGroup
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_callbacks: list[Callable[[], object]] = []
         self._is_ending = False
         started: Future[None] = Future()
@@ -99,7 +68,7 @@ class LoopThread:
             self._thread.start()
             started.result()
         except (OSError, RuntimeError) as error:
-            raise _not_started(error) from error
+            raise ResolveError(f"the event loop thread of aioresolve.sync did not start: {error}") from error
 
     @property
     def is_running(self) -> bool:
@@ -120,15 +89,22 @@ class LoopThread:
             )
         call = _Call(function)
         try:
-            self._submit(call)
-            while not call.finished.wait(WAIT_PERIOD):
+            # Not by a BlockingPortal, which waits here: an interrupt at that time would not cancel the call.
+            self.call_soon(partial(self._start, call))
+            while not wait([call.result], WAIT_PERIOD).done:
                 if not self._thread.is_alive():  # it may have ended before it started the call
-                    call.fail(_exiting_error())
+                    raise _exiting_error()
+            return call.result.result()
+        except ResolveError as error:
+            raise without_internal_frames(error)  # noqa: B904 - it is the same error
         except BaseException:
-            self.call_soon(call.cancel)
-            call.finished.wait(INTERRUPT_TIMEOUT)
+            if not call.result.done():
+                self.call_soon(call.cancel)
+                wait([call.result], INTERRUPT_TIMEOUT)
             raise
-        return call.result()
+        finally:
+            # The traceback of an error has this frame: the cycle would keep alive what the caller released.
+            del call
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Call `callback` in the loop if that is still running. Can be called in any thread; never waits."""
@@ -138,7 +114,9 @@ class LoopThread:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(callback)
 
-    def start_service(self, run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], object]) -> None:
+    def start_service(
+        self, run: Callable[[], Coroutine[None, None, None]], stop: Callable[[], object]
+    ) -> None:
         """Start a service: a task that outlives the call that starts it. Must be called in the loop.
 
         It does not get the context variables of that call. `run` must not raise, and returns soon after
@@ -146,7 +124,7 @@ class LoopThread:
         """
         self._context.run(self._services.start_soon, self._run_service, run, stop)
 
-    def spawn(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(self, run: Callable[[], Coroutine[None, None, None]]) -> None:
         """Start a task with the context variables of the caller. Must be called in the loop.
 
         The task must not raise. When the loop ends, the tasks are cancelled before the services are stopped.
@@ -162,21 +140,6 @@ class LoopThread:
         """In a forked child, stop using the loop: its wakeup pipe and epoll are shared with the parent."""
         self._loop = None
 
-    def _submit(self, call: _Call[Any]) -> None:
-        # Not by a BlockingPortal, which waits for a Future: see `Flag`.
-        try:
-            self._running_loop.call_soon_threadsafe(self._start, call)
-        except RuntimeError as error:
-            call.finished.set()
-            raise _exiting_error() from error
-
-    def _start(self, call: _Call[Any]) -> None:
-        """Start a call, in the loop, with the context variables of the caller."""
-        if self._is_ending:
-            call.fail(_exiting_error())
-        else:
-            self._calls.start_soon(call.run)
-
     def _main(self, started: Future[None]) -> None:
         try:
             anyio.run(self._serve, started, backend="asyncio")
@@ -189,7 +152,7 @@ class LoopThread:
 
     async def _serve(self, started: Future[None]) -> None:
         self._ended = anyio.Event()
-        self._loop = self._running_loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as self._services:
             self._context = contextvars.copy_context()
             async with anyio.create_task_group() as self._tasks:
@@ -202,8 +165,19 @@ class LoopThread:
             for stop in tuple(self._stop_callbacks):
                 stop()
 
+    def _start(self, call: _Call[Any]) -> None:
+        """Start a call, in the loop, with the context variables of the caller."""
+        if self._is_ending:
+            call.result.set_exception(_exiting_error())
+        else:
+            self._calls.start_soon(call.run)
+
+    def _end(self) -> None:
+        self._is_ending = True
+        self._ended.set()
+
     async def _run_service(
-        self, run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], object]
+        self, run: Callable[[], Coroutine[None, None, None]], stop: Callable[[], object]
     ) -> None:
         self._stop_callbacks.append(stop)
         try:
@@ -211,62 +185,39 @@ class LoopThread:
         finally:
             self._stop_callbacks.remove(stop)
 
-    def _end(self) -> None:
-        self._is_ending = True
-        self._ended.set()
-
 
 class _Call(Generic[T]):
-    """One call: it runs in the loop, while another thread waits for `finished`."""
+    """One call: it runs in the loop, while another thread waits for `result`."""
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
-        self.finished = Flag()
+        self.result: Future[T] = Future()
         self._function = function
         self._scope: anyio.CancelScope | None = None
-        self._value: T | None = None
-        self._error: BaseException | None = None
+        self._is_cancelled = False
 
     async def run(self) -> None:
         """Run the call, in the loop."""
-        if self.finished.is_set():
-            return
         try:
             with anyio.CancelScope() as self._scope:
-                self._value = await self._function()
+                if not self._is_cancelled:
+                    self.result.set_result(await self._function())
         except asyncio.CancelledError:
-            self._error = ResolveError(
-                "the call was cancelled in the event loop thread of aioresolve.sync: the interpreter exits,"
-                " or the resolver cancelled itself"
-            )  # and not raised again, which would cancel the other calls
+            pass  # the loop ends, or the function cancelled itself
         except BaseException as error:  # SystemExit too belongs to the caller; here it would end the loop
-            self._error = error
-        finally:
-            self.finished.set()
-
-    def fail(self, error: ResolveError) -> None:
-        """End the call with an error, unless it has ended. Nothing else may run it."""
-        if not self.finished.is_set():
-            self._error = error
-            self.finished.set()
+            self.result.set_exception(error)
+        if not self.result.done():
+            self.result.set_exception(
+                ResolveError(
+                    "the call was cancelled in the event loop thread of aioresolve.sync: the interpreter"
+                    " exits, or the resolver cancelled itself"
+                )
+            )
 
     def cancel(self) -> None:
         """Cancel the call, in the loop; a call that has not started will not start."""
-        if self._scope is None:
-            self.finished.set()
-        else:
+        self._is_cancelled = True
+        if self._scope is not None:
             self._scope.cancel()
-
-    def result(self) -> T:
-        """Return the result of the finished call, or raise its error. Must be called once."""
-        # The traceback of the error refers to this frame and to that of `run`: if one of them kept the error,
-        # the reference cycle would keep alive what the caller has released.
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error
-        return cast("T", self._value)
 
 
 def without_internal_frames(error: ResolveError) -> ResolveError:
@@ -293,10 +244,6 @@ def without_internal_frames(error: ResolveError) -> ResolveError:
     return error
 
 
-def _not_started(error: Exception) -> ResolveError:
-    return ResolveError(f"the event loop thread of aioresolve.sync did not start: {error}")
-
-
 def _exiting_error() -> ResolveError:
     return ResolveError("aioresolve.sync accepts no more calls, because the interpreter exits")
 
@@ -309,54 +256,28 @@ _has_exited = False
 
 def get_loop_thread() -> LoopThread:
     """Return the event loop thread of this process; start it if it is not running."""
-    current = _current
-    if current is not None and current.is_running:
-        return current
-    if _has_exited:  # Python 3.12 starts no thread at that time, and says so in other words
-        raise _exiting_error()
-    starting = _Starting()
-    # By another thread, so that this one never holds the lock: if it is the main thread, a signal handler may
-    # interrupt it at any point, make a call too, and wait for the lock.
-    try:
-        _thread.start_new_thread(_start, (starting,))
-    except RuntimeError as error:
-        raise _not_started(error) from error
-    while not starting.finished.wait(WAIT_PERIOD):
-        pass
-    if starting.error is not None:
-        raise starting.error
-    assert starting.thread is not None
-    return starting.thread
-
-
-class _Starting:
-    """The result of `_start`, for the thread that waits for it."""
-
-    def __init__(self) -> None:
-        self.finished = Flag()
-        self.thread: LoopThread | None = None
-        self.error: BaseException | None = None
-
-
-def _start(starting: _Starting) -> None:
     global _current
-    try:
-        with _lock:
-            if _current is None or not _current.is_running:
-                _current = LoopThread()
-            if _has_exited:  # meanwhile
-                _current.close()
+    with _lock:
+        if _current is None or not _current.is_running:
+            if _has_exited:  # Python 3.12 starts no thread at that time, and says so in other words
                 raise _exiting_error()
-            starting.thread = _current
-    except BaseException as error:  # raised by the waiting thread
-        starting.error = error
-    finally:
-        starting.finished.set()
+            _current = LoopThread()
+        return _current
 
 
 def current_loop_thread() -> LoopThread | None:
     """Return the event loop thread of this process, or None if no call has started one yet."""
     return _current
+
+
+def blocking_function(function: Callable[P, Awaitable[T]]) -> Callable[P, T]:
+    """Return a function with the same signature that awaits `function` in the event loop thread."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return get_loop_thread().run(partial(function, *args, **kwargs))
+
+    return call
 
 
 def _close_at_exit() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from aioresolve import tpu as tpus
 from aioresolve._core.concurrency import run_in_thread
@@ -22,12 +22,9 @@ from .facade import Facade, FacadeResolver, ResolverAttributes, blocking, blocki
 from .shared import SharedResource
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from aioresolve._core.deadline import Progress
-    from aioresolve.gcp.credentials import AnyCredentials
-    from aioresolve.kubernetes import Pod
     from aioresolve.resolver.want import Want
 
 
@@ -155,100 +152,6 @@ def constructs(
         return construct
 
     return decorate
-
-
-class GCEClusterResolver(ClusterResolver):
-    """`aioresolve.GCEClusterResolver` with blocking methods; see there for arguments and errors."""
-
-    def __init__(
-        self,
-        project: str | None = None,
-        zone: str | None = None,
-        instance_group: str | None = None,
-        port: int = 8470,
-        task_type: str | None = "worker",
-        task_id: int | None = None,
-        rpc_layer: str | None = "grpc",
-        credentials: AnyCredentials = "default",
-        service: Any = None,
-        *,
-        region: str | None = None,
-        address: Literal["internal_ip", "external_ip", "hostname"] = "internal_ip",
-        not_running: Literal["raise", "skip"] = "raise",
-        timeout: float = 30.0,
-    ) -> None:
-        # Imported here because it takes 0.4 seconds, which users of other resolvers need not spend.
-        from aioresolve.environment.gce import GCEClusterResolver
-
-        super().__init__(
-            GCEClusterResolver(
-                project,
-                zone,
-                instance_group,
-                port,
-                task_type,
-                task_id,
-                rpc_layer,
-                credentials,
-                service,
-                region=region,
-                address=address,
-                not_running=not_running,
-                timeout=timeout,
-            )
-        )
-
-
-class KubernetesClusterResolver(ClusterResolver):
-    """`aioresolve.KubernetesClusterResolver` with blocking methods; see there for arguments and errors."""
-
-    def __init__(
-        self,
-        job_to_label_mapping: Mapping[str, str | Sequence[str]] | None = None,
-        tf_server_port: int = 8470,
-        rpc_layer: str | None = "grpc",
-        override_client: Any = None,
-        executable_location: str | None = None,
-        *,
-        service: str | Mapping[str, str | Sequence[str]] | None = None,
-        namespace: str | Sequence[str] | None = None,
-        context: str | None = None,
-        kubeconfig: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-        server: str | None = None,
-        token_file: str | os.PathLike[str] | None = None,
-        impersonate: str | None = None,
-        impersonate_groups: str | Sequence[str] | None = None,
-        address: str | Callable[[Pod], str | tuple[str, int] | None] = "pod_ip",
-        order_by: str | Sequence[str] = "name",
-        not_running: Literal["raise", "skip"] = "raise",
-        timeout: float = 30.0,
-        max_concurrency: int = 16,
-    ) -> None:
-        # Imported here because it takes 0.4 seconds, which users of other resolvers need not spend.
-        from aioresolve import kubernetes
-
-        super().__init__(
-            kubernetes.KubernetesClusterResolver(
-                job_to_label_mapping,
-                tf_server_port,
-                rpc_layer,
-                override_client,
-                executable_location,
-                service=service,
-                namespace=namespace,
-                context=context,
-                kubeconfig=kubeconfig,
-                server=server,
-                token_file=token_file,
-                impersonate=impersonate,
-                impersonate_groups=impersonate_groups,
-                address=address,
-                order_by=order_by,
-                not_running=not_running,
-                timeout=timeout,
-                max_concurrency=max_concurrency,
-            )
-        )
 
 
 class SimpleClusterResolver(ClusterResolver):
@@ -399,8 +302,10 @@ def _member_of_union(resolver: Any) -> Any:
 
 def facade_of(resolver: base.ClusterResolver) -> ClusterResolver:
     """Return the facade of the class of the same name as that of an async resolver, with its arguments."""
-    kinds = {kind.__name__: kind for kind in ClusterResolver.__subclasses__()}
-    kind = kinds.get(type(resolver).__name__)
+    from aioresolve import sync
+
+    name = type(resolver).__name__
+    kind: type[ClusterResolver] | None = getattr(sync, name) if name in sync.__all__ else None
     if kind is None:
         return ClusterResolver(resolver)
     args, kwargs = resolver._copied_arguments()

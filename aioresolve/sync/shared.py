@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .loop_thread import LoopThread
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("aioresolve.sync")
 
 ResourceT = TypeVar("ResourceT", bound=Enterable)
 

@@ -211,7 +211,7 @@ def test_error_of_closing_a_resolver_that_is_garbage_is_logged(caplog: pytest.Lo
     shared.cluster_spec()
     del shared
     settle()
-    assert [record.name for record in caplog.records] == ["aioresolve.sync.shared"]
+    assert [record.name for record in caplog.records] == ["aioresolve.sync"]
     assert "was not exited cleanly" in caplog.text
     assert "broken pipe" in caplog.text
 

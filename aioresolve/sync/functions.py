@@ -1,18 +1,35 @@
-"""`doctor`: the checks of `aioresolve.doctor`, for code without an event loop."""
+"""`detect` and `doctor` for blocking code."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aioresolve.errors import InvalidClusterError, ResolveError
+from aioresolve.environment.detection import Detection, choose, examine
+from aioresolve.errors import InvalidClusterError
 
-from .loop_thread import get_loop_thread, without_internal_frames
-from .resolvers import ClusterResolver
+from .loop_thread import get_loop_thread
+from .resolvers import ClusterResolver, facade_of
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.resolver.checks import Check
+
+
+def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[ClusterResolver]:
+    """Return the blocking resolver of the cluster that this process is part of, and why it is that one.
+
+    See `aioresolve.detect` for the sources, their order, and the errors.
+
+    Args:
+        port: the port of each task, for the sources that do not have it.
+        timeout: the total deadline of the call, in seconds.
+    """
+    findings = get_loop_thread().run(partial(examine, port=port, timeout=timeout))
+    evidence, new_resolver = choose(findings)
+    return Detection(
+        evidence.source, facade_of(new_resolver()), tuple(finding.evidence for finding in findings)
+    )
 
 
 def doctor(
@@ -50,7 +67,4 @@ def doctor(
         async with resolver._shared.acquire() as entered:
             return await call(entered)
 
-    try:
-        return get_loop_thread().run(check)
-    except ResolveError as error:
-        raise without_internal_frames(error)  # noqa: B904 - it is the same error
+    return get_loop_thread().run(check)

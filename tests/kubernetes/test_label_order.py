@@ -73,7 +73,7 @@ def test_values_of_labels_are_compared_as_numbers_and_ties_by_name() -> None:
     places = {"a": ("10", "0"), "b": ("2", "1"), "d": ("2", "0"), "c": ("2", "0")}
     selector.fill(matched(name, ordering, slice=one, host=two) for name, (one, two) in places.items())
     assert names(selector) == ["c", "d", "b", "a"]
-    assert list(selector.numbering.addresses.by_task) == [0, 1, 2, 3]
+    assert list(selector.numbering.addresses) == [0, 1, 2, 3]
     assert (selector.numbering.first, selector.numbering.end) == (0, 4)
 
 
@@ -112,7 +112,7 @@ def test_changes_one_by_one_give_the_order_of_a_list(
         listed = SelectorTasks("worker", order_by=ordering)
         listed.fill(pods.values())
         assert names(selector) == names(listed)
-        assert selector.numbering.addresses.by_task == listed.numbering.addresses.by_task
+        assert selector.numbering.addresses == listed.numbering.addresses
         assert sorted(selector.numbering.unindexed) == sorted(listed.numbering.unindexed)
 
 

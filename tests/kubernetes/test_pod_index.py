@@ -31,7 +31,7 @@ def index_order(pods: list[Pod]) -> list[str | None]:
     selector = SelectorTasks("worker", order_by="index")
     selector.fill(match_pods(pods, "pod_ip", 8470))
     tasks = JobTasks("worker", [selector], allow_gaps=False)
-    assert list(tasks.addresses().by_task) == list(range(len(pods)))
+    assert list(tasks.addresses()) == list(range(len(pods)))
     return [endpoint.name for endpoint in tasks.endpoints()]
 
 
@@ -123,7 +123,7 @@ def test_pod_without_an_index_has_no_role_among_those_that_have_one() -> None:
     pods = [labelled("pi-worker-0", **{MPI_ROLE: "worker", KUBEFLOW: "0"})]
     pods.append(pod("pi-launcher", phase="Pending", metadata={"labels": {MPI_ROLE: "launcher"}}))
     selector.fill(match_pods(pods, "pod_ip", 8470))
-    assert list(selector.numbering.addresses.by_task) == [0]
+    assert list(selector.numbering.addresses) == [0]
 
 
 def test_head_and_hosts_of_a_ray_cluster_are_ordered_by_replica() -> None:

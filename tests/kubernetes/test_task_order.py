@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.tasks import task_order
 from aioresolve.kubernetes.tasks.task_order import (
-    Addresses,
     JobTasks,
     MatchedPod,
     SelectorTasks,
@@ -141,7 +139,7 @@ def test_task_keeps_its_index_in_whatever_order_the_others_end_or_are_replaced(
         selector.put(pods[ended])
         if selector.is_stale:
             selector.fill(pods.values())
-        assert list(selector.numbering.addresses.by_task) == sorted(ends[number + 1 :])
+        assert list(selector.numbering.addresses) == sorted(ends[number + 1 :])
         assert sorted(selector.numbering.done) == sorted(ends[: number + 1])
 
 
@@ -164,7 +162,7 @@ class TestOrderByIndex:
             pod("y", metadata={"labels": {COMPLETION: "1"}}),
         ]
         selectors = [filled_selector(*match(*pods), order_by="index")]
-        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses().by_task) == [1]
+        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses()) == [1]
         with pytest.raises(PodIndexError, match="no pod has index 0") as caught:
             JobTasks("worker", selectors, allow_gaps=False).addresses()
         assert caught.value.missing == (0,)
@@ -188,7 +186,7 @@ class TestOrderByIndex:
         pods = [labelled(f"w-{number}", **each) for number, each in enumerate(labels)]
         selectors = [filled_selector(*match(*pods), order_by="index")]
         for allow_gaps in (True, False):
-            assert list(JobTasks("worker", selectors, allow_gaps=allow_gaps).addresses().by_task) == tasks
+            assert list(JobTasks("worker", selectors, allow_gaps=allow_gaps).addresses()) == tasks
         with_gap = [filled_selector(*match(pods[0], *pods[2:]), order_by="index")]
         if len(pods) > 2:
             with pytest.raises(PodIndexError) as caught:
@@ -202,7 +200,7 @@ class TestOrderByIndex:
         ]
         second = [pod("z", metadata={"labels": {COMPLETION: "0"}})]
         selectors = [filled_selector(*match(*pods), order_by="index") for pods in (first, second)]
-        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses().by_task) == [0, 2]
+        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses()) == [0, 2]
         with pytest.raises(PodIndexError, match="no pod has index 1"):
             JobTasks("worker", selectors, allow_gaps=False).addresses()
 
@@ -212,7 +210,7 @@ class TestOrderByIndex:
             pod("y", phase="Pending", metadata={"labels": {COMPLETION: "1"}}),
         ]
         selectors = [filled_selector(*match(*pods), order_by="index")]
-        assert list(JobTasks("worker", selectors, allow_gaps=False).addresses().by_task) == [0]
+        assert list(JobTasks("worker", selectors, allow_gaps=False).addresses()) == [0]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.none() | st.integers())))
@@ -274,7 +272,7 @@ def parts(selector: SelectorTasks) -> list[Any]:
     numbering = selector.numbering
     return [
         [(each, each.node, each.ready) for each in selector.endpoints],
-        (numbering.addresses.by_task, numbering.first, numbering.end),
+        (numbering.addresses, numbering.first, numbering.end),
         {task: found.full_name for task, found in numbering.done.items()},
         {task: sorted(names) for task, names in numbering.duplicates.items()},
         sorted(numbering.unindexed),
@@ -308,29 +306,8 @@ def test_pods_that_change_in_any_way_give_what_a_list_of_them_gives(
     assert parts(selector) == parts(filled_selector(*pods.values(), order_by=order_by))
 
 
-CHANGES = st.dictionaries(st.integers(0, 4), st.sampled_from("xyz"), max_size=2)
-
-
-@given(st.lists(st.tuples(CHANGES, st.booleans())))
-def test_addresses_are_the_same_whenever_they_are_first_read(
-    changes: list[tuple[dict[int, str], bool]],
-) -> None:
-    by_task = dict.fromkeys(range(5), "a")
-    addresses = Addresses(by_task)
-    returned = [(addresses, by_task)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task_order, "MAX_CHANGES", 2)
-        for change, is_read in changes:
-            addresses, by_task = addresses.changed(change), by_task | change
-            assert not is_read or addresses.by_task == by_task
-            returned.append((addresses, by_task))
-    assert [list(each.by_task.items()) for each, _ in returned] == [
-        list(each.items()) for _, each in returned
-    ]
-
-
 def test_tasks_by_name_have_no_gaps_and_tasks_by_index_may_have() -> None:
     pods = indexed("w-0"), indexed("w-2"), indexed("w-3", phase="Pending")
-    assert list(filled_selector(*pods, order_by="name").numbering.addresses.by_task) == [0, 1]
+    assert list(filled_selector(*pods, order_by="name").numbering.addresses) == [0, 1]
     by_index = filled_selector(*pods, order_by="index").numbering
-    assert (list(by_index.addresses.by_task), by_index.end) == ([0, 2], 4)
+    assert (list(by_index.addresses), by_index.end) == ([0, 2], 4)

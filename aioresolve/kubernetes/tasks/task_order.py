@@ -34,11 +34,11 @@ from .pods import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
     from aioresolve.kubernetes.api.objects import Pod
 
-K = TypeVar("K", str, tuple[PodIndex, str], tuple[tuple[str, ...], str])
+K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -173,12 +173,12 @@ class LabelOrdering:
         node = pod.node or ""
         return None if node in self.nodes or node in self.absent else node
 
-    def rank(self, pod: MatchedPod) -> tuple[str, ...] | None:
-        """Return the position of a pod; None if it or its node lacks a label."""
+    def key(self, pod: MatchedPod) -> tuple[tuple[str, ...], str] | None:
+        """Return the sort key of a pod; None if it or its node lacks a label."""
         of_node = iter(self.nodes.get(pod.node or "", (None,) * len(self._terms)))
         of_pod = iter(pod.labels)
         values = [next(of_node if prefix == "node-label" else of_pod) for prefix, _, _ in self._terms]
-        return None if None in values else tuple(_natural_key(value or "") for value in values)
+        return None if None in values else (tuple(_natural_key(value or "") for value in values), pod.key)
 
 
 @lru_cache(maxsize=4096)
@@ -329,7 +329,7 @@ class SortedValues(Generic[K, V]):
 
     def __init__(self, items: Iterable[tuple[K, V]] = ()) -> None:
         pairs = list(items)
-        self.keys: list[K] = [key for key, _ in pairs]
+        self.keys: list[Any] = [key for key, _ in pairs]
         self._values: list[V] = [value for _, value in pairs]
         self._snapshot: tuple[V, ...] | None = None
 
@@ -365,45 +365,11 @@ class SortedValues(Generic[K, V]):
         return self._values.pop(position)
 
 
-MAX_CHANGES = 256
-"""How many changed addresses are kept next to the others before they are merged."""
-
-
-class Addresses:
-    """The addresses of tasks by task index, ascending: a value that is merged when it is first read.
-
-    A watch changes one address of thousands at a time, and often replaces a state before anyone has read its
-    addresses. A change is therefore kept next to the other addresses, instead of in a copy of all of them.
-
-    Args:
-        by_task: task index to address; must not be changed afterwards.
-        changes: other addresses for some of these tasks.
-    """
-
-    def __init__(self, by_task: dict[int, str], changes: dict[int, str] | None = None) -> None:
-        self._parts = by_task, changes or {}
-
-    @property
-    def by_task(self) -> dict[int, str]:
-        """Task index to address, ascending."""
-        by_task, changes = self._parts
-        if changes:
-            by_task = by_task | changes
-            self._parts = by_task, {}  # both at once: several threads may read a state
-        return by_task
-
-    def changed(self, changes: dict[int, str]) -> Addresses:
-        """Return these addresses with `changes` to some of them."""
-        by_task, earlier = self._parts
-        changes = earlier | changes
-        return Addresses(by_task | changes) if len(changes) > MAX_CHANGES else Addresses(by_task, changes)
-
-
 class Numbering(NamedTuple):
     """The task indices of the pods of one selector, starting at 0.
 
     Attributes:
-        addresses: the addresses by task index.
+        addresses: the addresses by task index, ascending.
         first: the lowest task index that a pod has, even if it is not a member.
         end: the task index at which the tasks of the next selector start.
         done: the pods that are done by task index.
@@ -411,47 +377,32 @@ class Numbering(NamedTuple):
         unindexed: the names of the members without an index.
     """
 
-    addresses: Addresses
+    addresses: dict[int, str]
     first: int
     end: int
-    done: Mapping[int, MatchedPod] = {}
-    duplicates: Mapping[int, list[str]] = {}
-    unindexed: Sequence[str] = ()
+    done: Mapping[int, MatchedPod]
+    duplicates: dict[int, list[str]]
+    unindexed: Sequence[str]
 
 
-def _number_without_gaps(
-    members: SortedValues[K, Endpoint], done: SortedValues[K, MatchedPod], unindexed: Sequence[str] = ()
-) -> Numbering:
-    """Return the positions of members and of pods that are done in one order."""
-    if not done.keys:  # nearly always
-        addresses = dict(enumerate(endpoint.address for endpoint in members.values))
-        return Numbering(Addresses(addresses), 0, len(addresses), unindexed=unindexed)
-    addresses = {
-        position + done.position(key): endpoint.address
-        for position, (key, endpoint) in enumerate(zip(members.keys, members.values, strict=True))
-    }
-    by_task = {
-        position + members.position(key): pod
-        for position, (key, pod) in enumerate(zip(done.keys, done.values, strict=True))
-    }
-    return Numbering(Addresses(addresses), 0, len(addresses) + len(by_task), by_task, unindexed=unindexed)
-
-
-class NameOrder:
-    """The members among the pods of one selector, ordered by name and numbered without gaps.
+class PositionOrder(Generic[K]):
+    """The members among the pods of one selector, ordered by a key and numbered without gaps.
 
     A pod that is done keeps its number.
 
     Args:
+        key: returns the key of a pod; None if the pod cannot be ordered.
         is_done: whether a pod is done.
     """
 
-    def __init__(self, is_done: Callable[[MatchedPod], bool]) -> None:
+    def __init__(self, key: Callable[[MatchedPod], K | None], is_done: Callable[[MatchedPod], bool]) -> None:
+        self._key = key
         self._is_done = is_done
-        self._members: SortedValues[str, Endpoint] = SortedValues()
-        self._done: SortedValues[str, MatchedPod] = SortedValues()
+        self._keys: dict[str, K] = {}  # of the members and the pods that are done, by the key of the pod
+        self._members: SortedValues[K, Endpoint] = SortedValues()
+        self._done: SortedValues[K, MatchedPod] = SortedValues()
+        self._unindexed: dict[str, str] = {}  # the names of pods that cannot be ordered, by key
         self._numbering: Numbering | None = None
-        self._new_addresses: dict[int, str] = {}  # by task index: changes that `_numbering` does not have yet
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -462,47 +413,77 @@ class NameOrder:
     def numbering(self) -> Numbering:
         """The task indices; the same object until an index or an address changes."""
         if self._numbering is None:
-            self._numbering = _number_without_gaps(self._members, self._done)
-        elif self._new_addresses:
-            addresses_now = self._numbering.addresses.changed(self._new_addresses)
-            self._numbering = self._numbering._replace(addresses=addresses_now)
-        self._new_addresses = {}
+            self._numbering = self._number()
         return self._numbering
 
     def fill(self, pods: Sequence[MatchedPod]) -> None:
-        """Set all pods, which are sorted by key."""
-        self._members = SortedValues((pod.key, pod.endpoint) for pod in pods if pod.endpoint is not None)
-        self._done = SortedValues((pod.key, pod) for pod in pods if self._is_done(pod))
-        self._numbering = None
+        """Set all pods, which are sorted by `MatchedPod.key`."""
+        self._keys, self._unindexed, self._numbering = {}, {}, None
+        ordered = [(key, pod) for pod in pods if (key := self._note(pod)) is not None]
+        ordered.sort(key=operator.itemgetter(0))
+        self._members = SortedValues((key, pod.endpoint) for key, pod in ordered if pod.endpoint is not None)
+        self._done = SortedValues((key, pod) for key, pod in ordered if pod.endpoint is None)
 
     def put(self, pod: MatchedPod) -> None:
-        if pod.endpoint is None:
+        old = self._keys.get(pod.key)
+        if old is None or pod.endpoint is None or self._key(pod) != old:
             self.discard(pod)
-            if self._is_done(pod):
-                self._done.put(pod.key, pod)
-                self._numbering = None
+        key = self._note(pod)
+        if key is None:
             return
-        if self._done.discard(pod.key) is not None:
+        if pod.endpoint is None:
+            self._done.put(key, pod)
             self._numbering = None
-        previous = self._members.put(pod.key, pod.endpoint)
-        if previous is None:
+            return
+        self._done.discard(key)
+        previous = self._members.put(key, pod.endpoint)
+        if previous is None or previous.address != pod.endpoint.address:
             self._numbering = None
-        elif previous.address != pod.endpoint.address:
-            position = self._members.position(pod.key) + self._done.position(pod.key)
-            self._new_addresses[position] = pod.endpoint.address
 
     def discard(self, pod: MatchedPod) -> None:
-        was_member = self._members.discard(pod.key) is not None
-        if self._done.discard(pod.key) is not None or was_member:
+        key = self._keys.pop(pod.key, None)
+        if key is not None:
+            self._members.discard(key)
+            self._done.discard(key)
             self._numbering = None
+        if self._unindexed.pop(pod.key, None) is not None:
+            self._numbering = None
+
+    def _note(self, pod: MatchedPod) -> K | None:
+        """Record the key of a member, or of a pod that is done; return it, if there is one."""
+        if pod.endpoint is None and not self._is_done(pod):
+            return None
+        key = self._key(pod)
+        if key is None:
+            self._unindexed[pod.key] = pod.full_name
+            self._numbering = None
+        else:
+            self._keys[pod.key] = key
+        return key
+
+    def _number(self) -> Numbering:
+        members, done = self._members, self._done
+        unindexed = list(self._unindexed.values())
+        if not done.keys:  # nearly always
+            addresses = dict(enumerate(endpoint.address for endpoint in members.values))
+            return Numbering(addresses, 0, len(addresses), {}, {}, unindexed)
+        addresses = {
+            position + done.position(key): endpoint.address
+            for position, (key, endpoint) in enumerate(zip(members.keys, members.values, strict=True))
+        }
+        by_task = {
+            position + members.position(key): pod
+            for position, (key, pod) in enumerate(zip(done.keys, done.values, strict=True))
+        }
+        return Numbering(addresses, 0, len(addresses) + len(by_task), by_task, {}, unindexed)
 
 
 class IndexOrder:
     """The members among the pods of one selector, at the task indices that their controllers gave them.
 
-    It has the methods of `NameOrder`. A missing pod leaves a gap. If a selector matches only a part of the
-    pods of a controller, such as the second slice of a JobSet or the workers without their leader, they keep
-    their indices, because nothing distinguishes pods that do not match from pods that do not exist yet.
+    It has the methods of `PositionOrder`. A missing pod leaves a gap. If a selector matches only a part of
+    the pods of a controller, such as the second slice of a JobSet or the workers without their leader, they
+    keep their indices, because nothing distinguishes pods that do not match from pods that do not exist yet.
 
     A pod that is not a member, even one that is being deleted, still counts for the size of its group: a
     restart of worker 3 of the first group does not move the tasks of the second group.
@@ -524,7 +505,7 @@ class IndexOrder:
 
     @property
     def numbering(self) -> Numbering:
-        """See `NameOrder`. Raises a PodIndexError if an index is higher than a cluster can have pods."""
+        """See `PositionOrder`. Raises a PodIndexError if an index is higher than a cluster can have pods."""
         if self._numbering is None:
             self._numbering = self._number()
         return self._numbering
@@ -622,77 +603,7 @@ class IndexOrder:
             duplicates = {task: names for task, names in duplicates.items() if len(names) > 1}
         done = {task: pod for task, pod in done.items() if task not in addresses}
         unindexed = list(self._unindexed.values())
-        return Numbering(Addresses(addresses), first, starts[-1], done, duplicates, unindexed)
-
-
-class LabelOrder:
-    """The members among the pods of one selector, ordered by labels and numbered without gaps.
-
-    It has the methods of `NameOrder`.
-    """
-
-    def __init__(self, ordering: LabelOrdering, is_done: Callable[[MatchedPod], bool]) -> None:
-        self._ordering = ordering
-        self._is_done = is_done
-        self._members: SortedValues[tuple[tuple[str, ...], str], Endpoint] = SortedValues()
-        self._done: SortedValues[tuple[tuple[str, ...], str], MatchedPod] = SortedValues()
-        self._ranks: dict[str, tuple[str, ...]] = {}  # of the ordered pods, by key
-        self._unindexed: dict[str, str] = {}  # the names of pods without a label, by key
-        self._unknown: dict[str, str] = {}  # the nodes of pods whose labels were not read, by key
-        self._numbering: Numbering | None = None
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return self._members.values
-
-    @property
-    def unknown_nodes(self) -> set[str]:
-        """The nodes of members whose labels were not read yet."""
-        return set(self._unknown.values())
-
-    @property
-    def numbering(self) -> Numbering:
-        if self._numbering is None:
-            unindexed = list(self._unindexed.values())
-            self._numbering = _number_without_gaps(self._members, self._done, unindexed)
-        return self._numbering
-
-    def fill(self, pods: Sequence[MatchedPod]) -> None:
-        self._ranks, self._unindexed, self._unknown, self._numbering = {}, {}, {}, None
-        ordered = [(key, pod) for pod in pods if (key := self._key(pod)) is not None]
-        ordered.sort(key=operator.itemgetter(0))
-        self._members = SortedValues((key, pod.endpoint) for key, pod in ordered if pod.endpoint is not None)
-        self._done = SortedValues((key, pod) for key, pod in ordered if pod.endpoint is None)
-
-    def put(self, pod: MatchedPod) -> None:
-        self.discard(pod)
-        key = self._key(pod)
-        if key is not None and pod.endpoint is not None:
-            self._members.put(key, pod.endpoint)
-        elif key is not None:
-            self._done.put(key, pod)
-
-    def discard(self, pod: MatchedPod) -> None:
-        rank = self._ranks.pop(pod.key, None)
-        if rank is not None:
-            self._members.discard((rank, pod.key))
-            self._done.discard((rank, pod.key))
-        self._unindexed.pop(pod.key, None)
-        self._unknown.pop(pod.key, None)
-        self._numbering = None
-
-    def _key(self, pod: MatchedPod) -> tuple[tuple[str, ...], str] | None:
-        """Return the key of a member, or of a pod that is done, if it can be ordered."""
-        if pod.endpoint is None and not self._is_done(pod):
-            return None
-        if (node := self._ordering.unknown_node(pod)) is not None:
-            self._unknown[pod.key] = node
-        rank = self._ordering.rank(pod)
-        if rank is None:
-            self._unindexed[pod.key] = pod.full_name
-            return None
-        self._ranks[pod.key] = rank
-        return rank, pod.key
+        return Numbering(addresses, first, starts[-1], done, duplicates, unindexed)
 
 
 class SelectorTasks:
@@ -736,7 +647,10 @@ class SelectorTasks:
     @property
     def unknown_nodes(self) -> set[str]:
         """The nodes of members by whose labels they are ordered, and which were not read yet."""
-        return self._order.unknown_nodes if isinstance(self._order, LabelOrder) else set()
+        if not isinstance(self._order_by, LabelOrdering) or not self._order_by.node_keys:
+            return set()
+        ordered = (pod for pod in self._pods.values() if pod.endpoint is not None or self._is_done(pod))
+        return {node for pod in ordered if (node := self._order_by.unknown_node(pod)) is not None}
 
     @property
     def with_claims(self) -> Collection[MatchedPod]:
@@ -865,12 +779,12 @@ class SelectorTasks:
         elif pod.failure is not None:
             self._selection = None
 
-    def _new_order(self) -> NameOrder | IndexOrder | LabelOrder:
+    def _new_order(self) -> PositionOrder[Any] | IndexOrder:
         if isinstance(self._order_by, LabelOrdering):
-            return LabelOrder(self._order_by, self._is_done)
+            return PositionOrder(self._order_by.key, self._is_done)
         if self._order_by == "index":
             return IndexOrder(self._job, self._is_done)
-        return NameOrder(self._is_done)
+        return PositionOrder(operator.attrgetter("key"), self._is_done)
 
     def _missing(self, pod: MatchedPod, reason: str) -> Missing:
         return Missing(
@@ -920,15 +834,15 @@ class JobTasks:
         self._allow_gaps = allow_gaps
         self._endpoints: Concatenation[Endpoint] = Concatenation()
         self._numberings: list[Numbering] = []
-        self._addresses = Addresses({})
+        self._addresses: dict[int, str] = {}
         self.done: tuple[DoneTask, ...] = ()  # as of the last call of `addresses`
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the members in task order; the same tuple until one of them changes."""
         return self._endpoints.of([selector.endpoints for selector in self._selectors])
 
-    def addresses(self) -> Addresses:
-        """Return the members' addresses by task index; the same object until they change.
+    def addresses(self) -> dict[int, str]:
+        """Return the members' addresses by task index, ascending; the same object until they change.
 
         Raises:
             PodIndexError: a member has no index, two have the same one, or one between two others is missing
@@ -940,40 +854,19 @@ class JobTasks:
             self._numberings = numberings
         return self._addresses
 
-    def _number(self, numberings: Sequence[Numbering]) -> Addresses:
+    def _number(self, numberings: Sequence[Numbering]) -> dict[int, str]:
         starts = list(accumulate((numbering.end for numbering in numberings), initial=0))
+        parts = list(zip(starts, numberings, strict=False))
         done = {
             start + task: DoneTask(self._job, start + task, pod.full_name, pod.uid or None)
-            for start, numbering in zip(starts, numberings, strict=False)
+            for start, numbering in parts
             for task, pod in sorted(numbering.done.items())
         }
         self.done = tuple(done.values())
-        if len(numberings) == 1:
-            addresses = numberings[0].addresses
-        else:
-            addresses = Addresses(
-                {
-                    start + task: address
-                    for start, numbering in zip(starts, numberings, strict=False)
-                    for task, address in numbering.addresses.by_task.items()
-                }
-            )
-        # Only gaps between the pods of a selector are known: nothing says how many tasks there should be.
-        missing: list[int] = []
-        by_task = {} if self._allow_gaps else addresses.by_task
-        if by_task and (last := next(reversed(by_task))) >= len(by_task):
-            missing = [
-                task
-                for start, numbering in zip(starts, numberings, strict=False)
-                for task in range(start + numbering.first, start + numbering.end)
-                if task not in by_task and task not in done and task < last
-            ]
-        duplicates = {
-            start + task: names
-            for start, numbering in zip(starts, numberings, strict=False)
-            for task, names in numbering.duplicates.items()
-        }
+        addresses = _shifted([(start, numbering.addresses) for start, numbering in parts])
+        duplicates = _shifted([(start, numbering.duplicates) for start, numbering in parts])
         unindexed = [name for numbering in numberings for name in numbering.unindexed]
+        missing = [] if self._allow_gaps else _gaps(parts, addresses, done)
         if missing or duplicates or unindexed:
             raise index_order_error(
                 self._job,
@@ -983,6 +876,31 @@ class JobTasks:
                 order=self._selectors[0].order,
             )
         return addresses
+
+
+def _shifted(parts: Sequence[tuple[int, dict[int, V]]]) -> dict[int, V]:
+    """Return the values of several selectors by task index, each from where its tasks start."""
+    if len(parts) == 1:
+        return parts[0][1]
+    return {start + task: value for start, by_task in parts for task, value in by_task.items()}
+
+
+def _gaps(
+    parts: Sequence[tuple[int, Numbering]], addresses: dict[int, str], done: Container[int]
+) -> list[int]:
+    """Return the task indices without a task before the last member.
+
+    Only gaps between the pods of a selector are known: nothing says how many tasks there should be.
+    """
+    last = next(reversed(addresses), -1)
+    if last < len(addresses):
+        return []
+    return [
+        task
+        for start, numbering in parts
+        for task in range(start + numbering.first, min(start + numbering.end, last))
+        if task not in addresses and task not in done
+    ]
 
 
 def are_identical(some: Sequence[object], others: Sequence[object]) -> bool:

@@ -7,7 +7,6 @@ fills the cache once, and `reflector` keeps it up to date. `pod_cache` has the c
 from __future__ import annotations
 
 import abc
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aioresolve.kubernetes.api.objects import is_newer, is_older, oldest_version, version_number
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from aioresolve.kubernetes.api.objects import Query, WatchEvent
     from aioresolve.kubernetes.tasks.controllers import Controller
-    from aioresolve.kubernetes.tasks.task_order import Addresses, LabelOrdering, MatchedPod
+    from aioresolve.kubernetes.tasks.task_order import LabelOrdering, MatchedPod
     from aioresolve.spec import Missing
 
 T = TypeVar("T")
@@ -92,7 +91,7 @@ class ClusterCache(abc.ABC, Generic[T, S]):
             selectors = [self._selector(job, of_selector, order_by) for of_selector in jobs[job]]
             self._jobs[job] = JobTasks(job, selectors, allow_gaps=allow_gaps)
         self._spec = ClusterSpec({})
-        self._addresses: list[Addresses] = []
+        self._addresses: list[dict[int, str]] = []
         self._absent: Concatenation[Missing] = Concatenation()
         self._unready: Concatenation[Missing] = Concatenation()
         self._failed: Concatenation[Missing] = Concatenation()
@@ -185,7 +184,8 @@ class ClusterCache(abc.ABC, Generic[T, S]):
         self._fill_selectors()
         addresses = [job.addresses() for job in self._jobs.values()]
         if not are_identical(addresses, self._addresses):
-            self._spec = ClusterSpec._trusted(partial(_by_task, tuple(self._jobs), addresses))
+            by_task = dict(zip(self._jobs, addresses, strict=True))
+            self._spec = ClusterSpec._trusted(lambda: by_task)
             self._addresses = addresses
         return ClusterState._trusted(
             {name: job.endpoints() for name, job in self._jobs.items()},
@@ -229,8 +229,3 @@ class ClusterCache(abc.ABC, Generic[T, S]):
         for store in stores:
             store.selectors.append(selector)
         return selector
-
-
-def _by_task(jobs: Sequence[str], addresses: Sequence[Addresses]) -> dict[str, dict[int, str]]:
-    """Return the addresses of each job by task index."""
-    return {job: each.by_task for job, each in zip(jobs, addresses, strict=True)}

@@ -50,10 +50,6 @@ class BrokenProgramError(click.ClickException):
     exit_code = 126
 
 
-class UnstoppableProgramError(click.ClickException):
-    """The program still runs after SIGKILL."""
-
-
 class Program(NamedTuple):
     """A program: the path of its file, its arguments (the first is its name), and its environment."""
 
@@ -159,7 +155,6 @@ class ChildProgram:
             )
         except OSError as error:
             raise _start_error(program, error) from error
-        self._path = program.path
         self.exit_code: int | None = None
         self._exited = anyio.Event()
 
@@ -198,22 +193,13 @@ class ChildProgram:
         """Send SIGTERM to the group, and SIGKILL if any of its processes runs `grace` seconds later.
 
         Returns when the whole group has exited on SIGTERM, or the program on SIGKILL.
-
-        Raises:
-            UnstoppableProgramError: the program has not exited `KILL_GRACE` seconds after SIGKILL.
         """
         if self.send(signal.SIGTERM):
             with anyio.move_on_after(grace):
                 await self.wait_for_group()
                 return
         self.send(signal.SIGKILL)
-        with anyio.move_on_after(KILL_GRACE):
-            await self.wait()
-            return
-        raise UnstoppableProgramError(
-            f"{self._path} cannot be stopped: process {self.group} runs as another user,"
-            " or hangs in the kernel"
-        )
+        await self.wait()
 
     def _has_group(self) -> bool:
         try:
@@ -264,11 +250,7 @@ class Supervisor:
         self._end_requested = anyio.Event()
 
     async def run(self) -> int:
-        """Return the exit code of the program, once it has exited on its own or after a signal.
-
-        Raises:
-            UnstoppableProgramError: the program cannot be stopped.
-        """
+        """Return the exit code of the program, once it has exited on its own or after a signal."""
         with self._handle_signals():
             while True:
                 self._child, self._is_stopping = None, False

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import signal
 import sys
 from contextlib import asynccontextmanager
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus no POSIX processes")
 
-from aioresolve.cli.program import Program, Supervisor, UnstoppableProgramError
+from aioresolve.cli.program import Program, Supervisor
 
 EXEC = ("exec", "kubernetes", "-l", "app=train")
 REPORT = "starting sh as /job:worker/task:1 at 10.0.0.2:8470, rank 1"
@@ -163,14 +161,6 @@ def test_signal_while_no_program_runs_ends_the_supervisor(
 
 
 # Signals and exit codes
-
-
-@pytest.mark.slow
-def test_signal_is_sent_on_to_the_program(env: dict[str, str]) -> None:
-    with Running((*RESTARTED, *shell(f"trap 'echo got QUIT; exit 5' QUIT; {LOOP}")), env) as running:
-        running.line()
-        result = running.wait_for_exit(signal.SIGQUIT)
-        assert (result.code, result.stdout) == (5, "got QUIT\n")
 
 
 @pytest.mark.slow
@@ -387,92 +377,7 @@ async def test_program_does_not_outlive_a_supervisor_that_fails(tmp_path: Path) 
     assert run.lines() == ["started", "TERM"]
 
 
-# Programs that receive no signals
-
-
-def deny_signals(_group: int, _number: int) -> None:
-    raise PermissionError
-
-
-def lose_signals(_group: int, _number: int) -> None:
-    """Do what the kernel does for a process that hangs in it."""
-
-
-@pytest.mark.parametrize(
-    ("send", "grace", "trigger"),
-    [
-        (deny_signals, 10 * TIMEOUT, "signal"),
-        (lose_signals, 0.1, "change"),
-    ],
-)
-@pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_supervisor_ends_if_the_program_cannot_be_stopped(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    send: Callable[[int, int], None],
-    grace: float,
-    trigger: str,
-) -> None:
-    monkeypatch.setattr("aioresolve.cli.program.KILL_GRACE", 0.1)
-    monkeypatch.setattr("aioresolve.cli.program.os.killpg", send)
-    run = SupervisedRun(tmp_path, [script_program(tmp_path, LASTING)], grace)
-
-    async def cause_the_end() -> None:
-        await run.logged("started")
-        if trigger == "change":
-            run.changed.set()
-        else:
-            signal.raise_signal(signal.SIGTERM)
-
-    try:
-        with anyio.move_on_after(TIMEOUT) as limit:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(cause_the_end)
-                with pytest.raises(UnstoppableProgramError) as raised:
-                    await run.run()
-                run.finish()
-                message = re.match(r"/bin/sh cannot be stopped: process (\d+) ", str(raised.value))
-                assert message is not None, raised.value
-                await anyio.to_thread.run_sync(os.waitpid, int(message[1]), 0)
-        assert not limit.cancel_called
-    finally:
-        run.finish()
-
-
-# Records the signals that it receives, and ends a while after SIGTERM.
-RECORDER = """
-import signal, sys, time
-received = open(sys.argv[1], "a", buffering=1)
-numbers = []
-def receive(number, _):
-    numbers.append(number)
-    print(signal.Signals(number).name, file=received)
-for number in (signal.SIGHUP, signal.SIGTERM):
-    signal.signal(number, receive)
-print("ready", file=received)
-while signal.SIGTERM not in numbers:
-    time.sleep(0.01)
-ends = time.monotonic() + 0.3
-while time.monotonic() < ends:
-    time.sleep(0.01)
-print("end", file=received)
-"""
-
-
-@pytest.mark.slow
-def test_program_is_started_again_after_all_its_processes_have_ended_on_sigterm_alone(
-    env: dict[str, str], server: ThreadedKubernetesServer, tmp_path: Path
-) -> None:
-    script, received = tmp_path / "recorder.py", tmp_path / "received"
-    script.write_text(RECORDER)
-    child = shlex.join([sys.executable, str(script), str(received)])
-    run_child = f"if [ ! -e {received} ]; then {child} & until [ -s {received} ]; do sleep 0.01; done; fi"
-    with Running((*RESTARTED, *shell(f"{run_child}; cat {received}; {LOOP}")), env) as running:
-        assert running.lines(2) == ["ready", "1 3 10.0.0.1:8470"]
-        server.until(lambda: server.watches == 1, TIMEOUT)
-        server.add(trainer(1, ip="10.0.0.77"))
-        assert running.lines(4) == ["ready", "SIGTERM", "end", "1 3 10.0.0.77:8470"]
-        running.wait_for_exit(signal.SIGTERM)
+# Other programs
 
 
 @pytest.mark.slow

@@ -13,15 +13,7 @@ from rich.console import Group
 from rich.text import Text
 
 from aioresolve import ClusterSpec, ClusterState, KubernetesClusterResolver, SimpleClusterResolver
-from aioresolve.cli.commands.poll import (
-    COLUMNS,
-    fit_columns,
-    render_fleet,
-    round_exit_code,
-    status_document,
-    status_row,
-)
-from aioresolve.cli.formats import Table
+from aioresolve.cli.commands import poll
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, DeadlineExceededError
 from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.testing import GoogleServer, KubernetesServer, pod
@@ -132,11 +124,11 @@ def test_targets_that_respond_but_are_sick_are_shown_sick(
 def test_a_failing_target_keeps_its_state_with_stale_since(
     fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
 ) -> None:
-    with Running(("poll", str(fleet), "-o", "json"), env) as poll:
+    with Running(("poll", str(fleet), "-o", "json"), env) as running:
 
         def next_status(name: str, *, is_failing: bool) -> dict[str, Any]:
             while True:
-                found: dict[str, Any] = json.loads(poll.line())
+                found: dict[str, Any] = json.loads(running.line())
                 if found["name"] == name and (found["error"] is not None) == is_failing:
                     return found
 
@@ -154,11 +146,11 @@ def test_a_failing_target_keeps_its_state_with_stale_since(
 def test_watching_prints_each_change_and_nothing_else(
     fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer
 ) -> None:
-    with Running(("poll", str(fleet), "-w", "-o", "json", "--interval", "1h"), env) as poll:
-        first = {json.loads(line)["name"] for line in poll.lines(3)}
+    with Running(("poll", str(fleet), "-w", "-o", "json", "--interval", "1h"), env) as running:
+        first = {json.loads(line)["name"] for line in running.lines(3)}
         assert first == {"east", "west", "fixed"}
         east.delete("train-10", "ml")
-        change = json.loads(poll.line())
+        change = json.loads(running.line())
         assert (change["name"], change["tasks"], change["latency"]) == (
             *("east", {"worker": 2, "ps": 1}),
             None,
@@ -268,12 +260,12 @@ WAITING = DeadlineExceededError("late", timeout=4, missing={"pods": "no response
 
 def test_a_status_is_a_row() -> None:
     old = TargetStatus("b", STATE, LATE, 1.0, NOW)
-    assert status_row(old, NOW, NOW + timedelta(minutes=5, seconds=12)) == (
+    assert poll.status_row(old, NOW, NOW + timedelta(minutes=5, seconds=12)) == (
         *("b", "Stale", "worker:2,ps:0", "5m12s", "1.00s"),
         "no complete response within 1 s",
     )
     never = TargetStatus("c", None, BROKEN)
-    assert status_row(never, NOW, NOW) == ("c", "Error", "", "", "", "nothing listens")
+    assert poll.status_row(never, NOW, NOW) == ("c", "Error", "", "", "", "nothing listens")
 
 
 @pytest.mark.parametrize(
@@ -288,11 +280,11 @@ def test_a_status_is_a_row() -> None:
     ],
 )
 def test_the_reason_of_an_error_comes_before_its_place(error: DeadlineExceededError, reason: str) -> None:
-    assert status_row(TargetStatus("a", None, error), NOW, NOW)[-1] == reason
+    assert poll.status_row(TargetStatus("a", None, error), NOW, NOW)[-1] == reason
 
 
 def test_an_error_names_the_option_or_the_field_of_the_fleet_file() -> None:
-    document = status_document(TargetStatus("b", STATE, LATE, 1.0000004, NOW))
+    document = poll.status_document(TargetStatus("b", STATE, LATE, 1.0000004, NOW))
     assert (document["latency"], document["stale_since"]) == (1.0, "2026-01-02T03:04:05Z")
     assert document["error"] == {
         "type": "DeadlineExceededError",
@@ -300,7 +292,7 @@ def test_an_error_names_the_option_or_the_field_of_the_fleet_file() -> None:
         "retryable": True,
     }
     error = ConfigurationError("0 is not a valid port", argument="tf_server_port", hint="Pass {kubeconfig}.")
-    message = status_document(TargetStatus("a", None, error))["error"]["message"]
+    message = poll.status_document(TargetStatus("a", None, error))["error"]["message"]
     assert message == "`port`: 0 is not a valid port. Pass `kubeconfig`."
 
 
@@ -308,14 +300,14 @@ def test_an_error_names_the_option_or_the_field_of_the_fleet_file() -> None:
     ("errors", "code"), [((), 0), ((None, None), 0), ((None, LATE), 3), ((None, LATE, BROKEN), 1)]
 )
 def test_the_exit_code_of_a_round_is_that_of_the_worst_status(errors: tuple[Any, ...], code: int) -> None:
-    assert round_exit_code([TargetStatus("a", STATE, error) for error in errors]) == code
+    assert poll.round_exit_code([TargetStatus("a", STATE, error) for error in errors]) == code
 
 
 async def test_a_terminal_shows_as_many_targets_as_fit_and_the_failing_ones_first() -> None:
     fleet = Fleet({**{f"t-{number}": FIXED for number in range(40)}, "broken": MISSING})
     await fleet.resolve()
     for lines in (5, 6, 43, 44, 60):
-        drawn = render_fleet(fleet, 80, lines, is_watched=False)
+        drawn = poll.render_fleet(fleet, 80, lines, is_watched=False)
         assert isinstance(drawn, Group)
         shown = [line.plain for line in drawn.renderables if isinstance(line, Text)]
         assert len(shown) == len(drawn.renderables) == min(lines, 44)
@@ -326,10 +318,12 @@ async def test_a_terminal_shows_as_many_targets_as_fit_and_the_failing_ones_firs
 
 
 def test_a_narrow_terminal_shows_the_reasons() -> None:
-    table = Table(COLUMNS, [("us-west", "Error", "worker:1", "0s", "2.00s", "Connection refused")])
-    assert fit_columns(table, 120).columns == [*COLUMNS]
-    assert fit_columns(table, 60).columns == ["TARGET", "STATUS", "TASKS", "AGE", "REASON"]
-    narrow = fit_columns(table, 1)
+    table = poll.formats.Table(
+        poll.COLUMNS, [("us-west", "Error", "worker:1", "0s", "2.00s", "Connection refused")]
+    )
+    assert poll.fit_columns(table, 120).columns == [*poll.COLUMNS]
+    assert poll.fit_columns(table, 60).columns == ["TARGET", "STATUS", "TASKS", "AGE", "REASON"]
+    narrow = poll.fit_columns(table, 1)
     assert (narrow.columns, narrow.rows) == (
         ["TARGET", "STATUS", "REASON"],
         [["us-west", "Error", "Connection refused"]],

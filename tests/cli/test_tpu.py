@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 import yaml
 
-from aioresolve.cli.worker_tables import PROBE_COLUMNS
 from aioresolve.testing import GoogleServer, Hang, tpu_node, tpu_worker_process
 
 from .process import Result, Run, environment
@@ -249,7 +248,7 @@ def test_probing_adds_the_devices_of_each_worker(
     header, *rows = map(str.split, result.stdout.splitlines())
     assert header == [
         *("JOB", "TASK", "ADDRESS", "SLICE", "WORKER", "STATE", "HEALTH", "TYPE"),
-        *PROBE_COLUMNS,
+        *("DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR"),
     ]
     assert [row[2] for row in rows] == workers
     assert [row[3:8] for row in rows] == [

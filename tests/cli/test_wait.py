@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rich.console import Group
-from rich.text import Text
 
-from aioresolve.cli.commands.wait import render_shortfall
 from aioresolve.cli.error_messages import error_report
-from aioresolve.cli.formats import format_span, wait_report
 from aioresolve.errors import IncompleteClusterError
-from aioresolve.resolver.wait import Shortfall
-from aioresolve.spec import Missing
 from aioresolve.testing import GoogleServer, pod, tpu_node
 
 from .process import (
@@ -210,63 +203,35 @@ def test_a_tpu_is_printed_once_it_is_ready_and_a_preempted_one_ends_the_wait(
 # Formats
 
 
-def test_a_report_groups_missing_tasks_by_reason_and_ends_with_the_numbers() -> None:
-    missing = {f"ml/pod-{number}": "Pending" for number in range(300)} | {"ml/a": "CrashLoopBackOff"}
-    assert wait_report({"worker": 3}, {}, missing).splitlines() == [
+def report(**fields: Any) -> list[str]:
+    """Return the lines of the error of a wait, without the first."""
+    error = IncompleteClusterError("late", hint="Raise {timeout}.", timeout=600.0, **fields)
+    first, *lines = error_report(error).splitlines()
+    assert first == "error: the cluster was not complete within 10m. Raise --timeout."
+    return lines
+
+
+def test_report_groups_missing_tasks_by_reason_and_ends_with_the_numbers() -> None:
+    missing = {f"ml/pod-{number}": "Pending" for number in range(300)} | {"ml/a": "gone\n \x1b[2Jfor good"}
+    assert report(found={"worker": 3}, missing=missing) == [
         "MISSING                                     REASON",
         "ml/pod-0, ml/pod-1, ml/pod-2 and 297 more   Pending",
-        "ml/a                                        CrashLoopBackOff",
+        "ml/a                                        gone \\x1b[2Jfor good",
         "",
         "JOB      FOUND",
         "worker   3",
     ]
     many = {f"ml/pod-{number}": f"exit code {number}" for number in range(70)}
-    lines = wait_report({"worker": 3, "ps": 1}, {"": 16}, many).splitlines()
+    lines = report(found={"worker": 3, "ps": 1}, wanted={"": 16}, missing=many)
     assert lines[21] == "and 50 more reasons"
     assert lines[-1].split() == ["(all)", "4", "16"]
+    assert report(found={"worker": 3}, wanted={"": 4}) == ["JOB      FOUND   WANTED", "worker   3       4"]
 
 
-def test_a_report_has_what_states_the_wanted_numbers() -> None:
+def test_report_has_what_states_the_wanted_numbers() -> None:
     sources = {"worker": "spec.replicas of StatefulSet ml/train"}
-    assert wait_report({"worker": 3, "ps": 1}, {"worker": 4}, {}, sources).splitlines() == [
+    assert report(found={"worker": 3, "ps": 1}, wanted={"worker": 4}, sources=sources) == [
         "JOB      FOUND   WANTED   WANTED BY",
         "worker   3       4        spec.replicas of StatefulSet ml/train",
         "ps       1       <none>   <none>",
     ]
-
-
-def test_a_report_names_options_and_has_no_control_characters() -> None:
-    error = IncompleteClusterError(
-        "late",
-        hint="Raise {timeout}.",
-        timeout=600.0,
-        missing={"the source": "no response\n \x1b[2Jand so on"},
-    )
-    text = error_report(error)
-    assert text.startswith("error: the cluster was not complete within 10m. Raise --timeout.\n")
-    assert text.endswith("the source   no response \\x1b[2Jand so on\n")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *((-1.0, "0ms"), (0.9996, "1s"), (7.4, "7s"), (312.0, "5m12s"), (599.96, "10m"), (187200.0, "2d4h")),
-    ],
-)
-def test_a_span_is_formatted_by_its_two_largest_units(seconds: float, text: str) -> None:
-    assert format_span(seconds) == text
-
-
-def test_a_terminal_shows_as_many_reasons_as_fit() -> None:
-    for number in (0, 1, 5, 50):
-        missing = tuple(Missing("worker", f"ml/pod-{one}", f"exit code {one}") for one in range(number))
-        lacking = Shortfall({"worker": 1, "ps": 2}, {}, missing)
-        for lines in (11, 12, 57, 58):
-            drawn = render_shortfall(lacking, "-l app=train", 60.0, time.monotonic() + 50.0, lines)
-            assert isinstance(drawn, Group)
-            shown = [line.plain for line in drawn.renderables if isinstance(line, Text)]
-            assert shown[0] == "waiting for -l app=train: 10s of 1m"
-            assert len(shown) == len(drawn.renderables) <= lines
-            hidden = number - sum("exit code" in line for line in shown)
-            assert hidden == 0 or f"and {hidden} more reasons" in shown
-            assert (hidden == 0) == (number <= lines - 8)

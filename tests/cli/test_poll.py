@@ -13,6 +13,7 @@ from rich.console import Group
 from rich.text import Text
 
 from aioresolve import ClusterSpec, ClusterState, KubernetesClusterResolver, SimpleClusterResolver
+from aioresolve.cli import formats
 from aioresolve.cli.commands import poll
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, DeadlineExceededError
 from aioresolve.fleet import Fleet, TargetStatus
@@ -318,9 +319,8 @@ async def test_a_terminal_shows_as_many_targets_as_fit_and_the_failing_ones_firs
 
 
 def test_a_narrow_terminal_shows_the_reasons() -> None:
-    table = poll.formats.Table(
-        poll.COLUMNS, [("us-west", "Error", "worker:1", "0s", "2.00s", "Connection refused")]
-    )
+    row = ("us-west", "Error", "worker:1", "0s", "2.00s", "Connection refused")
+    table = formats.Table(poll.COLUMNS, [row])
     assert poll.fit_columns(table, 120).columns == [*poll.COLUMNS]
     assert poll.fit_columns(table, 60).columns == ["TARGET", "STATUS", "TASKS", "AGE", "REASON"]
     narrow = poll.fit_columns(table, 1)

@@ -18,7 +18,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from ._core.deadline import Progress
-    from .environment.detection import Detection, Evidence, detect
+    from .environment.detection import Detection, detect
     from .environment.doctor import doctor
     from .environment.gce import GCEClusterResolver
     from .environment.sagemaker import SageMakerClusterResolver
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from .fleet import Fleet, TargetStatus
     from .kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver, Pod
     from .resolver import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
-    from .resolver.checks import Check
     from .resolver.want import Want
     from .spec import (
         ClusterDiff,
@@ -68,8 +67,6 @@ if TYPE_CHECKING:
         Endpoint,
         ExpectedTasks,
         Member,
-        Missing,
-        Move,
         Observation,
         Task,
     )
@@ -78,7 +75,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTEXT_NAMESPACE",
     "APIError",
-    "Check",
     "ClusterDiff",
     "ClusterResolver",
     "ClusterSpec",
@@ -92,7 +88,6 @@ __all__ = [
     "DoneTask",
     "Endpoint",
     "EnvironmentVariableError",
-    "Evidence",
     "ExecutableLocation",
     "ExpectedTasks",
     "FailedClusterError",
@@ -106,9 +101,7 @@ __all__ = [
     "KubernetesClusterResolver",
     "LaunchError",
     "Member",
-    "Missing",
     "MissingDependencyError",
-    "Move",
     "Observation",
     "Pod",
     "PodIndexError",
@@ -143,44 +136,35 @@ __all__ = [
     "doctor",
 ]
 
-_MODULES = {
-    "CONTEXT_NAMESPACE": "kubernetes",
-    "Check": "resolver.checks",
-    "ClusterDiff": "spec",
-    "ClusterResolver": "resolver",
-    "ClusterSpec": "spec",
-    "ClusterState": "spec",
-    "ControllerStatus": "spec",
-    "Detection": "environment.detection",
-    "DoneTask": "spec",
-    "Endpoint": "spec",
-    "Evidence": "environment.detection",
-    "ExpectedTasks": "spec",
-    "ExecutableLocation": "kubernetes",
-    "Fleet": "fleet",
-    "GCEClusterResolver": "environment.gce",
-    "KubernetesClusterResolver": "kubernetes",
-    "Member": "spec",
-    "Missing": "spec",
-    "Move": "spec",
-    "Observation": "spec",
-    "Pod": "kubernetes",
-    "Progress": "_core.deadline",
-    "TargetStatus": "fleet",
-    "SageMakerClusterResolver": "environment.sagemaker",
-    "SimpleClusterResolver": "resolver",
-    "SlurmClusterResolver": "environment.slurm",
-    "TFConfigClusterResolver": "environment.tf_config",
-    "TPUClusterResolver": "tpu",
-    "TPUSlice": "tpu",
-    "TPUSystemMetadata": "tpu",
-    "TPUTopology": "tpu",
-    "Task": "spec",
-    "UnionClusterResolver": "resolver",
-    "Want": "resolver.want",
-    "doctor": "environment.doctor",
-    "detect": "environment.detection",
+_NAMES = {
+    "_core.deadline": ("Progress",),
+    "environment.detection": ("Detection", "detect"),
+    "environment.doctor": ("doctor",),
+    "environment.gce": ("GCEClusterResolver",),
+    "environment.sagemaker": ("SageMakerClusterResolver",),
+    "environment.slurm": ("SlurmClusterResolver",),
+    "environment.tf_config": ("TFConfigClusterResolver",),
+    "fleet": ("Fleet", "TargetStatus"),
+    "kubernetes": ("CONTEXT_NAMESPACE", "ExecutableLocation", "KubernetesClusterResolver", "Pod"),
+    "resolver": ("ClusterResolver", "SimpleClusterResolver", "UnionClusterResolver"),
+    "resolver.want": ("Want",),
+    "spec": (
+        "ClusterDiff",
+        "ClusterSpec",
+        "ClusterState",
+        "ControllerStatus",
+        "DoneTask",
+        "Endpoint",
+        "ExpectedTasks",
+        "Member",
+        "Observation",
+        "Task",
+    ),
+    "tpu": ("TPUClusterResolver", "TPUSlice", "TPUSystemMetadata", "TPUTopology"),
 }
+"""The names of each module; all others are errors."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
@@ -193,4 +177,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

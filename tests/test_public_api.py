@@ -73,8 +73,25 @@ def test_unknown_name_raises_attribute_error() -> None:
         _ = aioresolve.TPU
 
 
-def test_dir_contains_public_names_before_they_are_loaded() -> None:
-    assert set(aioresolve.__all__) <= set(dir(aioresolve))
+def test_dir_shows_the_public_names_only() -> None:
+    for name in ("aioresolve", "aioresolve.resolver", "aioresolve.sync", "aioresolve.fleet"):
+        module = importlib.import_module(name)
+        assert dir(module) == sorted(module.__all__), name
+
+
+def test_resolver_has_few_members_that_are_not_those_of_tensorflow() -> None:
+    members = {name for name in dir(aioresolve.ClusterResolver) if not name.startswith("_")}
+    tensorflow = {
+        "cluster_spec",
+        "environment",
+        "master",
+        "num_accelerators",
+        "rpc_layer",
+        "task_id",
+        "task_type",
+    }
+    assert tensorflow < members
+    assert len(members - tensorflow) <= 12
 
 
 ALL_MODULES = [

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from .base import ClusterResolver
 
 if TYPE_CHECKING:
+    from .checks import Check
     from .static import SimpleClusterResolver
     from .union import UnionClusterResolver
 
-__all__ = ["ClusterResolver", "SimpleClusterResolver", "UnionClusterResolver"]
+__all__ = ["Check", "ClusterResolver", "SimpleClusterResolver", "UnionClusterResolver"]
 
-_MODULES = {"SimpleClusterResolver": "static", "UnionClusterResolver": "union"}
+_MODULES = {"Check": "checks", "SimpleClusterResolver": "static", "UnionClusterResolver": "union"}
 
 
 def __getattr__(name: str) -> object:
@@ -24,4 +25,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import aioresolve
-from aioresolve import CONTEXT_NAMESPACE, Check
+from aioresolve import CONTEXT_NAMESPACE
 from aioresolve._core import tcp
 from aioresolve._core.certificates import read_certificate
 from aioresolve._core.deadline import Progress
@@ -39,6 +39,8 @@ from .peers import connect_proxy, never_respond, peer, responder
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from aioresolve.resolver import Check
 
 CONNECTION = ["configuration", "credentials", "server name", "TCP", "TLS"]
 SERVER = ["API server", "clock", "authentication", "list pods", "watch pods"]

@@ -10,7 +10,6 @@ import pytest
 
 import aioresolve
 from aioresolve import (
-    Check,
     ClusterResolver,
     ClusterSpec,
     ClusterState,
@@ -24,6 +23,7 @@ from aioresolve import (
     Want,
 )
 from aioresolve.errors import ConnectionFailedError, Hint
+from aioresolve.resolver import Check
 from aioresolve.resolver.checks import MAX_TASKS, Finding, PlannedCheck, run_checks
 from aioresolve.testing import TPUWorker
 from tests.virtual_time import in_virtual_time

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aioresolve
-from aioresolve import Check, TPUClusterResolver
+from aioresolve import TPUClusterResolver
 from aioresolve.testing import GoogleServer, TPUWorker, queued_resource, tpu_node, tpu_vm
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from aioresolve.resolver import Check
 
 
 ZONE, PROJECT = "us-central2-b", "demo-project"

@@ -12,12 +12,12 @@ from aioresolve import (
     ClusterSpec,
     ClusterState,
     Detection,
-    Evidence,
     TargetStatus,
     TPUSlice,
     TPUSystemMetadata,
     TPUTopology,
 )
+from aioresolve.environment.detection import Evidence
 from aioresolve.sync import (
     BlockingIterator,
     ClusterResolver,

@@ -2,13 +2,12 @@
 
 Application default credentials are found as every Google client library finds them. Order and files:
 https://cloud.google.com/docs/authentication/application-default-credentials. `default()` of google-auth is
-not used: off Google Cloud it waits up to fifteen seconds for the metadata server, sends requests to other
-APIs, and its errors do not list the places that it searched.
+not used: off Google Cloud it waits up to fifteen seconds for the metadata server, on a VM it needs the
+package `requests`, it sends requests to other APIs, and its errors do not list where it searched.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -16,35 +15,35 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 import msgspec
 
 from aioresolve._core.concurrency import TokenCache, gather, run_in_thread
-from aioresolve._core.redaction import SecretBytes, SecretMapping, SecretText
+from aioresolve._core.redaction import SecretMapping, SecretText
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, CredentialsError, ResolveError
 
 from .api_request import DEFAULT_UNIVERSE, AccessToken
 from .google_errors import Principal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from google.auth.aio.credentials import Credentials as AsyncCredentials
     from google.auth.credentials import Credentials
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import HTTPClient
 
-    AnyCredentials: TypeAlias = Credentials | AsyncCredentials | Literal["default"] | None
-    from collections.abc import Mapping
-
-    from .metadata_server import MetadataServer
+    AnyCredentials: TypeAlias = Credentials | Literal["default"] | None
 
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 """The OAuth scope that leaves all decisions to IAM."""
+
+VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+QUOTA_VARIABLE = "GOOGLE_CLOUD_QUOTA_PROJECT"
+DEFAULT_ACCOUNT = "instance/service-accounts/default"
 
 RENEWAL_TIMEOUT = 10.0
 """Maximum seconds for the renewal of a token that is still valid."""
@@ -123,30 +122,18 @@ class GoogleCredentials:
         return replace(token, headers={**token.headers, "x-goog-user-project": self._quota_project})
 
 
-class _TokenSource(Protocol):
-    """A source of tokens; `name` describes it in messages."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
-        """Return a token; a new one even if the present one is fresh, with `force`."""
-        ...
-
-
 @dataclass(eq=False, repr=False)
 class _GoogleAuthSource:
-    """Credentials of google-auth or google.auth.aio, from the user or from a file."""
+    """Credentials of google-auth, from the user or from a file."""
 
     credentials: Any
     name: str
-    is_async: bool = False
 
     async def fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
-        from .google_auth import fetch_token, fetch_token_async
+        """Return a token; a new one even if the present one is fresh, with `force`."""
+        from .google_auth import fetch_token
 
-        fetch = fetch_token_async if self.is_async else fetch_token
-        return await fetch(self.credentials, client, self.name, force=force)
+        return await fetch_token(self.credentials, client, self.name, force=force)
 
 
 class _DefaultSource:
@@ -160,7 +147,8 @@ class _DefaultSource:
     async def fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
         tried: list[str] = []
         if self._file is None:
-            self._file = await _load_file_credentials(self._scopes, tried)
+            read = partial(_read_file, SecretMapping(os.environ), self._scopes, tried)
+            self._file = await run_in_thread("read the credentials of Google", read)
         if self._file is not None:
             self.name = self._file.name
             try:
@@ -168,10 +156,8 @@ class _DefaultSource:
             except CredentialsError:
                 self._file = None  # read it again next time: the user may have logged in again
                 raise
-        from .metadata_server import MetadataServer
-
         try:
-            token = await _metadata_token(MetadataServer(), self._scopes, progress)
+            token = await _metadata_token(self._scopes, progress)
         except ResolveError as error:
             if error.retryable:
                 raise
@@ -186,16 +172,13 @@ class _DefaultSource:
         return token
 
 
-def _token_source(credentials: Any, scopes: tuple[str, ...]) -> _TokenSource:
+def _token_source(credentials: Any, scopes: tuple[str, ...]) -> _GoogleAuthSource | _DefaultSource:
     if credentials is None or credentials == "default":
         return _DefaultSource(scopes)
     # A user with credentials of google-auth has imported it; we need not import it for the others.
-    blocking = sys.modules.get("google.auth.credentials")
-    asynchronous = sys.modules.get("google.auth.aio.credentials")
-    if asynchronous is not None and isinstance(credentials, asynchronous.Credentials):
-        return _GoogleAuthSource(credentials, "credentials=", is_async=True)
-    if blocking is not None and isinstance(credentials, blocking.Credentials):
-        return _GoogleAuthSource(blocking.with_scopes_if_required(credentials, scopes), "credentials=")
+    library = sys.modules.get("google.auth.credentials")
+    if library is not None and isinstance(credentials, library.Credentials):
+        return _GoogleAuthSource(library.with_scopes_if_required(credentials, scopes), "credentials=")
     raise ConfigurationError(
         f"a {type(credentials).__module__}.{type(credentials).__qualname__} is not a credentials object of"
         " google-auth",
@@ -204,39 +187,37 @@ def _token_source(credentials: Any, scopes: tuple[str, ...]) -> _TokenSource:
     )
 
 
-VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
-QUOTA_VARIABLE = "GOOGLE_CLOUD_QUOTA_PROJECT"
-TYPES = (
-    "service_account",
-    "authorized_user",
-    "external_account",
-    "external_account_authorized_user",
-    "impersonated_service_account",
-)
-AWS_TOKEN = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105 - the name of a kind of token
-LARGEST_FILE = 1 << 20
-"""The maximum size of a credentials file in bytes; a key has 2 KB."""
-
-DEFAULT_ACCOUNT = "instance/service-accounts/default"
-
-
-async def _load_file_credentials(scopes: tuple[str, ...], tried: list[str]) -> _GoogleAuthSource | None:
+def _read_file(
+    environ: Mapping[str, str], scopes: tuple[str, ...], tried: list[str]
+) -> _GoogleAuthSource | None:
     """Return the credentials of the file that the environment names, or of gcloud's; None without either.
 
     A line is appended to `tried` for each place without credentials.
     """
-    return await run_in_thread(
-        "read the credentials of Google", _read_file_credentials, SecretMapping(os.environ), scopes, tried
-    )
+    if named := environ.get(VARIABLE):
+        file, source = Path(named), f"{named} (from ${VARIABLE})"
+    else:
+        tried.append(f"${VARIABLE}: not set")
+        folder = environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
+        # `gcloud auth application-default login` writes it.
+        file = Path(folder) / "application_default_credentials.json"
+        source = f"{file} (from gcloud)"
+        if not file.is_file():
+            tried.append(f"{file}: does not exist")
+            return None
+    from .google_auth import load_credentials
+
+    return _GoogleAuthSource(load_credentials(file, source, scopes, environ.get(QUOTA_VARIABLE)), source)
 
 
-async def _metadata_token(
-    server: MetadataServer, scopes: Sequence[str], progress: Progress | None
-) -> AccessToken:
-    """Return an access token of the default service account of this machine."""
-    from .metadata_server import UNIVERSE
+async def _metadata_token(scopes: Sequence[str], progress: Progress | None) -> AccessToken:
+    """Return an access token of the default service account of this machine.
 
-    requested_at = time.time()
+    google-auth's own credentials for a VM are not used: they need the package `requests`.
+    """
+    from .metadata_server import UNIVERSE, MetadataServer
+
+    server, requested_at = MetadataServer(), time.time()
     body = await server.value(f"{DEFAULT_ACCOUNT}/token", progress, query={"scopes": ",".join(scopes)})
     if body is None:
         raise CredentialsError(
@@ -244,8 +225,7 @@ async def _metadata_token(
             hint="Attach one with `gcloud compute instances set-service-account`, or pass {credentials}.",
         )
     try:
-        body = SecretText(body)
-        token = decode_token(SecretBytes(body.encode()))
+        token = decode_token(body.encode())
     except ValueError as error:
         raise CredentialsError(f"the metadata server returned an invalid access token: {error}") from error
     optional = (f"{DEFAULT_ACCOUNT}/email", UNIVERSE)
@@ -255,128 +235,6 @@ async def _metadata_token(
         headers["x-goog-user-project"] = quota_project
     member = f"serviceAccount:{email}" if email and "@" in email else None
     return AccessToken(headers, requested_at + token.expires_in, member, universe or DEFAULT_UNIVERSE)
-
-
-def _read_file_credentials(
-    environ: Mapping[str, str], scopes: tuple[str, ...], tried: list[str]
-) -> _GoogleAuthSource | None:
-    named = environ.get(VARIABLE)
-    if named:
-        return _load(Path(named), f"{named} (from ${VARIABLE})", environ, scopes)
-    tried.append(f"${VARIABLE}: not set")
-    file = _gcloud_file(environ)
-    if file is None or not file.is_file():
-        tried.append(f"{file or 'the file of gcloud'}: does not exist")
-        return None
-    return _load(file, f"{file} (from gcloud)", environ, scopes)
-
-
-def _gcloud_file(environ: Mapping[str, str]) -> Path | None:
-    """Return the file that `gcloud auth application-default login` writes."""
-    name = "application_default_credentials.json"
-    if folder := environ.get("CLOUDSDK_CONFIG"):
-        return Path(folder) / name
-    if os.name == "nt":
-        return Path(environ["APPDATA"]) / "gcloud" / name if environ.get("APPDATA") else None
-    try:
-        return Path("~/.config/gcloud").expanduser() / name
-    except RuntimeError:
-        return None  # without a home directory
-
-
-def _load(file: Path, source: str, environ: Mapping[str, str], scopes: tuple[str, ...]) -> _GoogleAuthSource:
-    from .google_auth import FAILURES, credentials_error
-
-    info = _read_object(file, source)
-    try:
-        credentials = _credentials(info, source, scopes)
-        quota_project = environ.get(QUOTA_VARIABLE)
-        if quota_project:
-            credentials = credentials.with_quota_project(quota_project)
-    except ResolveError:
-        raise
-    except FAILURES as error:
-        raise credentials_error(error, source) from error
-    return _GoogleAuthSource(credentials, source)
-
-
-def _read_object(file: Path, source: str) -> dict[str, Any]:
-    """Return the JSON object in `file`."""
-    cause = None
-    try:
-        with file.open("rb") as opened:
-            text = SecretBytes(opened.read(LARGEST_FILE + 1))
-        if len(text) > LARGEST_FILE:
-            raise ValueError(f"it is larger than {LARGEST_FILE >> 20} MiB")
-        info = SecretMapping(_json_object(text))
-    except OSError as error:
-        cause, reason = error, error.strerror
-    except ValueError as error:
-        reason = _reason(error)
-    else:
-        return info
-    # Outside of `except`: a JSONDecodeError contains the whole document, with its key.
-    raise CredentialsError(
-        f"the credentials file {source} cannot be read: {reason}",
-        hint="Use a file that `gcloud auth application-default login` wrote, or a service account key.",
-        tried=[f"{source}: {reason}"],
-    ) from cause
-
-
-def _json_object(text: bytes) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError("it is not a JSON object")
-    return value
-
-
-def _reason(error: ValueError) -> str:
-    return f"it is not JSON (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else str(error)
-
-
-def _credentials(info: dict[str, Any], source: str, scopes: tuple[str, ...]) -> Any:
-    """Return the credentials that a JSON object describes. Imports only the library of its type."""
-    match info.get("type"):
-        case "service_account":
-            from google.oauth2 import service_account
-
-            return service_account.Credentials.from_service_account_info(info, scopes=scopes)
-        case "authorized_user":
-            from google.oauth2 import credentials
-
-            return credentials.Credentials.from_authorized_user_info(info)
-        case "external_account":
-            return _external_account(info, scopes)
-        case "external_account_authorized_user":
-            from google.auth import external_account_authorized_user
-
-            return external_account_authorized_user.Credentials.from_info(info)
-        case "impersonated_service_account":
-            from google.auth import impersonated_credentials
-
-            return impersonated_credentials.Credentials.from_impersonated_service_account_info(
-                info, scopes=scopes
-            )
-    raise ConfigurationError(
-        f"the credentials file {source} is of type {str(info.get('type'))[:60]!r}, not one of"
-        f" {', '.join(TYPES)}",
-        hint="Create it again with `gcloud auth application-default login`.",
-    )
-
-
-def _external_account(info: dict[str, Any], scopes: tuple[str, ...]) -> Any:
-    source = info.get("credential_source")
-    if info.get("subject_token_type") == AWS_TOKEN:
-        from google.auth import aws
-
-        return aws.Credentials.from_info(info, scopes=scopes)
-    if isinstance(source, dict) and source.get("executable") is not None:
-        from google.auth import pluggable
-
-        return pluggable.Credentials.from_info(info, scopes=scopes)
-    from google.auth import identity_pool
-
-    return identity_pool.Credentials.from_info(info, scopes=scopes)
 
 
 class TokenResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,9 +33,6 @@ RATE_LIMITED = frozenset({"RATE_LIMIT_EXCEEDED", "rateLimitExceeded", "userRateL
 DISABLED = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
 """Reasons for a 403: the API is not enabled in the project that is charged."""
 
-NOT_BILLABLE = frozenset({"BILLING_DISABLED", "CONSUMER_INVALID", "CONSUMER_SUSPENDED"})
-"""Reasons for a 403: the project cannot be charged."""
-
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -126,17 +123,12 @@ def error_from_response(
 def _forbidden(reported: Failure, request: APIRequest, principal: Principal) -> tuple[str, Hint]:
     """Return the cause of a 403, and what to do about it."""
     project = request.project or "PROJECT"
+    consumer = reported.metadata.get("consumer", "").removeprefix("projects/")
     if reported.reason in DISABLED:
         service = reported.metadata.get("service") or f"{request.service}.googleapis.com"
-        page = reported.metadata.get("activationUrl")
         return "the API is not enabled", Hint(
-            "Run `gcloud services enable {service} --project={project_id}`"
-            f"{' or open {page}' if page else ''}, then wait some minutes.",
-            values={
-                "service": service,
-                "project_id": _consumer(reported) or project,
-                "page": page or "",
-            },
+            "Run `gcloud services enable {service} --project={project_id}`, then wait some minutes.",
+            values={"service": service, "project_id": consumer or project},
         )
     if reported.reason == "ACCESS_TOKEN_SCOPE_INSUFFICIENT":
         return (
@@ -146,35 +138,21 @@ def _forbidden(reported: Failure, request: APIRequest, principal: Principal) -> 
                 " --scopes=cloud-platform`; otherwise log in again with that scope."
             ),
         )
-    if reported.reason == "USER_PROJECT_DENIED":
-        charged = _consumer(reported) or "QUOTA-PROJECT"
-        return f"{principal.source} may not charge requests to the project {charged}", _grant_hint(
-            charged, principal, "roles/serviceusage.serviceUsageConsumer", ", or pass another {quota_project}"
-        )
-    if reported.reason in NOT_BILLABLE:
-        return f"the project {project} cannot be charged", Hint("Check its billing, or correct its name.")
-    if reported.reason == "SECURITY_POLICY_VIOLATED":
-        return "a VPC Service Controls perimeter denies it", Hint(
-            "Send the request from inside the perimeter, or add an ingress rule."
-        )
+    if reported.reason not in ("", "IAM_PERMISSION_DENIED", "forbidden"):
+        # The message of the API says which policy, account or project is the reason.
+        return f"the reason is {reported.reason}", Hint("Correct what the message names.")
     # A 403 without details: assume that the permission is missing which the request requires.
     permission = reported.metadata.get("permission") or request.permission
     if not permission:
         return f"{principal.source} lacks a permission", Hint("Assign a role that contains it.")
     cause = f"{principal.source} lacks the permission {permission} (part of {request.role})"
-    hint = _grant_hint(project, principal, request.role)
-    return f"{cause}, or the project or zone does not exist", hint
-
-
-def _consumer(reported: Failure) -> str:
-    return reported.metadata.get("consumer", "").removeprefix("projects/")
-
-
-def _grant_hint(project: str, principal: Principal, role: str, alternative: str = "") -> Hint:
-    return Hint(
-        "Run `gcloud projects add-iam-policy-binding {project_id} --member={member} --role={role}`"
-        f"{alternative}.",
-        values={"project_id": project, "member": principal.member or "user:YOUR-ADDRESS", "role": role},
+    return f"{cause}, or the project or zone does not exist", Hint(
+        "Run `gcloud projects add-iam-policy-binding {project_id} --member={member} --role={role}`.",
+        values={
+            "project_id": project,
+            "member": principal.member or "user:YOUR-ADDRESS",
+            "role": request.role,
+        },
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -34,34 +33,6 @@ def refreshable(server: GoogleServer, token: str | None = None, *, seconds: floa
         "client_secret": tokens.client_secret,
     }
     return user(token, seconds=seconds, token_uri=f"{server.url}/token", **secrets)
-
-
-class AsyncCredentials(google.auth.aio.credentials.Credentials):
-    """asyncio credentials that request a token through the transport that google-auth passes."""
-
-    def __init__(self, server: GoogleServer) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._url = f"{server.url}/v1/token"
-        self._subject = server._cloud.tokens.subject_token
-        self.expiry: datetime | None = None
-        self.refreshes = 0
-
-    async def refresh(self, request: Any) -> None:
-        self.refreshes += 1
-        grant_type = "urn:ietf:params:oauth:grant-type:token-exchange"
-        body = f"grant_type={grant_type}&subject_token={self._subject}".encode()
-        response = await request(self._url, "POST", body, {"User-Agent": "credentials/1"}, 5.0)
-        if response.status_code != 200:
-            raise google.auth.exceptions.RefreshError(f"{response.status_code} {await response.read()!r}")
-        pieces = [piece async for piece in response.content(7)]
-        assert b"".join(pieces) == await response.read()
-        self.token = json.loads(await response.read())["access_token"]
-        await response.close()
-
-    async def before_request(self, request: Any, method: str, url: str, headers: dict[str, str]) -> None:
-        if self.token is None:
-            await self.refresh(request)
-        await self.apply(headers)  # type: ignore[no-untyped-call]
 
 
 class BlockingCredentials(google.auth.credentials.Credentials):

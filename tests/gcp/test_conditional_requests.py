@@ -9,13 +9,12 @@ import anyio
 import pytest
 
 from aioresolve._core.deadline import Progress
-from aioresolve.errors import APIError, ConnectionFailedError, ProtocolError
-from aioresolve.gcp import metadata_server as metadata
+from aioresolve.errors import ProtocolError
 from aioresolve.gcp.api_request import ETagCache
 from aioresolve.gcp.metadata_server import MetadataServer
 from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 from aioresolve.gcp.tpu_api import TPUAPI
-from aioresolve.testing import Answer, GoogleServer, Hang, queued_resource, tpu_node
+from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node
 
 from .loopback import MY_TPU, PROJECT, ZONE, session, to
 
@@ -61,27 +60,6 @@ async def test_each_node_and_queued_resource_is_cached_separately() -> None:
     assert [new is old for new, old in zip(again, known, strict=True)] == [True, False, True]
 
 
-async def test_without_a_shared_cache_every_response_is_decoded_again() -> None:
-    async with open_session() as (_, google):
-        api = TPUAPI(google)
-        assert await node(api) is not await node(api)
-        known = ETagCache()
-        first = await node(api.with_cache(known))
-        assert await node(api.with_cache(ETagCache())) is not first
-        assert await node(api.with_cache(known)) is first
-
-
-async def test_a_failure_keeps_the_cached_response() -> None:
-    async with open_session() as (server, google):
-        api = TPUAPI(google).with_cache(ETagCache())
-        first = await node(api)
-        server.inject(Answer(404), match=to("tpu"))
-        with pytest.raises(APIError):
-            await node(api)
-        server.inject(Answer(503), match=to("tpu"))
-        assert await node(api) is first
-
-
 async def test_a_304_to_an_unconditional_request_is_an_error() -> None:
     async with open_session() as (server, google):
         server.inject(Answer(304, body=b""), match=to("tpu"), times=None)
@@ -110,17 +88,6 @@ async def test_a_request_with_the_known_tag_waits_for_another() -> None:
             query = server.requests[-1].query
             assert await machine.attributes_tag(first, 60) != first  # changed in the meantime
     assert query == {"recursive": "true", "wait_for_change": "true", "last_etag": first, "timeout_sec": "60"}
-
-
-@pytest.mark.slow
-async def test_a_server_that_exceeds_the_long_poll_timeout_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(metadata, "RESPONSE_TIMEOUT", 0.1)
-    async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
-        server.inject(Hang(), match=to("metadata"))
-        with anyio.fail_after(PATIENCE), pytest.raises(ConnectionFailedError, match=r"within 1\.1 s"):
-            await MetadataServer(server.metadata_host).attributes_tag("known", 1)
 
 
 async def test_without_attributes_or_tags_the_tag_is_empty() -> None:

@@ -80,15 +80,6 @@ def test_each_status_has_its_error_type(status: int, kind: type[ResolveError], r
             assert (error.host, error.scope, error.status) == (HOST, SCOPE, status)
 
 
-@pytest.mark.parametrize("status", NOT_FROM_A_PROXY)
-def test_failure_of_a_proxy_is_not_a_statement_of_the_api(status: int) -> None:
-    for body in (b"[]", b'{"message": "Not Found"}', b'{"status": 404, "error": "Not Found", "path": "/v2"}'):
-        error = error_of(status, body=body)
-        assert type(error) is ProtocolError
-        assert f"{HOST} returned status {status} for {SCOPE}, but not in the format of Google's" in str(error)
-        assert "any proxy in front of it" in str(error)
-
-
 def test_a_failed_precondition_is_not_an_invalid_argument() -> None:
     error = error_of(400, status="FAILED_PRECONDITION")
     assert type(error) is APIError
@@ -150,28 +141,12 @@ def test_a_403_for_a_request_without_a_known_permission_names_the_credentials() 
     ("details", "text"),
     [
         (
-            info(
-                "SERVICE_DISABLED",
-                service="tpu.googleapis.com",
-                consumer="projects/123",
-                activationUrl="https://console.example/enable",
-            ),
-            "`gcloud services enable tpu.googleapis.com --project=123` or open https://console.example/enable",
+            info("SERVICE_DISABLED", service="tpu.googleapis.com", consumer="projects/123"),
+            "`gcloud services enable tpu.googleapis.com --project=123`, then wait some minutes",
         ),
         (info("SERVICE_DISABLED"), "`gcloud services enable tpu.googleapis.com --project=p`, then wait"),
         (info("ACCESS_TOKEN_SCOPE_INSUFFICIENT"), "lacks a required scope (scope-a scope-b)"),
-        (
-            info("USER_PROJECT_DENIED", consumer="projects/paying"),
-            "--role=roles/serviceusage.serviceUsageConsumer`, or pass another `quota_project=`",
-        ),
-        (
-            info("USER_PROJECT_DENIED", consumer="projects/paying"),
-            "key.json may not charge requests to the project paying. Run `gcloud projects add-iam-policy-",
-        ),
-        (info("USER_PROJECT_DENIED"), "add-iam-policy-binding QUOTA-PROJECT --member"),
-        (info("BILLING_DISABLED"), "Check its billing"),
-        (info("CONSUMER_INVALID"), "the project p cannot be charged"),
-        (info("SECURITY_POLICY_VIOLATED"), "a VPC Service Controls perimeter denies it"),
+        (info("USER_PROJECT_DENIED"), "the reason is USER_PROJECT_DENIED. Correct what the message names"),
     ],
     ids=lambda value: value["reason"] if isinstance(value, dict) else None,
 )
@@ -190,23 +165,10 @@ def test_an_exhausted_quota_is_retryable_and_named(status: int) -> None:
     assert "the quota tpu.googleapis.com/read_requests is exhausted" in str(error)
 
 
-def test_the_error_of_an_exhausted_quota_contains_what_the_server_reports() -> None:
-    limited = error_of(429, info("RATE_LIMIT_EXCEEDED", quota_limit="ReadsPerMinute"))
-    assert "the quota ReadsPerMinute is exhausted" in str(limited)
-    assert "the quota of requests is exhausted" in str(error_of(429, info("RATE_LIMIT_EXCEEDED")))
-
-
 def test_a_rate_limit_does_not_make_rejected_credentials_retryable() -> None:
     error = error_of(401, info("RATE_LIMIT_EXCEEDED"))
     assert isinstance(error, UnauthorizedError)
     assert not error.retryable
-
-
-def test_the_delay_of_the_details_is_a_number_of_seconds() -> None:
-    for delay, seconds in (("0s", 0.0), ("12.5s", 12.5), ("-1s", 0.0), ("7", None)):
-        error = error_of(503, {"retryDelay": delay})
-        assert isinstance(error, APIError)
-        assert error.retry_after == seconds
 
 
 def test_the_header_retry_after_takes_precedence() -> None:
@@ -220,7 +182,3 @@ def test_rejected_credentials_result_in_a_hint_to_log_in_or_check_the_key() -> N
         error_of(401, principal=UNKNOWN)
     )
     assert "Check that the service account and its key still exist" in str(error_of(401))
-
-
-def test_a_long_message_of_the_server_is_truncated() -> None:
-    assert str(error_of(500, message="~" * 100_000)).count("~") == 500

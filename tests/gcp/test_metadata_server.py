@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from aioresolve.gcp import metadata_server as metadata
 from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
 from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Trickle, tpu_vm
 
-from .loopback import error_from, within
+from .loopback import error_from
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,18 +40,6 @@ async def serving(**arguments: Any) -> AsyncIterator[tuple[GoogleServer, Metadat
     """A server, and its metadata server as that of this machine."""
     async with GoogleServer(**arguments) as server:
         yield server, MetadataServer(server.metadata_host)
-
-
-async def test_a_missing_required_value_is_an_error() -> None:
-    async with serving() as (server, machine):
-        del server.metadata["project/project-id"]
-        server.metadata["instance/zone"] = ""
-        error = await error_from(machine.project_id())
-        assert isinstance(error, APIError)
-        assert error.status == 404
-        assert (error.host, error.scope) == (f"http://{server.metadata_host}", "metadata project/project-id")
-        assert "has no value for project/project-id" in str(error)
-        assert "has no value for instance/zone" in str(await error_from(machine.zone()))
 
 
 async def test_malformed_values_are_errors() -> None:
@@ -235,16 +222,6 @@ async def test_a_server_that_has_responded_once_will_respond_again(monkeypatch: 
         assert await MetadataServer().zone() == "us-central2-b"
 
 
-async def test_a_request_for_changes_is_not_repeated() -> None:
-    async with serving(metadata=tpu_vm(hosts=HOSTS)) as (server, machine):
-        tag = await machine.attributes_tag()
-        assert tag
-        async with server.down():
-            error = await error_from(machine.attributes_tag(tag, 60))
-    assert isinstance(error, ConnectionFailedError)
-    assert error.retryable
-
-
 @pytest.mark.parametrize(
     "fault",
     [Answer(200, b"<html>"), Answer(404), Answer(302, headers={"Location": "http://127.0.0.1:1/"})],
@@ -271,35 +248,6 @@ async def test_a_metadata_server_may_leave_the_header_out_of_errors() -> None:
         error = await error_from(machine.zone())
     assert isinstance(error, APIError)
     assert (error.status, error.retryable) == (403, False)
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_a_name_lookup_without_response_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "DEFAULT_HOST", "metadata.example")
-    released = threading.Event()
-
-    def no_response(*_: object, **__: object) -> None:
-        released.wait(PATIENCE)
-        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-
-    monkeypatch.setattr(socket, "getaddrinfo", no_response)
-    try:
-        with anyio.fail_after(PATIENCE):
-            error = await error_from(MetadataServer().zone())
-        lookups = [thread for thread in threading.enumerate() if "look up metadata.example" in thread.name]
-        # A daemon thread does not keep the process from exiting.
-        assert {thread.daemon for thread in lookups} == {True}
-    finally:
-        released.set()
-    assert isinstance(error, ConnectionFailedError)
-
-
-async def test_the_deadline_of_the_call_applies() -> None:
-    async with serving() as (server, machine):
-        server.inject(Delay(60))
-        with within(20):
-            error = await error_from(within_deadline(0.1, "the zone", machine.zone))
-    assert "still waiting for metadata instance/zone" in str(error)
 
 
 async def test_inside_async_with_the_connection_is_kept_for_the_calls_of_that_loop() -> None:

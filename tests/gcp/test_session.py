@@ -13,8 +13,6 @@ from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
-    ConnectionFailedError,
-    CredentialsError,
     DeadlineExceededError,
     ForbiddenError,
     ProtocolError,
@@ -26,7 +24,6 @@ from aioresolve.testing import Answer, Cut, Delay, GoogleServer, Hang, Redirect,
 
 from .loopback import (
     MY_TPU,
-    NO_RETRIES,
     TOKEN,
     all_text,
     error_from,
@@ -100,11 +97,6 @@ def test_an_invalid_endpoint_is_rejected(url: str, message: str, monkeypatch: py
             GoogleSession()
 
 
-def test_an_endpoint_of_an_unknown_api_is_rejected() -> None:
-    with pytest.raises(ConfigurationError, match=r"'storage' is not an API\. Use tpu or compute"):
-        GoogleSession(endpoints={"storage": "https://storage.example"})
-
-
 def test_the_endpoint_comes_from_the_argument_then_gcloud_then_google(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -113,13 +105,6 @@ def test_the_endpoint_comes_from_the_argument_then_gcloud_then_google(
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://private.example/")
     assert GoogleSession().host("tpu") == "https://private.example"
     assert GoogleSession(endpoints={"tpu": "https://given.example"}).host("tpu") == "https://given.example"
-
-
-async def test_an_endpoint_may_have_a_path() -> None:
-    async with GoogleServer([tpu_node("my-tpu")]) as server:
-        error = await error_from(request_my_tpu(server, endpoints={"tpu": f"{server.url}/gateway/"}))
-        assert server.requests[0].path == f"/gateway/v2/{MY_TPU.path}"
-    assert isinstance(error, ProtocolError)
 
 
 async def test_no_redirect_is_followed() -> None:
@@ -267,17 +252,6 @@ async def test_a_session_is_usable_only_inside_its_async_with() -> None:
         await unopened.aclose()
 
 
-async def test_a_call_fails_if_its_session_is_closed() -> None:
-    async with GoogleServer([tpu_node("my-tpu")]) as server:
-        server.inject(Hang(), times=None)
-        opened = session(server, policy=NO_RETRIES)
-        async with opened:
-            task = asyncio.create_task(get_my_tpu(opened))
-            await server.until(lambda: len(server.requests) == 1)
-        error = await error_from(task)
-    assert isinstance(error, ConnectionFailedError)
-
-
 async def test_the_log_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with secure() as server:
@@ -286,9 +260,3 @@ async def test_the_log_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None
         assert len(lines) == 1
         assert lines[0].startswith(f"GET {server.url}/v2/{MY_TPU.path}: 200, ")
     assert TOKEN not in caplog.text
-
-
-async def test_credentials_are_not_searched_before_the_first_request() -> None:
-    async with secure() as server, session(server) as opened:
-        assert server.requests == ()
-        assert isinstance(await error_from(get_my_tpu(opened)), CredentialsError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from yarl import URL
@@ -14,16 +14,12 @@ from aioresolve._core.http import (
     HTTPClient,
     Response,
     environment_proxy,
-    is_loopback,
 )
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError
 from aioresolve.gcp.api_request import connection_hints
 from aioresolve.testing import Answer, Endless, GoogleServer
 
 from .loopback import error_from
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
@@ -56,21 +52,6 @@ async def test_a_body_of_the_maximum_length_is_read_and_an_endless_one_is_not(
             error = await error_from(send(server.url))
             assert isinstance(error, ProtocolError)
             assert "exceeds the limit of 1 MiB" in str(error)
-
-
-async def test_netrc_is_not_read_and_no_cookie_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    netrc = tmp_path / "netrc"
-    netrc.write_text("default login user password secret\n")
-    monkeypatch.setenv("NETRC", str(netrc))
-    async with GoogleServer() as server:
-        client = new_client()
-        server.inject(Answer(200, b"", headers={"Set-Cookie": "a=b"}))
-        for _ in range(2):
-            await client.send("GET", URL(server.url), scope="a request")
-        await client.aclose()
-        assert [request.scheme for request in server.requests] == ["", ""]
 
 
 async def test_a_proxy_of_the_environment_is_used_except_for_exempt_hosts(
@@ -140,8 +121,3 @@ async def test_a_refusing_proxy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(error, ConnectionFailedError)
     assert "the proxy returned status 4" in str(error)
     assert not error.retryable
-
-
-def test_loopback_hosts_are_recognized() -> None:
-    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1")))
-    assert not any(map(is_loopback, ("10.0.0.1", "a")))

@@ -21,7 +21,7 @@ import anyio
 import msgspec
 
 from aioresolve._core.concurrency import TokenCache, gather, run_in_thread
-from aioresolve._core.redaction import SecretMapping, SecretText
+from aioresolve._core.redaction import SecretText
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, CredentialsError, ResolveError
 
 from .api_request import DEFAULT_UNIVERSE, AccessToken
@@ -147,7 +147,7 @@ class _DefaultSource:
     async def fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
         tried: list[str] = []
         if self._file is None:
-            read = partial(_read_file, SecretMapping(os.environ), self._scopes, tried)
+            read = partial(_read_file, os.environ, self._scopes, tried)
             self._file = await run_in_thread("read the credentials of Google", read)
         if self._file is not None:
             self.name = self._file.name

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioresolve.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
 def validate_seconds(name: str, seconds: Any, *, may_be_zero: bool = False) -> float:
@@ -34,6 +36,30 @@ def validate_count(name: str, count: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigurationError(f"{count!r} is not an integer of at least 1", argument=name)
     return count
+
+
+def validate_text(name: str, text: Any) -> str | None:
+    """Return `text`, or None if it is None or empty: TensorFlow documents both as "not given"."""
+    if text is None or text == "":
+        return None
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{text!r} is not text", argument=name)
+    return text
+
+
+def validate_choice(name: str, value: ChoiceT, choices: tuple[str, ...]) -> ChoiceT:
+    """Return `value` if it is one of `choices`; a ConfigurationError for the argument `name` otherwise."""
+    if value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ConfigurationError(f"{value!r} is not one of {listed}", argument=name)
+    return value
+
+
+def validate_port(name: str, port: Any) -> int:
+    """Return `port` if it is a TCP port; a ConfigurationError for the argument `name` otherwise."""
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
+        raise ConfigurationError(f"{port!r} is not a port from 1 to 65535", argument=name)
+    return port
 
 
 _UNITS = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600)}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import within_deadline
+from aioresolve._core.validation import validate_choice, validate_port, validate_text
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -41,7 +42,6 @@ from aioresolve.spec import (
     host_port,
 )
 from aioresolve.tpu.connections import metadata_server
-from aioresolve.tpu.resolver import validate_choice, validate_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -188,7 +188,7 @@ class GCEClusterResolver(ClusterResolver):
             other = None if is_full_name(self._group) else "unknown"
             zone = self._zone if self._is_located else other
             instance_group_name(self._group, self._project or other, zone, self._region)
-        self._port = validate_port(port)
+        self._port = validate_port("port", port)
         self._address = validate_choice("address", address, ("internal_ip", "external_ip", "hostname"))
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
         from aioresolve.gcp.credentials import GoogleCredentials
@@ -433,13 +433,6 @@ class GCEClusterResolver(ClusterResolver):
         from aioresolve.gcp.client import GoogleSession
 
         return ComputeAPI(await stack.enter_async_context(GoogleSession(self._credentials)))
-
-
-def validate_port(port: Any) -> int:
-    """Return `port` if it is one; a ConfigurationError otherwise."""
-    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-        raise ConfigurationError(f"{port!r} is not a port from 1 to 65535", argument="port")
-    return port
 
 
 async def find_own_group(metadata: MetadataServer, progress: Progress) -> InstanceGroupName:

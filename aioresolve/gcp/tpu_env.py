@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from aioresolve.errors import Hint, ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:\s*(.*)")
+    from aioresolve.errors import ResolveError
+
+_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:\s*(.*?)\s*")
 _HOSTNAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 
 
@@ -64,28 +66,58 @@ def parse_tpu_env(text: str) -> TPUEnvironment:
     Raises:
         ProtocolError: no line has that form, or a number is malformed.
     """
-    values = _values(text)
-    slice_index, num_slices = _number(values, "MEGASCALE_SLICE_ID"), _number(values, "MEGASCALE_NUM_SLICES")
-    if (slice_index or 0) >= (num_slices or 1):
-        reason = (
-            f"MEGASCALE_SLICE_ID {slice_index or 0} is out of range: MEGASCALE_NUM_SLICES is {num_slices}"
-        )
-        raise _malformed("tpu-env", reason)
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    values = {match[1]: match[2].strip("'\"") for line in lines if (match := _LINE.fullmatch(line))}
+    if lines and not values:
+        # Not an environment with a line that is unknown here, but something else.
+        raise _malformed("tpu-env", f"line 1 {lines[0][:60]!r} is not \"NAME: 'value'\"")
+    environment = tpu_environment(
+        {name.removeprefix("TPU_"): value for name, value in values.items()},
+        lambda name, problem: _malformed("tpu-env", f"{name}: {problem}"),
+    )
     node_id = values.get("NODE_ID")
-    return TPUEnvironment(
-        accelerator_type=_value(values, "ACCELERATOR_TYPE"),
-        topology=_value(values, "TOPOLOGY"),
-        chips_per_host_bounds=_numbers(values, "CHIPS_PER_HOST_BOUNDS"),
-        host_bounds=_numbers(values, "HOST_BOUNDS"),
-        worker_id=_number(values, "WORKER_ID"),
-        runtime_metrics_ports=_numbers(values, "RUNTIME_METRICS_PORTS") or (),
+    return replace(
+        environment,
         zone=values.get("ZONE") or None,
         # VMs that were created through Compute Engine have a number, but ids start with a letter.
         node_id=None if not node_id or _is_number(node_id) else node_id,
-        slice_index=slice_index,
-        num_slices=num_slices,
-        coordinator=values.get("MEGASCALE_COORDINATOR_ADDRESS") or None,
         values=MappingProxyType(values),
+    )
+
+
+def tpu_environment(
+    values: Mapping[str, str], malformed: Callable[[str, str], ResolveError]
+) -> TPUEnvironment:
+    """Return what variables report about a slice.
+
+    Args:
+        values: the variables, without the prefix `TPU_`.
+        malformed: returns the error for a variable, given its name and the problem with its value.
+    """
+
+    def numbers(name: str) -> tuple[int, ...] | None:
+        value = values.get(name, "").strip()
+        parts = [part.strip() for part in value.removesuffix(",").split(",")]
+        if value and not all(map(_is_number, parts)):
+            raise malformed(name, f"{value!r} is not a comma-separated list of numbers")
+        return tuple(map(int, parts)) if value else None
+
+    def number(name: str) -> int | None:
+        value = values.get(name, "").strip()
+        if value and not _is_number(value):
+            raise malformed(name, f"{value!r} is not a number from 0")
+        return int(value) if value else None
+
+    return TPUEnvironment(
+        accelerator_type=values.get("ACCELERATOR_TYPE") or None,
+        topology=values.get("TOPOLOGY") or None,
+        chips_per_host_bounds=numbers("CHIPS_PER_HOST_BOUNDS"),
+        host_bounds=numbers("HOST_BOUNDS"),
+        worker_id=number("WORKER_ID"),
+        runtime_metrics_ports=numbers("RUNTIME_METRICS_PORTS") or (),
+        slice_index=number("MEGASCALE_SLICE_ID"),
+        num_slices=number("MEGASCALE_NUM_SLICES"),
+        coordinator=values.get("MEGASCALE_COORDINATOR_ADDRESS", "").strip() or None,
     )
 
 
@@ -112,70 +144,8 @@ def parse_worker_number(text: str) -> int:
     return int(text)
 
 
-def _values(text: str) -> dict[str, str]:
-    values: dict[str, str] = {}
-    last = None
-    skipped: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        # As in YAML, an indented line continues the value before it, unless the quotes of that are closed.
-        if line[0].isspace() and last is not None and not _is_quoted(values[last]):
-            values[last] = f"{values[last]} {line.strip()}".strip()
-            continue
-        match = _LINE.fullmatch(line.rstrip())
-        if match is None:
-            last = None
-            skipped.append(f"line {number} {line[:60]!r}")
-            continue
-        last = match[1]
-        values[last] = match[2]
-    if skipped and not values:
-        # Not an environment with a line that is unknown here, but something else.
-        raise _malformed("tpu-env", f"{skipped[0]} is not \"NAME: 'value'\"")
-    return {name: _unquoted(value) for name, value in values.items()}
-
-
-def _is_quoted(value: str) -> bool:
-    """Return whether the value begins with a quote and ends with its counterpart."""
-    if value.startswith("'"):
-        return len(value) >= 2 and value.endswith("'") and value.count("'") % 2 == 0
-    return len(value) >= 2 and value.startswith('"') and value.endswith('"') and not value.endswith('\\"')
-
-
-def _unquoted(value: str) -> str:
-    if len(value) >= 2 and value[0] == value[-1] == "'":
-        return value[1:-1].replace("''", "'")
-    if len(value) >= 2 and value[0] == value[-1] == '"':
-        return value[1:-1].replace('\\"', '"')
-    return value
-
-
-def _value(values: Mapping[str, str], name: str) -> str | None:
-    return values.get(name) or values.get(f"TPU_{name}") or None
-
-
-def _number(values: Mapping[str, str], name: str) -> int | None:
-    value = _value(values, name)
-    if not value:
-        return None
-    if not _is_number(value):
-        raise _malformed("tpu-env", f"{name}: {value!r} is not a number from 0")
-    return int(value)
-
-
-def _numbers(values: Mapping[str, str], name: str) -> tuple[int, ...] | None:
-    value = _value(values, name)
-    if not value:
-        return None
-    parts = [part.strip() for part in value.removesuffix(",").split(",")]
-    if not all(_is_number(part) for part in parts):
-        raise _malformed("tpu-env", f"{name}: {value!r} is not a comma-separated list of numbers")
-    return tuple(int(part) for part in parts)
-
-
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and len(text) < 7
 
 
 def _host(entry: str, position: int) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.retry import Backoff
-from aioresolve._core.validation import validate_count
+from aioresolve._core.validation import validate_choice, validate_count, validate_port
 from aioresolve.errors import APIError, ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
@@ -145,7 +145,7 @@ class KubernetesClusterResolver(ClusterResolver):
             from .endpoint_slices import validate_services
 
             self._jobs = validate_services(service, job_to_label_mapping, address, order_by)
-        self._port = validate_port(tf_server_port)
+        self._port = validate_port("tf_server_port", tf_server_port)
         self._namespaces = validate_namespaces(namespace)
         self._address = address if callable(address) else validate_choice("address", address, ADDRESSES)
         self._order_by = validate_order_by(order_by)
@@ -606,21 +606,3 @@ def validate_namespaces(namespace: Any) -> tuple[str | None, ...]:
                 hint="A name has at most 63 lower-case letters, digits and '-'.",
             )
     return tuple(dict.fromkeys(given))
-
-
-def validate_port(port: Any) -> int:
-    """Return `port` if it is a TCP port."""
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
-        raise ConfigurationError(
-            f"{port!r} is not a valid port", argument="tf_server_port", hint="Pass a number from 1 to 65535."
-        )
-    return port
-
-
-def validate_choice(argument: str, choice: Any, choices: Sequence[str]) -> str:
-    """Return `choice` if it is one of `choices`."""
-    if not isinstance(choice, str) or choice not in choices:
-        raise ConfigurationError(
-            f"{choice!r} is not one of {', '.join(map(repr, choices))}", argument=argument
-        )
-    return choice

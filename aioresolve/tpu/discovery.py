@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve.errors import ConfigurationError
-from aioresolve.gcp.tpu_env import TPUEnvironment
+from aioresolve.gcp.tpu_env import TPUEnvironment, tpu_environment
 from aioresolve.spec import host_port, split_host_port
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ WORKER_ID_VARIABLES = ("TPU_WORKER_ID", "CLOUD_TPU_TASK_ID")
 """The index of this process: GKE's variable, and the one that libtpu reads with `TPU_PROCESS_ADDRESSES`."""
 
 _ADDRESS = re.compile(r"(?P<host>\[[^\]\s]+\]|[^\s:/\[\],]+)(?::(?P<port>[0-9]{1,5}))?")
-_NUMBER = re.compile(r"[0-9]{1,6}")
 _WORKER_ID = re.compile(r"-?[0-9]{1,6}")
 
 
@@ -148,13 +146,16 @@ def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
         environment = replace(_environment(environ), worker_id=None)
         return GivenWorkers(origin, worker_addresses(endpoints, origin), environment)
     if variable := _host_variable(environ):
-        return _gke_slice(variable, environ)
+        origin = f"${variable}"
+        if variable == PATH_VARIABLE:
+            return WorkersFile(environ[variable], origin, environ)
+        return _given_workers(environ[variable], origin, origin, environ)
     named: Source | None = None
     if name := environ.get("TPU_NAME"):
         named = _named("$TPU_NAME", validate_tpu(name, "$TPU_NAME"))
     elif config := environ.get("TPU_CONFIG"):
         named = _from_tpu_config(config)
-    slices = TPUEnvironment(**_megascale(environ))
+    slices = _slices(environ)
     if named is not None:
         return replace(named, environment=slices) if isinstance(named, NamedTPUs) else named
     variables = (ENDPOINTS_VARIABLE, *HOST_VARIABLES, "TPU_NAME", "TPU_CONFIG")
@@ -170,7 +171,14 @@ async def read_workers(file: WorkersFile, progress: Progress) -> GivenWorkers:
         ConfigurationError: the file cannot be read, or is invalid.
     """
     progress.waiting(file.path, "not read yet")
-    text = await run_in_thread(f"read {file.path}", _read_addresses, file.path)
+    try:
+        text = await run_in_thread(f"read {file.path}", Path(file.path).read_text)
+    except (OSError, ValueError) as error:
+        # As in JAX, the other variables are not used instead: they may name other workers.
+        raise ConfigurationError(
+            f"the file {file.path!r} of {file.origin} could not be read: {error}",
+            hint="Check that the file is mounted, or unset the variable.",
+        ) from error
     progress.ready(file.path)
     where = f"the file {file.path!r} of {file.origin}"
     return _given_workers(text, file.origin, where, file.environ)
@@ -363,26 +371,20 @@ def _host_variable(environ: Mapping[str, str]) -> str | None:
     )
 
 
-def _gke_slice(variable: str, environ: Mapping[str, str]) -> GivenWorkers | WorkersFile:
-    """Return the workers of one slice on GKE, or the file that contains them."""
-    origin, value = f"${variable}", environ[variable]
-    if variable == PATH_VARIABLE:
-        return WorkersFile(value, origin, environ)
-    return _given_workers(value, origin, origin, environ)
-
-
 def _given_workers(text: str, origin: str, where: str, environ: Mapping[str, str]) -> GivenWorkers:
     """Return the workers in a comma-separated list of processes, which `where` contains.
 
     Raises:
         ConfigurationError: the list is invalid, or contradicts another variable.
     """
-    entries = _process_list(text, origin)
+    entries = [_host_and_port(entry.strip(), origin) for entry in text.split(",") if entry.strip()]
     if not entries:
         raise ConfigurationError(f"{where} contains no address", hint="Unset the variable.")
     addresses: list[str] = []
     ports: dict[str, list[int | None]] = {}  # those of the processes of each host
-    for host, port in entries:
+    spellings: dict[str, str] = {}
+    for given, port in entries:
+        host = spellings.setdefault(_normalized_host(given), given)
         others = ports.setdefault(host, [])
         if port is not None and port in others:
             raise invalid_value(
@@ -394,36 +396,7 @@ def _given_workers(text: str, origin: str, where: str, environ: Mapping[str, str
     environment = _environment(environ)
     index_name = next((f"${name}" for name in WORKER_ID_VARIABLES if environ.get(name)), "")
     validate_position(addresses, environment, index_name, where)
-    if origin != f"${HOST_VARIABLES[-1]}":
-        _validate_counts(len(addresses), {*ports}, where, environ)
     return GivenWorkers(origin, tuple(addresses), environment)
-
-
-def _process_list(text: str, origin: str) -> list[tuple[str, int | None]]:
-    """Return host and port of each process; a host always in the same spelling."""
-    entries = [_host_and_port(entry.strip(), origin) for entry in text.split(",") if entry.strip()]
-    spellings: dict[str, str] = {}
-    return [(spellings.setdefault(_normalized_host(host), host), port) for host, port in entries]
-
-
-def _validate_counts(processes: int, hosts: set[str], where: str, environ: Mapping[str, str]) -> None:
-    """Raise an error if a list of processes does not fit the bounds, or the list of hosts."""
-    bounds = _numbers(environ, "TPU_PROCESS_BOUNDS")
-    if bounds is not None and math.prod(bounds) != processes:
-        raise ConfigurationError(
-            f"{where} has {processes} processes, but $TPU_PROCESS_BOUNDS={environ['TPU_PROCESS_BOUNDS']} are"
-            f" {math.prod(bounds)}",
-            hint="Correct or unset the variable that is wrong.",
-        )
-    variable = HOST_VARIABLES[-1]
-    listed = {host for host, _ in _process_list(environ.get(variable, ""), f"${variable}")}
-    # GKE sets the list of hosts to `localhost` in some pods of slices with several hosts.
-    if listed and len(listed) != len(hosts) and not (listed <= LOCAL_HOSTS or hosts <= LOCAL_HOSTS):
-        raise ConfigurationError(
-            f"{where} has processes on {len(hosts)} hosts, but ${variable}={environ[variable]} has"
-            f" {len(listed)} hosts",
-            hint="Correct or unset the variable that is wrong.",
-        )
 
 
 def validate_position(
@@ -458,15 +431,6 @@ def validate_position(
         )
 
 
-def _megascale(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the position of the slice and the coordinator, as `TPUEnvironment` names them."""
-    return {
-        "slice_index": _number(environ, "MEGASCALE_SLICE_ID"),
-        "num_slices": _number(environ, "MEGASCALE_NUM_SLICES"),
-        "coordinator": environ.get(COORDINATOR_VARIABLE, "").strip() or None,
-    }
-
-
 def slice_position(environment: TPUEnvironment) -> tuple[int, int]:
     """Return the index of a slice, by default 0, and the number of slices, by default 1.
 
@@ -482,52 +446,25 @@ def slice_position(environment: TPUEnvironment) -> tuple[int, int]:
     return index, number
 
 
-def _read_addresses(path: str) -> str:
-    """Return the text of the file with the addresses of the workers."""
-    try:
-        return Path(path).read_text()
-    except (OSError, ValueError) as error:
-        # As in JAX, the other variables are not used instead: they may name other workers.
-        raise ConfigurationError(
-            f"the file {path!r} of ${PATH_VARIABLE} could not be read: {error}",
-            hint="Check that the file is mounted, or unset the variable.",
-        ) from error
-
-
 def _environment(environ: Mapping[str, str]) -> TPUEnvironment:
     """Return what GKE's variables report about the slice: the names of `tpu-env` with the prefix `TPU_`."""
-    return TPUEnvironment(
-        **_megascale(environ),
-        accelerator_type=environ.get("TPU_ACCELERATOR_TYPE") or None,
-        topology=environ.get("TPU_TOPOLOGY") or None,
-        chips_per_host_bounds=_numbers(environ, "TPU_CHIPS_PER_HOST_BOUNDS"),
-        host_bounds=_numbers(environ, "TPU_HOST_BOUNDS"),
-        worker_id=_worker_id(environ),
-        runtime_metrics_ports=_numbers(environ, "TPU_RUNTIME_METRICS_PORTS") or (),
-    )
+    values = {
+        name.removeprefix("TPU_"): value
+        for name, value in environ.items()
+        if name.startswith(("TPU_", "MEGASCALE_")) and name not in WORKER_ID_VARIABLES
+    }
+    return replace(tpu_environment(values, _malformed), worker_id=_worker_id(environ))
 
 
-def _numbers(environ: Mapping[str, str], variable: str) -> tuple[int, ...] | None:
-    text = environ.get(variable)
-    if not text:
-        return None
-    parts = [part.strip() for part in text.removesuffix(",").split(",")]
-    if not all(map(_NUMBER.fullmatch, parts)):
-        raise ConfigurationError(
-            f"${variable}={text!r} is not a list of numbers", hint="Separate them by commas, such as 2,2,1."
-        )
-    return tuple(map(int, parts))
+def _slices(environ: Mapping[str, str]) -> TPUEnvironment:
+    """Return the position of the slice among several, and the coordinator."""
+    values = {name: value for name, value in environ.items() if name.startswith("MEGASCALE_")}
+    return tpu_environment(values, _malformed)
 
 
-def _number(environ: Mapping[str, str], variable: str) -> int | None:
-    text = environ.get(variable)
-    if not text:
-        return None
-    if _NUMBER.fullmatch(text.strip()) is None:
-        raise ConfigurationError(
-            f"${variable}={text!r} is not a number from 0", hint="Correct or unset the variable."
-        )
-    return int(text)
+def _malformed(name: str, problem: str) -> ConfigurationError:
+    variable = name if name.startswith("MEGASCALE_") else f"TPU_{name}"
+    return ConfigurationError(f"${variable}: {problem}", hint="Correct or unset the variable.")
 
 
 def _worker_id(environ: Mapping[str, str]) -> int | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from aioresolve._core.deadline import Deadline, within_deadline
+from aioresolve._core.validation import validate_choice, validate_text
 from aioresolve.errors import ConfigurationError, ResolveError, TaskIdentityError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from .topology import TPUTopology
 
 T = TypeVar("T")
-ChoiceT = TypeVar("ChoiceT", bound=str)
 
 INITIALIZATION_TIMEOUT = 300.0
 """Seconds that TensorFlow may take to initialize a TPU system, as in TensorFlow's own resolver."""
@@ -147,7 +147,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         self._tpu = validate_tpu(tpu)
         if self._tpu:
             tpu_source(self._tpu, {})  # raises for an invalid address now, not in the first call
-        version = validate_api_version(api_version)
+        version = validate_choice("api_version", api_version, ("v2", "v1"))
         coordinator = validate_coordinator(coordinator_name, coordinator_address, job_name)
         self._coordinator = None if coordinator is None else Coordinator(*coordinator)
         self._job_name = job_name
@@ -597,30 +597,6 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
                 f"{self!r} has {len(found)} TPUs", hint=f"Call {method}, which returns all of them."
             )
         return found[0] if found else None
-
-
-def validate_text(name: str, text: Any) -> str | None:
-    """Return `text`, or None if it is None or empty: TensorFlow documents both as "not given"."""
-    if text is None or text == "":
-        return None
-    if not isinstance(text, str):
-        raise ConfigurationError(f"{text!r} is not text", argument=name)
-    return text
-
-
-def validate_choice(name: str, value: ChoiceT, choices: tuple[str, ...]) -> ChoiceT:
-    """Return `value` if it is one of `choices`."""
-    if value not in choices:
-        listed = ", ".join(map(repr, choices))
-        raise ConfigurationError(f"{value!r} is not one of {listed}", argument=name)
-    return value
-
-
-def validate_api_version(version: Any) -> TPUVersion:
-    """Return the version of the API if it exists."""
-    if version not in ("v1", "v2"):
-        raise ConfigurationError(f"{version!r} is not 'v2' or 'v1'", argument="api_version")
-    return version  # type: ignore[no-any-return]
 
 
 def validate_coordinator(name: Any, address: Any, job_name: str) -> tuple[str, str | None] | None:

@@ -55,17 +55,12 @@ def test_missing_values_are_none() -> None:
         ('ZONE: "a"', "a"),
         ("ZONE: a", "a"),
         ("ZONE:   'a'  ", "a"),
-        ("ZONE: 'it''s'", "it's"),
-        ('ZONE: "say \\"a\\""', 'say "a"'),
         ("ZONE: 'a: b'", "a: b"),
-        ("ZONE: '", "'"),
-        ("ZONE: 'a\"", "'a\""),
         ("# a comment\n\nZONE: a", "a"),
-        ("ZONE: 'a\n  b'", "a b"),
         ("ZONE: a\r\nTOPOLOGY: b\r\n", "a"),
     ],
 )
-def test_quotes_comments_and_continued_lines_follow_yaml(line: str, value: str) -> None:
+def test_quotes_and_comments_are_removed(line: str, value: str) -> None:
     assert parse_tpu_env(line).zone == value
     environment = parse_tpu_env(f"{line}\nNODE_ID: 'n'\n")
     assert (environment.zone, environment.node_id) == (value, "n")
@@ -78,8 +73,6 @@ def test_quotes_comments_and_continued_lines_follow_yaml(line: str, value: str) 
         ("WORKER_ID: 'x'", "WORKER_ID: 'x' is not a number"),
         ("WORKER_ID: '-1'", "WORKER_ID: '-1' is not a number"),
         ("HOST_BOUNDS: '2,,2'", "HOST_BOUNDS: '2,,2' is not a comma-separated list"),
-        ("MEGASCALE_SLICE_ID: '2'\nMEGASCALE_NUM_SLICES: '2'", "MEGASCALE_SLICE_ID 2 is out of range"),
-        ("MEGASCALE_SLICE_ID: '1'", "MEGASCALE_SLICE_ID 1 is out of range"),
         ("MEGASCALE_NUM_SLICES: '-1'", "MEGASCALE_NUM_SLICES: '-1' is not a number"),
     ],
 )

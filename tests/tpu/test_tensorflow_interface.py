@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from google.auth.aio.credentials import StaticCredentials
+from google.oauth2.credentials import Credentials
 
 import aioresolve.tpu.tensorflow_runtime
 from aioresolve import ClusterSpec, TPUClusterResolver, sync
@@ -58,7 +58,7 @@ async def test_args_credentials_given_are_used(monkeypatch: pytest.MonkeyPatch, 
     ) as google:
         for name, value in google.environ(tmp_path).items():
             monkeypatch.setenv(name, value)
-        resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, credentials=StaticCredentials("t0ken"))
+        resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, credentials=Credentials("t0ken"))
         assert await resolver.master() == "grpc://10.0.0.1:8470"
         assert google.requests[-1].user == member
 

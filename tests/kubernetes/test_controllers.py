@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import string
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aioresolve.errors import IncompleteClusterError
 from aioresolve.kubernetes.tasks.controllers import (
@@ -330,23 +327,6 @@ def test_jobset_that_may_not_be_read_is_as_large_as_its_jobs() -> None:
     assert found.number == 4
 
 
-def test_pods_of_a_jobset_without_a_job_have_no_size_of_their_own() -> None:
-    labels = {f"{JOBSET}/jobset-name": "train", f"{JOBSET}/replicatedjob-replicas": "2"}
-    sizes = Controllers(objects={Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", "train"): None})
-    for owned_by in (None, owner("ReplicaSet", "train-workers-0", "apps/v1")):
-        pod = owned(owned_by, labels)
-        assert unread(sizes, "app=t", pod) == []
-        assert expected(sizes, "app=t", pod) is None
-
-
-def test_one_job_of_each_jobset_that_may_not_be_read_is_read() -> None:
-    pods = [jobset_pod("workers", 0, jobset=name) for name in ("one", "two")]
-    sizes = Controllers()
-    for name in ("one", "two"):
-        sizes.objects[Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", name)] = None
-    assert unread(sizes, "app=t", *pods) == ["Job ml/one-workers-0", "Job ml/two-workers-0"]
-
-
 def test_at_most_64_controllers_are_read() -> None:
     pods = [owned(owner("Job", f"job-{number}", "batch/v1")) for number in range(66)]
     assert unread(Controllers(), "app=t", *pods) == [f"Job ml/job-{number}" for number in range(64)]
@@ -396,32 +376,6 @@ def test_malformed_object_states_no_size() -> None:
     assert found is not None
     for body in (b"", b"[]", b'{"spec": null}', b'{"spec": {"replicas": "many"}}', b"\xff", b"[" * 100_000):
         assert not parse_controller(found.controller, body).roles
-
-
-@given(
-    st.sampled_from([name for name, _ in OBJECTS.items()]),
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(
-                    ["replicas", "tasks", "replicatedJobs", "template", "spec", "name", "xReplicaSpecs"]
-                ),
-                inner,
-                max_size=4,
-            )
-        ),
-        max_leaves=12,
-    ),
-    st.text(string.ascii_lowercase + " =!(),./", max_size=40),
-)
-def test_any_object_and_selector_give_a_number_of_pods_or_none(
-    name: str, spec: object, selector: str
-) -> None:
-    pod, _ = OBJECTS[name]
-    found = expected(sizes_of(pod, spec), selector, pod)
-    assert found is None or 0 < found.number <= 200_000
 
 
 # Over real sockets

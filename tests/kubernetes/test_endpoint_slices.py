@@ -14,11 +14,10 @@ from aioresolve.errors import (
     ForbiddenError,
     PodIndexError,
     PodNotRunningError,
-    ProtocolError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 from aioresolve.kubernetes.endpoint_slices import name_index
-from aioresolve.testing import Answer, Cut, endpoint, endpoint_slice, pod, service
+from aioresolve.testing import Cut, endpoint, endpoint_slice, pod, service
 
 from .loopback import Loopback, addresses
 from .test_watch import QUICK, names, next_state, with_policy
@@ -170,12 +169,6 @@ class TestJobs:
         loopback.server.write_kubeconfig(loopback.kubeconfig, namespace="web")
         assert await resolved(loopback, namespace=CONTEXT_NAMESPACE) == [second]
 
-    def test_repr_has_the_services(self) -> None:
-        one = KubernetesClusterResolver(service="trainer:grpc", namespace="ml")
-        shown = "<KubernetesClusterResolver Services {'worker': ('trainer:grpc',)} in namespaces ['ml']>"
-        assert repr(one) == shown
-        assert one.known_jobs == ("worker",)
-
 
 class TestPorts:
     async def test_service_without_ports_has_the_port_of_the_resolver(self, loopback: Loopback) -> None:
@@ -221,11 +214,6 @@ class TestPorts:
             await resolved(loopback, "trainer:grpc")
         found = await resolved(loopback, "trainer:grpc", not_running="skip")
         assert found == ["10.8.0.2:9000", "10.8.0.1:8470"]
-
-    async def test_slice_without_endpoints_needs_no_port(self, loopback: Loopback) -> None:
-        loopback.server.add(slice_of(ports={"http": 80, "grpc": 8470}))
-        assert await resolved(loopback) == []
-        assert await resolved(loopback, "trainer:other") == []
 
 
 class TestAddresses:
@@ -349,19 +337,6 @@ class TestErrors:
         role = 'apiGroups: ["discovery.k8s.io"]\n  resources: [endpointslices]\n  verbs: [list]\n'
         assert role in error.manifest
         assert "name: aioresolve-endpointslices-list, namespace" in error.manifest
-
-    async def test_response_that_is_not_a_list_of_slices_is_an_error(self, loopback: Loopback) -> None:
-        loopback.server.inject(Answer(200, b'{"kind":"PodList","items":[]}'))
-        message = "returned an invalid EndpointSlice list for Service 'trainer' .*Invalid value 'PodList'"
-        with pytest.raises(ProtocolError, match=message):
-            await resolver(loopback).cluster_spec()
-
-    async def test_pages_are_joined(self, loopback: Loopback, small_pages: None) -> None:
-        loopback.server.add(
-            *[slice_of(of_pod(f"train-{n}", f"10.8.0.{n}"), name=f"trainer-{n}") for n in range(5)]
-        )
-        assert await resolved(loopback) == [f"10.8.0.{n}:8470" for n in range(5)]
-        assert [request.query.get("limit") for request in loopback.requests] == ["2"] * 6
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve.errors import ConfigurationError, PodIndexError
+from aioresolve.errors import ConfigurationError
 from aioresolve.kubernetes.api.objects import Added, Deleted, Modified, PodQuery
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
@@ -117,15 +117,6 @@ def test_a_list_of_a_restored_server_replaces_newer_versions() -> None:
     assert state(cache).spec.as_dict() == {"worker": ["10.9.9.9:8470"], "eval": ["10.9.9.9:8470"]}
 
 
-def test_versions_that_are_not_numbers_count_in_the_order_of_arrival() -> None:
-    cache = listed_cache(pod(metadata={"resourceVersion": "b"}), version="b")
-    assert cache.apply(TRAIN, [Modified(pod(ip="10.8.0.2", metadata={"resourceVersion": "a"}))])
-    assert state(cache).spec.task_address("worker", 0) == "10.8.0.2:8470"
-    assert (cache.version(TRAIN), state(cache).version) == ("a", "a")
-    assert cache.apply(TRAIN, [Deleted(pod(metadata={"resourceVersion": "c"}))])
-    assert names(cache) == []
-
-
 # Pods that are absent or not ready
 
 
@@ -162,13 +153,6 @@ def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> N
     assert (observation.unready, names(cache)) == ((), [])
 
 
-def test_a_change_of_the_reason_alone_is_reported() -> None:
-    cache = listed_cache(versioned("train-0", 7, phase="Pending"))
-    scheduled = {"containerStatuses": waiting("ContainerCreating")}
-    assert cache.apply(TRAIN, [Modified(versioned("train-0", 101, phase="Pending", status=scheduled))])
-    assert [m.reason for m in cache.observation(NOW).absent] == ["Pending (ContainerCreating)"]
-
-
 def test_a_member_that_is_not_ready_has_a_reason() -> None:
     crashing = pod(status={"containerStatuses": waiting("CrashLoopBackOff")})
     observation = listed_cache(crashing, pod("train-1", status={"conditions": READY})).observation(NOW)
@@ -202,13 +186,6 @@ def test_a_deleted_pod_leaves_a_gap_that_a_new_one_fills() -> None:
     assert indices(cache) == [0, 1, 2, 3]
 
 
-def test_a_pending_pod_at_the_end_of_a_selector_keeps_its_index() -> None:
-    cache = new_cache({"worker": [[TRAIN], [EVAL]]}, order_by="index")
-    replace(cache, TRAIN, [completion(0), completion(1, phase="Pending")], "100")
-    replace(cache, EVAL, [completion(0)], "100")
-    assert indices(cache) == [0, 2]
-
-
 def test_a_group_without_a_member_is_as_large_as_the_largest_and_moves_no_other() -> None:
     group_index, worker_index = (f"leaderworkerset.sigs.k8s.io/{name}-index" for name in ("group", "worker"))
     cache = listed_cache(
@@ -224,44 +201,6 @@ def test_a_group_without_a_member_is_as_large_as_the_largest_and_moves_no_other(
     cache.apply(TRAIN, [Modified(restarting)])
     assert indices(cache) == [0, 1, 6, 7, 8]
     assert [missing.name for missing in cache.observation(NOW).absent] == ["ml/g0-2"]
-
-
-def test_with_a_second_replicated_job_all_indices_count_over_the_set() -> None:
-    def of_set(job: str, global_index: str, index: str) -> dict[str, str]:
-        keys = {"replicatedjob-name": job, "job-index": "0", "job-global-index": global_index}
-        return {INDEX: index, **{f"jobset.sigs.k8s.io/{key}": value for key, value in keys.items()}}
-
-    workers = [indexed(f"w-{index}", of_set("workers", "1", str(index))) for index in range(2)]
-    cache = listed_cache(*workers, order_by="index")
-    assert (names(cache), indices(cache)) == (["w-0", "w-1"], [0, 1])
-    cache.apply(TRAIN, [Added(indexed("leader", of_set("leader", "0", "0"), 101))])
-    assert (names(cache), indices(cache)) == (["leader", "w-0", "w-1"], [0, 1, 2])
-    cache.apply(TRAIN, [Deleted(deleting("leader", 102))])
-    assert (names(cache), indices(cache)) == (["w-0", "w-1"], [0, 1])
-
-
-def test_a_duplicate_index_is_an_error_until_one_pod_is_deleted() -> None:
-    cache = listed_cache(completion(0), indexed("again", {INDEX: "0"}), order_by="index")
-    for _ in range(2):
-        with pytest.raises(PodIndexError, match="index 0 is claimed by ml/again and ml/train-0") as caught:
-            cache.observation(NOW)
-        assert caught.value.duplicates == {0: ("ml/again", "ml/train-0")}
-    cache.apply(TRAIN, [Deleted(deleting("again", 101))])
-    assert names(cache) == ["train-0"]
-
-
-def test_a_member_without_an_index_is_an_error_until_it_ends() -> None:
-    cache = listed_cache(completion(0), versioned("plain", 7), order_by="index")
-    with pytest.raises(PodIndexError, match="no index label or annotation on ml/plain") as caught:
-        cache.observation(NOW)
-    assert caught.value.unindexed == ("ml/plain",)
-    cache.apply(TRAIN, [Modified(versioned("plain", 101, phase="Succeeded"))])
-    assert names(cache) == ["train-0"]
-
-
-def test_an_index_larger_than_any_cluster_is_an_error() -> None:
-    with pytest.raises(PodIndexError, match="claims index 999999999"):
-        listed_cache(completion(999_999_999), order_by="index").observation(NOW)
 
 
 # Two queries are two streams: one of them reports a change first.
@@ -282,13 +221,6 @@ def two_queries(train: list[Pod], evaluate: list[Pod]) -> PodCache:
 
 
 BEFORE = versioned("train-0", 7)
-
-
-def test_first_list_of_a_query_does_not_restore_an_old_version() -> None:
-    cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
-    replace(cache, EVAL, [versioned("train-0", 101, ip="10.8.0.2")], "101")
-    replace(cache, TRAIN, [BEFORE], "100")
-    assert state(cache).spec.as_dict() == {"worker": ["10.8.0.2:8470"], "eval": ["10.8.0.2:8470"]}
 
 
 def test_a_pod_that_one_query_reports_as_deleted_or_recreated_leaves_the_other() -> None:
@@ -352,40 +284,3 @@ def test_a_pod_that_no_other_query_may_match_is_not_in_transit() -> None:
     deleted = two_queries([BEFORE], [])
     deleted.apply(TRAIN, [Deleted(deleting("train-0", 101))])
     assert not in_transit(deleted)
-
-
-def test_one_namespace_and_all_namespaces_may_match_the_same_pod() -> None:
-    everywhere = PodQuery("app=train")
-    cache = new_cache({"worker": [[TRAIN]], "eval": [[everywhere]]})
-    replace(cache, TRAIN, [BEFORE], "100")
-    replace(cache, everywhere, [BEFORE], "100")
-    observe(cache)
-    cache.apply(TRAIN, [Modified(versioned("train-0", 101, phase="Pending"))])
-    assert (names(cache), names(cache, "eval")) == ([], [])
-    cache.apply(everywhere, [Modified(versioned("train-0", 102))])
-    assert (names(cache), names(cache, "eval")) == (["train-0"], ["train-0"])
-
-
-class CountingName(str):
-    """A namespace that counts how often it is compared."""
-
-    __slots__ = ()
-    comparisons = 0
-
-    def __eq__(self, other: object) -> bool:
-        type(self).comparisons += 1
-        return str(self) == other
-
-    __hash__ = str.__hash__
-
-
-def test_cost_of_a_cache_is_linear_in_the_number_of_queries() -> None:
-    comparisons = []
-    for number in (100, 1000):
-        namespaces = [CountingName(f"team-{each}") for each in range(number)]
-        selectors = [[PodQuery(selector, name) for name in namespaces] for selector in ("a", "b")]
-        CountingName.comparisons = 0
-        new_cache({"worker": selectors})
-        comparisons.append(CountingName.comparisons)
-    few, many = comparisons
-    assert many <= 20 * max(few, 100)  # 10,000 and 1,000,000 if each is compared with every other one

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.tasks.pod_index import MAX_TASKS, PodIndex, group_starts, index_label
+from aioresolve.kubernetes.tasks.pod_index import group_starts, index_label
 from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks, match_pods
 
 from .samples import labelled, pod
@@ -189,27 +189,6 @@ def test_an_index_larger_than_any_cluster_costs_no_memory_and_names_its_group() 
     pods = [labelled(f"g{g}", **{GROUP: str(g), WORKER: w}) for g, w in [(0, "999999999"), (1, "0")]]
     with pytest.raises(PodIndexError, match="claims index 999999999 in group 0"):
         index_order(pods)
-
-
-def test_only_the_index_in_a_jobset_depends_on_the_number_of_replicated_jobs() -> None:
-    label = index_label(labelled("w", **{REPLICATED: "workers", JOB: "1", GLOBAL: "3", COMPLETION: "2"}))
-    assert (label.among(1), label.among(2), label.role) == ((1, 2), (3, 2), "workers")
-    label = index_label(completion("a", "3"))
-    assert (label.among(1), label.among(2), label.role) == ((0, 3), (0, 3), None)
-
-
-def test_each_group_starts_at_the_end_of_the_previous_one() -> None:
-    for known, starts in [
-        ([], [0]),
-        ([(0, 3)], [0, 4]),
-        ([(0, 1), (0, 3), (1, 0)], [0, 4, 5]),
-        ([(0, 1), (3, 2)], [0, 2, 5, 8, 11]),
-        ([(0, MAX_TASKS - 2)], [0, MAX_TASKS - 1]),
-    ]:
-        assert group_starts("worker", [PodIndex(*index) for index in known]) == starts
-    for known in ([(999_999_999, 0)], [(0, 99_999), (3, 0)], [(0, MAX_TASKS - 1)]):
-        with pytest.raises(PodIndexError, match="more than a cluster can have pods"):
-            group_starts("worker", [PodIndex(*index) for index in known])
 
 
 @given(st.lists(st.integers(1, 4), max_size=5))

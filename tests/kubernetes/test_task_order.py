@@ -14,11 +14,9 @@ from aioresolve.kubernetes.tasks.task_order import (
     JobTasks,
     MatchedPod,
     SelectorTasks,
-    SortedValues,
     addresses_by_name,
     match_pods,
 )
-from aioresolve.spec import Endpoint
 
 from .samples import READY, labelled, pod
 
@@ -61,35 +59,6 @@ def of_job(number: int, phase: str) -> MatchedPod:
 def members(*pods: Pod, order_by: str = "name") -> list[str | None]:
     """Return the names of the members among `pods`, in task order."""
     return [endpoint.name for endpoint in filled_selector(*match(*pods), order_by=order_by).endpoints]
-
-
-class TestMembership:
-    def test_an_endpoint_describes_its_pod(self) -> None:
-        train = pod(
-            "train-3",
-            ip="10.8.0.13",
-            metadata={"labels": {"apps.kubernetes.io/pod-index": "3"}},
-            status={"conditions": READY},
-        )
-        (matched,) = match(train)
-        assert matched.endpoint is not None
-        assert matched.endpoint == Endpoint(
-            "10.8.0.13:8470", name="train-3", uid="uid-of-train-3", namespace="ml", index=3
-        )
-        assert (matched.endpoint.node, matched.endpoint.ready) == ("node-a", True)
-        assert (matched.fault, matched.unready, matched.full_name) == (None, None, "ml/train-3")
-
-    def test_matched_pods_compare_nodes_and_readiness_too(self) -> None:
-        def matched(**more: Any) -> MatchedPod:
-            (found,) = match(pod(**more))
-            return found
-
-        assert matched().equals(matched(metadata={"resourceVersion": "7", "annotations": {"a": "b"}}))
-        assert not matched().equals(matched(spec={"nodeName": "node-b"}))
-        assert not matched().equals(matched(status={"conditions": READY}))
-        assert not matched().equals(matched(phase="Pending"))
-        assert not matched(phase="Pending").equals(matched(phase="Failed"))
-        assert matched(phase="Pending").equals(matched(phase="Pending", ip=None))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([*PHASES, None]))))
@@ -213,22 +182,6 @@ class TestOrderByIndex:
         assert list(JobTasks("worker", selectors, allow_gaps=False).addresses()) == [0]
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.none() | st.integers())))
-def test_sorted_values_behave_like_a_sorted_dict(writes: list[tuple[str, int | None]]) -> None:
-    values: SortedValues[str, int] = SortedValues()
-    expected: dict[str, int] = {}
-    for key, value in writes:
-        before = values.discard(key) if value is None else values.put(key, value)
-        assert before == expected.get(key)
-        if value is None:
-            expected.pop(key, None)
-        else:
-            expected[key] = value
-        assert values.keys == sorted(expected)
-        assert values.values == tuple(expected[key] for key in sorted(expected))
-        assert values.values is values.values
-
-
 def indexed(name: str, **more: Any) -> MatchedPod:
     """Return a pod with the completion index that its name ends with."""
     labels = {COMPLETION: name.rpartition("-")[2]}
@@ -304,10 +257,3 @@ def test_pods_that_change_in_any_way_give_what_a_list_of_them_gives(
             selector.fill(pods.values())
         assert not is_read or parts(selector) == parts(filled_selector(*pods.values(), order_by=order_by))
     assert parts(selector) == parts(filled_selector(*pods.values(), order_by=order_by))
-
-
-def test_tasks_by_name_have_no_gaps_and_tasks_by_index_may_have() -> None:
-    pods = indexed("w-0"), indexed("w-2"), indexed("w-3", phase="Pending")
-    assert list(filled_selector(*pods, order_by="name").numbering.addresses) == [0, 1]
-    by_index = filled_selector(*pods, order_by="index").numbering
-    assert (list(by_index.addresses), by_index.end) == ([0, 2], 4)

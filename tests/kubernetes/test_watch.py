@@ -9,7 +9,6 @@ import logging
 from contextlib import aclosing
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,17 +16,15 @@ import pytest
 
 from aioresolve import (
     APIError,
-    ConfigurationError,
     DeadlineExceededError,
     ForbiddenError,
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve._core.retry import MAX_RETRY_AFTER, RetryPolicy
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Redirect, Stall, WatchError, pod
 
-from .kubeconfigs import exec_user, runs_of, write_file, write_plugin
 from .loopback import JOBS, TOKEN, TRAIN, client_sockets, is_list
 
 if TYPE_CHECKING:
@@ -255,20 +252,6 @@ async def test_a_rejected_token_is_reported_until_it_is_replaced(loopback: Loopb
 
 
 @pytest.mark.slow
-async def test_the_retry_after_of_a_429_is_respected(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
-        await next_state(states)
-        await until_connected(loopback)
-        loopback.server.inject(Answer(429, headers={"Retry-After": "1"}), match=is_watch)
-        loopback.server.disturb(End())
-        loopback.train("train-1")
-        await next_state(states)
-    rejected_at, retried_at = [request.time for request in loopback.requests if is_watch(request)][-2:]
-    assert retried_at - rejected_at >= 1.0
-
-
-@pytest.mark.slow
 async def test_a_list_in_place_of_a_rejected_watch_respects_its_retry_after(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.inject(Answer(429, headers={"Retry-After": "1"}))
@@ -295,12 +278,6 @@ async def test_the_deadline_error_of_the_first_list_has_the_reason(loopback: Loo
         reasons.append(str(caught.value))
     assert "503" in reasons[-1]
     loopback.server.clear_faults()
-
-
-async def test_an_invalid_selector_is_an_error_immediately(loopback: Loopback) -> None:
-    with pytest.raises(ConfigurationError, match="Correct the selector"):
-        async for _ in with_policy(loopback.resolver({"worker": ["app in train"]})).watch():
-            pass
 
 
 async def test_a_slow_consumer_gets_the_latest_state_and_no_queue(loopback: Loopback) -> None:
@@ -465,17 +442,6 @@ async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_reques
         ]
 
 
-async def test_connection_of_a_list_is_closed_when_its_watch_begins(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    loopback.server.inject(Answer(422), match=begins_with_pods, times=None)
-    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
-        await next_state(states)
-        await until_connected(loopback)
-        with anyio.fail_after(10):
-            while client_sockets(loopback) != 1:  # noqa: ASYNC110 - no event reports that a socket is closed
-                await anyio.sleep(0.001)
-
-
 ENDS_INITIAL_EVENTS = {"k8s.io/initial-events-end": "true"}
 
 
@@ -556,20 +522,6 @@ async def test_changes_that_arrive_with_the_end_of_the_initial_events_count(loop
     assert set(resume_versions(loopback)) == {str(version)}
 
 
-@pytest.mark.slow
-async def test_a_slow_plugin_is_not_taken_for_a_silent_server(loopback: Loopback, tmp_path: Path) -> None:
-    loopback.train("train-0")
-    plugin = write_plugin(tmp_path, f"time.sleep(1.5); credential({{'token': {TOKEN!r}}})")
-    config = json.loads(loopback.kubeconfig.read_text())
-    config["users"][0]["user"] = exec_user(plugin)
-    write_file(loopback.kubeconfig, config)
-    policy = WatchPolicy(max_initial_silence=1.0, backoff=QUICK.backoff)
-    async with aclosing(with_policy(loopback.resolver(), policy).watch()) as states:
-        assert names(await next_state(states)) == ["train-0"]
-    assert runs_of(plugin) == 1
-    assert all(map(begins_with_pods, loopback.requests))
-
-
 async def test_watches_that_begin_with_the_pods_are_limited_like_lists(loopback: Loopback) -> None:
     jobs = {f"job{number}": f"app={number}" for number in range(6)}
     loopback.server.inject(Delay(0.05), match=begins_with_pods, times=None)
@@ -578,12 +530,3 @@ async def test_watches_that_begin_with_the_pods_are_limited_like_lists(loopback:
     times = [request.time for request in loopback.requests if begins_with_pods(request)]
     assert len(times) == 6
     assert min(later - earlier for earlier, later in pairwise(times)) > 0.04
-
-
-def test_the_times_in_the_guide_are_those_of_the_default_policy() -> None:
-    guide = Path(__file__).parents[2] / "docs" / "watching.md"
-    text, policy = " ".join(guide.read_text().split()), WatchPolicy()
-    assert f"or receives nothing for {policy.max_initial_silence:g} seconds, before" in text
-    assert f"if there is no watch for {policy.max_gap:g} seconds" in text
-    assert f"if a watch receives no event for {policy.max_silence:g} seconds" in text
-    assert f"at most {MAX_RETRY_AFTER / 60:g} minutes" in text.replace("five", "5")

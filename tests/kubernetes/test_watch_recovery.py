@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import socket
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, repeat
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -22,18 +18,16 @@ import pytest
 
 from aioresolve import (
     ConfigurationError,
-    DeadlineExceededError,
     ResolveError,
 )
-from aioresolve._core.http.errors import RequestContext, connection_error
 from aioresolve._core.retry import RetryPolicy
-from aioresolve.kubernetes.api.client import HINTS, ObjectAPI
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, End, Hang, Stall
 
 from .loopback import JOBS, is_list, trusted_peer
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncGenerator, Callable, Iterable
 
     from aioresolve import ClusterState, KubernetesClusterResolver
@@ -186,38 +180,6 @@ async def test_queries_do_not_repeat_one_another_if_every_watch_ends_at_once(
     assert len(waits) == 16
 
 
-async def test_a_success_does_not_shorten_the_wait_that_a_server_requested() -> None:
-    api = ObjectAPI(cast("Any", None), max_concurrency=1)
-    started_at = anyio.current_time()
-    sleep = asyncio.ensure_future(api.sleep(3600.0, at_least=0.3))
-    await anyio.lowlevel.checkpoint()
-    api.end_sleeps(within=0.0)
-    assert not await sleep
-    assert anyio.current_time() - started_at >= 0.3
-
-
-async def test_a_hanging_dns_lookup_occupies_no_thread_of_the_loop(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    may_end = threading.Event()
-
-    def hanging(*_: Any, **__: Any) -> list[Any]:
-        may_end.wait()
-        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-
-    loopback.edit_kubeconfig(server=f"https://dead.example:{loopback.server.port}")
-    monkeypatch.setattr(socket, "getaddrinfo", hanging)
-    with ThreadPoolExecutor(1) as threads:
-        asyncio.get_running_loop().set_default_executor(threads)
-        try:
-            with pytest.raises(DeadlineExceededError):
-                await loopback.resolver(timeout=0.2).cluster_spec()
-            with anyio.fail_after(60):
-                assert await asyncio.to_thread(str, 1) == "1"
-        finally:
-            may_end.set()
-
-
 def test_a_watch_left_open_at_the_end_of_its_loop_is_closed_silently(loopback: Loopback) -> None:
     left = []
 
@@ -229,16 +191,6 @@ def test_a_watch_left_open_at_the_end_of_its_loop_is_closed_silently(loopback: L
     loopback.train("train-0")
     asyncio.run(leave())
     assert left
-
-
-def test_too_many_open_files_is_reported_as_such() -> None:
-    context = RequestContext(
-        "GET /pods", "https://10.0.0.1", "https://10.0.0.1", HINTS, is_closed=lambda: False
-    )
-    error = connection_error(OSError(errno.EMFILE, "Too many open files"), context)
-    assert error.retryable
-    assert "ulimit -n" in str(error)
-    assert "see that the address is right" not in str(error)
 
 
 IN_DOUBT = WatchPolicy(backoff=WAITS, max_gap=2.0, max_initial_silence=0.1)
@@ -389,27 +341,3 @@ async def test_a_wait_does_not_end_with_the_state_from_before_an_outage(loopback
                 if observation.error is None:
                     assert names(observation.state) == ["train-0"]
                     break
-
-
-async def test_a_query_that_fails_is_reported_while_a_pod_changes_selectors(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1")
-    resolver = loopback.resolver({"worker": ["app=train"], "evaluator": ["app=eval"]})
-    resolver.watch_policy = WatchPolicy(backoff=WAITS, max_gap=0.2, max_transit=60.0)
-
-    def is_eval_watch(request: RequestRecord) -> bool:
-        return is_watch(request) and request.query["labelSelector"] == "app=eval"
-
-    async with aclosing(resolver.observations()) as observations:
-        await anext(observations)
-        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 2)
-        loopback.server.inject(Answer(503), match=is_eval_watch, times=None)
-        loopback.server.disturb(End())
-        await next_error(observations)
-        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
-        await anyio.sleep(0.3)
-        loopback.server.patch("train-1", "ml", patch={"metadata": {"labels": {"app": "eval"}}})
-        await anyio.sleep(0.3)
-        with anyio.fail_after(60):
-            observation = await anext(observations)
-    assert names(observation.state) == ["train-0", "train-1"]
-    assert observation.error is not None

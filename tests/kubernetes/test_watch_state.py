@@ -14,12 +14,11 @@ from aioresolve import (
     DeadlineExceededError,
     ForbiddenError,
     ProtocolError,
-    ResolveError,
     UnauthorizedError,
 )
 from aioresolve._core.retry import RetryPolicy
 from aioresolve._core.telemetry import Outage
-from aioresolve.kubernetes.watch.reflector import WatchState, _restart_reason
+from aioresolve.kubernetes.watch.reflector import WatchState
 
 from .watched_cluster import TRAIN
 
@@ -194,16 +193,3 @@ def test_gap_without_a_watch_reports_the_last_failure_or_else_itself() -> None:
         each.on_gap(gap)
         errors.append(each.error)
     assert errors == [None, gap, BROKEN]
-
-
-def test_restart_of_a_watch_has_a_reason() -> None:
-    reasons: list[tuple[ResolveError | None, str]] = [
-        (None, "ended"),
-        (EXPIRED, "expired"),
-        (UnauthorizedError("denied", status=401), "unauthorized"),
-        (DeadlineExceededError("nothing arrived"), "silent"),
-        (BROKEN, "broken"),
-        (APIError("overloaded", status=429), "failed"),
-        (FORBIDDEN, "failed"),
-    ]
-    assert [_restart_reason(error) for error, _ in reasons] == [reason for _, reason in reasons]

@@ -44,11 +44,12 @@ ever contains a token, key or password.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "APIError",
@@ -122,15 +123,21 @@ class Hint:
         return _ARGUMENT.sub(replacement, self.text)
 
 
-class _Details(TypedDict, total=False):
-    """The arguments of every constructor, which `ResolveError` documents."""
+class _HintAttribute:
+    """The attribute `hint`, which may be set to a text."""
 
-    hint: Hint | str | None
-    retryable: bool | None
+    def __get__(self, error: ResolveError | None, owner: type | None = None) -> Hint | None:
+        return None if error is None else vars(error).get("_hint")
+
+    def __set__(self, error: ResolveError, hint: Hint | str | None) -> None:
+        vars(error)["_hint"] = Hint(hint) if isinstance(hint, str) else hint
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ResolveError(Exception):
     """The root of every error that aioresolve raises.
+
+    The attributes of an error are the arguments of its constructor, all by keyword but the summary.
 
     Attributes:
         summary: what failed, where and why, without the hint.
@@ -138,16 +145,17 @@ class ResolveError(Exception):
         retryable: whether the same call may succeed when it is made again unchanged.
     """
 
+    summary: str = field(default="", kw_only=False)
+    hint: _HintAttribute = _HintAttribute()
     retryable: bool = False
 
-    def __init__(
-        self, summary: str = "", *, hint: Hint | str | None = None, retryable: bool | None = None
-    ) -> None:
-        super().__init__(summary)
-        self.summary = summary
-        self.hint = Hint(hint) if isinstance(hint, str) else hint
-        if retryable is not None:
-            self.retryable = retryable
+    def __post_init__(self) -> None:
+        Exception.__init__(self, self.summary)
+        for name, value in vars(self).items():
+            if isinstance(value, Mapping):
+                setattr(self, name, dict(value))
+            elif isinstance(value, list):
+                setattr(self, name, tuple(value))
 
     def __str__(self) -> str:
         return self.render()
@@ -159,6 +167,7 @@ class ResolveError(Exception):
         return f"{self.summary}. {self.hint.render(spell)}"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ConfigurationError(ResolveError, ValueError):
     """An argument, a file or an environment variable is invalid.
 
@@ -167,11 +176,7 @@ class ConfigurationError(ResolveError, ValueError):
             summary then describes the value only, and `render` puts the argument before it.
     """
 
-    def __init__(
-        self, summary: str = "", *, argument: str | None = None, **details: Unpack[_Details]
-    ) -> None:
-        super().__init__(summary, **details)
-        self.argument = argument
+    argument: str | None = None
 
     def render(self, spell: Callable[[str, str | None], str] = _python_spelling) -> str:
         """Return the argument, the summary and the hint as text (see `ResolveError.render`)."""
@@ -179,6 +184,7 @@ class ConfigurationError(ResolveError, ValueError):
         return text if self.argument is None else f"{spell(self.argument, None)}: {text}"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class EnvironmentVariableError(ConfigurationError, RuntimeError):
     """An environment variable that describes the cluster is missing or malformed, or contradicts another one.
 
@@ -188,18 +194,10 @@ class EnvironmentVariableError(ConfigurationError, RuntimeError):
         variable: the name of the variable.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        variable: str | None = None,
-        argument: str | None = None,
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, argument=argument, **details)
-        self.variable = variable
+    variable: str | None = None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class InvalidClusterError(ResolveError, TypeError, ValueError):
     """The value does not describe a cluster (see `ClusterSpec`).
 
@@ -207,10 +205,12 @@ class InvalidClusterError(ResolveError, TypeError, ValueError):
     """
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class UnknownTaskError(ResolveError, ValueError):
     """The cluster has no job of that name, or the job has no task with that index."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TaskConflictError(ResolveError, KeyError):
     """Two resolvers of a union return the same task of a job whose tasks keep their indices.
 
@@ -219,19 +219,11 @@ class TaskConflictError(ResolveError, KeyError):
         indices: the task indices that both return.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        job: str | None = None,
-        indices: Sequence[int] = (),
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.job = job
-        self.indices = tuple(indices)
+    job: str | None = None
+    indices: Sequence[int] = ()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TaskIdentityError(ResolveError, RuntimeError):
     """It cannot be determined which task of the cluster this process is, or the evidence is contradictory.
 
@@ -240,19 +232,11 @@ class TaskIdentityError(ResolveError, RuntimeError):
         candidates: the tasks that this process may be, such as `/job:worker/task:2`; empty if none matched.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        tried: Sequence[str] = (),
-        candidates: Sequence[str] = (),
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.tried = tuple(tried)
-        self.candidates = tuple(candidates)
+    tried: Sequence[str] = ()
+    candidates: Sequence[str] = ()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PartialClusterError(ResolveError, RuntimeError):
     """The members of only a part of the cluster are known, such as those of one TPU slice of several.
 
@@ -264,21 +248,12 @@ class PartialClusterError(ResolveError, RuntimeError):
         process_id: the id of this process among them, from 0; None if it is unknown.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        coordinator: str | None = None,
-        num_processes: int | None = None,
-        process_id: int | None = None,
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.coordinator = coordinator
-        self.num_processes = num_processes
-        self.process_id = process_id
+    coordinator: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LaunchError(ResolveError, ValueError):
     """The cluster cannot be expressed for that kind of program, such as two jobs for JAX.
 
@@ -286,17 +261,15 @@ class LaunchError(ResolveError, ValueError):
         consumer: the kind of program, such as `"jax"`.
     """
 
-    def __init__(
-        self, summary: str = "", *, consumer: str | None = None, **details: Unpack[_Details]
-    ) -> None:
-        super().__init__(summary, **details)
-        self.consumer = consumer
+    consumer: str | None = None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MissingDependencyError(ResolveError, ImportError):
     """An optional package is not installed; the hint contains the `pip install` command."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CredentialsError(ResolveError, RuntimeError):
     """No source of credentials worked.
 
@@ -304,11 +277,10 @@ class CredentialsError(ResolveError, RuntimeError):
         tried: one line for each source, in the order tried: what it is and why it failed.
     """
 
-    def __init__(self, summary: str = "", *, tried: Sequence[str] = (), **details: Unpack[_Details]) -> None:
-        super().__init__(summary, **details)
-        self.tried = tuple(tried)
+    tried: Sequence[str] = ()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DeadlineExceededError(ResolveError, TimeoutError):
     """The total deadline of the call passed.
 
@@ -318,23 +290,13 @@ class DeadlineExceededError(ResolveError, TimeoutError):
         missing: the requests that had not: scope to what was being waited for, with the last error.
     """
 
-    retryable = True
-
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        timeout: float | None = None,
-        reached: Mapping[str, str] | None = None,
-        missing: Mapping[str, str] | None = None,
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.timeout = timeout
-        self.reached = dict(reached or {})
-        self.missing = dict(missing or {})
+    retryable: bool = True
+    timeout: float | None = None
+    reached: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class IncompleteClusterError(DeadlineExceededError):
     """The deadline of `wait` passed before the cluster was complete.
 
@@ -347,64 +309,28 @@ class IncompleteClusterError(DeadlineExceededError):
             `spec.replicas of StatefulSet ml/trainer`; empty if a number was requested.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        timeout: float | None = None,
-        found: Mapping[str, int] | None = None,
-        wanted: Mapping[str, int] | None = None,
-        missing: Mapping[str, str] | None = None,
-        sources: Mapping[str, str] | None = None,
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, timeout=timeout, missing=missing, **details)
-        self.found, self.wanted, self.sources = dict(found or {}), dict(wanted or {}), dict(sources or {})
+    found: Mapping[str, int] = field(default_factory=dict)
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FailedClusterError(ResolveError, RuntimeError):
     """The cluster being waited for cannot become complete. Attributes: see `IncompleteClusterError`."""
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        found: Mapping[str, int] | None = None,
-        wanted: Mapping[str, int] | None = None,
-        missing: Mapping[str, str] | None = None,
-        sources: Mapping[str, str] | None = None,
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.found, self.wanted, self.missing = dict(found or {}), dict(wanted or {}), dict(missing or {})
-        self.sources = dict(sources or {})
+    found: Mapping[str, int] = field(default_factory=dict)
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
-class _RequestDetails(_Details, total=False):
-    host: str | None
-    scope: str | None
-
-
-class _StatusDetails(_RequestDetails, total=False):
-    status: int | None
-    reason: str | None
-    retry_after: float | None
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class _RequestError(ResolveError):
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        host: str | None = None,
-        scope: str | None = None,
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.host = host
-        self.scope = scope
+    host: str | None = None
+    scope: str | None = None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ConnectionFailedError(_RequestError, ConnectionError):
     """The server could not be reached, or the connection broke before the response was complete.
 
@@ -413,15 +339,17 @@ class ConnectionFailedError(_RequestError, ConnectionError):
         scope: what was requested, as text.
     """
 
-    retryable = True
+    retryable: bool = True
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TLSError(ConnectionFailedError):
     """The server was reached, but one side rejected the certificate of the other, or it does not use TLS."""
 
-    retryable = False
+    retryable: bool = False
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class APIError(_RequestError, RuntimeError):
     """The server returned a failure status.
 
@@ -433,25 +361,17 @@ class APIError(_RequestError, RuntimeError):
         retry_after: the seconds that the server asked to wait before the next attempt, if it did.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        status: int | None = None,
-        reason: str | None = None,
-        retry_after: float | None = None,
-        **details: Unpack[_RequestDetails],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.status = status
-        self.reason = reason
-        self.retry_after = retry_after
+    status: int | None = None
+    reason: str | None = None
+    retry_after: float | None = None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class UnauthorizedError(APIError):
     """401: the server rejected the credentials, also after they were renewed once."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ForbiddenError(APIError):
     """403: the server authenticated the client but denied the request.
 
@@ -460,11 +380,10 @@ class ForbiddenError(APIError):
             `kubectl apply -f -`; empty if the server did not name the denied user.
     """
 
-    def __init__(self, summary: str = "", *, manifest: str = "", **details: Unpack[_StatusDetails]) -> None:
-        super().__init__(summary, **details)
-        self.manifest = manifest
+    manifest: str = ""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TPULookupError(APIError, ValueError):
     """The `service=` of a `TPUClusterResolver` could not look up a TPU; `status` is None without a response.
 
@@ -472,6 +391,7 @@ class TPULookupError(APIError, ValueError):
     """
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ProtocolError(_RequestError, RuntimeError):
     """The response is malformed, of an unexpected type, too large, or a redirect.
 
@@ -481,6 +401,7 @@ class ProtocolError(_RequestError, RuntimeError):
     """
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ProbeError(ResolveError, RuntimeError):
     """A worker did not report its devices, or workers that should be alike have different devices.
 
@@ -503,23 +424,13 @@ class ProbeError(ResolveError, RuntimeError):
         failures: if the error concerns several workers, the address of each to the reason.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        address: str | None = None,
-        code: str | None = None,
-        status: str | None = None,
-        failures: Mapping[str, str] | None = None,
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.address = address
-        self.code = code
-        self.status = status
-        self.failures = dict(failures or {})
+    address: str | None = None
+    code: str | None = None
+    status: str | None = None
+    failures: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ProbeDeadlineError(DeadlineExceededError, ProbeError):
     """Workers did not report their devices before the deadline, and none failed for another reason.
 
@@ -531,23 +442,12 @@ class ProbeDeadlineError(DeadlineExceededError, ProbeError):
         status: `"DEADLINE_EXCEEDED"`.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        hint: Hint | str | None = None,
-        timeout: float | None = None,
-        reached: Mapping[str, str] | None = None,
-        address: str | None = None,
-        failures: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(summary, hint=hint, timeout=timeout, reached=reached, missing=failures)
-        self.address = address
-        self.code = "deadline"
-        self.status = "DEADLINE_EXCEEDED"
-        self.failures = dict(failures or {})
+    def __post_init__(self) -> None:
+        self.code, self.status, self.missing = "deadline", "DEADLINE_EXCEEDED", self.failures
+        super().__post_init__()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PodNotRunningError(ResolveError, RuntimeError):
     """Pods match a selector but are not running, or endpoints of a Service are not ready.
 
@@ -555,15 +455,11 @@ class PodNotRunningError(ResolveError, RuntimeError):
         pods: `namespace/name` of every such pod to its phase and reason, in the order of the selectors.
     """
 
-    retryable = True
-
-    def __init__(
-        self, summary: str = "", *, pods: Mapping[str, str] | None = None, **details: Unpack[_Details]
-    ) -> None:
-        super().__init__(summary, **details)
-        self.pods = dict(pods or {})
+    retryable: bool = True
+    pods: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class InstanceNotRunningError(ResolveError, RuntimeError):
     """Instances of a group of Compute Engine are not running, or have no address.
 
@@ -573,13 +469,10 @@ class InstanceNotRunningError(ResolveError, RuntimeError):
         instances: the name of every such instance to the reason, in the order of the names.
     """
 
-    def __init__(
-        self, summary: str = "", *, instances: Mapping[str, str] | None = None, **details: Unpack[_Details]
-    ) -> None:
-        super().__init__(summary, **details)
-        self.instances = dict(instances or {})
+    instances: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TPUNotReadyError(ResolveError, RuntimeError):
     """TPUs or queued resources exist but are not ready, or not healthy.
 
@@ -593,23 +486,13 @@ class TPUNotReadyError(ResolveError, RuntimeError):
         symptoms: its symptoms, one line each.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        tpus: Mapping[str, str] | None = None,
-        state: str = "",
-        health: str = "",
-        symptoms: Sequence[str] = (),
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.tpus = dict(tpus or {})
-        self.state = state
-        self.health = health
-        self.symptoms = tuple(symptoms)
+    tpus: Mapping[str, str] = field(default_factory=dict)
+    state: str = ""
+    health: str = ""
+    symptoms: Sequence[str] = ()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TPUNotFoundError(ResolveError, ValueError, RuntimeError):
     """No TPU was named and none was found, or the named TPU does not exist.
 
@@ -618,19 +501,11 @@ class TPUNotFoundError(ResolveError, ValueError, RuntimeError):
         names: the named TPUs that do not exist.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        tried: Sequence[str] = (),
-        names: Sequence[str] = (),
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.tried = tuple(tried)
-        self.names = tuple(names)
+    tried: Sequence[str] = ()
+    names: Sequence[str] = ()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PodIndexError(ResolveError, RuntimeError):
     """With `order_by="index"`: a pod has no index, an index is missing, or two pods claim the same one.
 
@@ -643,20 +518,8 @@ class PodIndexError(ResolveError, RuntimeError):
         unindexed: `namespace/name` of the pods without a known index or label.
     """
 
-    retryable = True
-
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        job: str | None = None,
-        missing: Sequence[int] = (),
-        duplicates: Mapping[int, Sequence[str]] | None = None,
-        unindexed: Sequence[str] = (),
-        **details: Unpack[_Details],
-    ) -> None:
-        super().__init__(summary, **details)
-        self.job = job
-        self.missing = tuple(missing)
-        self.duplicates = {index: tuple(names) for index, names in (duplicates or {}).items()}
-        self.unindexed = tuple(unindexed)
+    retryable: bool = True
+    job: str | None = None
+    missing: Sequence[int] = ()
+    duplicates: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    unindexed: Sequence[str] = ()

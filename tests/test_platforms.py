@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WINDOWS = """
 import asyncio, os, signal, sys
-import aiohttp, anyio._backends._asyncio, click, google.auth, grpc.aio, msgspec, rich.live, tenacity, trustme
+import aiohttp, anyio._backends._asyncio, click, google.auth, grpc.aio, msgspec, rich.live, trustme
 import yaml
 
 for module in ("fcntl", "grp", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty", "uvloop"):

@@ -40,7 +40,6 @@ def test_importing_aioresolve_loads_no_third_party_library() -> None:
         "google",
         "grpc",
         "msgspec",
-        "tenacity",
         "yaml",
         "click",
         "rich",

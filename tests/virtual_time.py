@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from aioresolve._core import concurrency
+from aioresolve._core import threads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -37,7 +37,7 @@ class _JumpingSelector(selectors.DefaultSelector):
             return super().select(0)
         while True:
             # A thread wakes the loop before it counts as ended, so look for threads first.
-            is_waiting_for_threads = bool(concurrency._threads._running)
+            is_waiting_for_threads = bool(threads._threads._running)
             if events := super().select(0.05 if is_waiting_for_threads else 0):
                 return events
             if not is_waiting_for_threads:

@@ -1,6 +1,6 @@
 """Retries, backoff and `Retry-After`.
 
-Each request of a public call runs in `call_with_retries`, inside the deadline of that call. Watches and
+Each request of a public call runs in `send_with_retries`, inside the deadline of that call. Watches and
 polls, which have no end, take their waits from a `Backoff` of their own.
 """
 
@@ -9,19 +9,22 @@ from __future__ import annotations
 import email.utils
 import math
 import random
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import msgspec
-import tenacity
 
 from aioresolve.errors import ResolveError
 
 from .telemetry import record_retry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from .deadline import Progress
 
 T = TypeVar("T")
 
@@ -73,35 +76,42 @@ class Backoff(msgspec.Struct):
         self.failures = 0
 
 
-async def call_with_retries(
-    operation: Callable[[], Awaitable[T]],
+async def send_with_retries(
+    send: Callable[[Iterator[int]], Awaitable[T]],
     *,
+    scope: str,
+    host: str,
+    progress: Progress,
     policy: RetryPolicy,
-    on_failure: Callable[[ResolveError, float], None],
+    limiter: anyio.CapacityLimiter | None = None,
 ) -> T:
-    """Return the result of `operation`, repeating it as long as its error is retryable.
+    """Return the result of `send`, repeating it as long as its error is retryable.
 
     The waits are those of a `Backoff`. Only the deadline of the enclosing scope ends the attempts. A wait
     that would end after it is not started: the error is raised at once, and the caller need not wait for a
     deadline that cannot be met.
 
-    `on_failure` is called with the error of each attempt that will be repeated, and the wait in seconds.
+    `send` makes one attempt, and is called with the numbers of attempts, from 1. `progress` is updated with
+    each attempt; the caller marks the request as done. `limiter` limits how many requests are made at a time,
+    but not how many wait for their next attempt.
     """
-    backoff = Backoff(policy)
-
-    def before_wait(state: tenacity.RetryCallState) -> None:
-        error = _error(state)
-        on_failure(error, state.upcoming_sleep)
-        record_retry(error, attempt=state.attempt_number, wait=state.upcoming_sleep)
-
-    return await tenacity.AsyncRetrying(
-        sleep=anyio.sleep,
-        retry=tenacity.retry_if_exception(lambda error: isinstance(error, ResolveError) and error.retryable),
-        wait=lambda state: backoff.wait(_error(state)),
-        stop=_StopIfWaitExceedsDeadline(),
-        before_sleep=before_wait,
-        reraise=True,
-    )(operation)
+    progress.waiting(scope, f"{host} has not responded")
+    backoff, attempts = Backoff(policy), count(1)
+    while True:
+        try:
+            async with limiter or nullcontext():
+                return await send(attempts)
+        except ResolveError as error:
+            if not error.retryable:
+                raise
+            wait = backoff.wait(error)
+            # Minus infinity means that the scope is cancelled. The wait ends at once then, as a cancellation:
+            # an error raised now would replace it if the call is one of several in a task group.
+            if -math.inf < anyio.current_effective_deadline() <= anyio.current_time() + wait:
+                raise
+            progress.failed(scope, error)
+            record_retry(error, attempt=backoff.failures, wait=wait)
+        await anyio.sleep(wait)
 
 
 def parse_retry_after(header: str | None, now: datetime | None = None) -> float | None:
@@ -121,17 +131,3 @@ def parse_retry_after(header: str | None, now: datetime | None = None) -> float 
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)
     return max(0.0, (date - (now or datetime.now(UTC))).total_seconds())
-
-
-def _error(state: tenacity.RetryCallState) -> ResolveError:
-    error = state.outcome.exception() if state.outcome is not None else None
-    assert isinstance(error, ResolveError)
-    return error
-
-
-class _StopIfWaitExceedsDeadline(tenacity.stop.stop_base):
-    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
-        deadline = anyio.current_effective_deadline()
-        # Minus infinity means that the scope is cancelled. The wait ends at once then, as a cancellation: an
-        # error raised now would replace it if the call is one of several in a task group.
-        return -math.inf < deadline <= anyio.current_time() + retry_state.upcoming_sleep

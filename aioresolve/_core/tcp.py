@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from .concurrency import run_in_thread
+from .threads import run_in_thread
 
 if TYPE_CHECKING:
     from anyio.abc import SocketStream

@@ -79,7 +79,7 @@ class StdoutWriter:
             return
         import anyio
 
-        from aioresolve._core.concurrency import run_in_thread
+        from aioresolve._core.threads import run_in_thread
 
         try:
             data = text.encode(self._encoding, "backslashreplace")

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import anyio
 
-from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.deadline import within_deadline
+from aioresolve._core.threads import run_in_thread
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import (
     ConfigurationError,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PACKAGES = (
     *("aiohttp", "anyio", "click", "google-auth", "grpcio", "msgspec", "opentelemetry-api", "protobuf"),
-    *("pyyaml", "rich", "tenacity", "tensorflow"),
+    *("pyyaml", "rich", "tensorflow"),
 )
 """The packages that may change how aioresolve works."""
 

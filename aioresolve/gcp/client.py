@@ -19,9 +19,8 @@ from aioresolve._core.http import (
     environment_proxy,
     is_loopback,
     origin,
-    send_with_retries,
 )
-from aioresolve._core.retry import RetryPolicy
+from aioresolve._core.retry import RetryPolicy, send_with_retries
 from aioresolve.errors import ConfigurationError, CredentialsError, ProtocolError
 
 from .api_request import ANONYMOUS, DEFAULT_UNIVERSE, NOT_MODIFIED, connection_hints

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import anyio
 import msgspec
 
-from aioresolve._core.concurrency import TokenCache, gather, run_in_thread
+from aioresolve._core.concurrency import gather
 from aioresolve._core.redaction import SecretText
+from aioresolve._core.threads import run_in_thread
+from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, CredentialsError, ResolveError
 
 from .api_request import DEFAULT_UNIVERSE, AccessToken

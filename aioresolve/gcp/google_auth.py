@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from yarl import URL
 
-from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.http import close_one_sidedly, is_loopback, origin
 from aioresolve._core.retry import RETRYABLE_STATUSES
+from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import (
     APIError,
     ConfigurationError,

@@ -26,8 +26,8 @@ import anyio
 from yarl import URL
 
 from aioresolve._core.deadline import Progress
-from aioresolve._core.http import HTTPClient, send_with_retries
-from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy
+from aioresolve._core.http import HTTPClient
+from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
 from aioresolve.errors import (
     APIError,
     ConfigurationError,

@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from aioresolve._core.concurrency import CrossLoopLock, run_in_thread
 from aioresolve._core.retry import RETRYABLE_STATUSES
+from aioresolve._core.threads import run_in_thread
+from aioresolve._core.token_cache import CrossLoopLock
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 import anyio
 from yarl import URL
 
-from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.deadline import Progress, within_deadline
+from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import TaskIdentityError
 
 from .api.client import AiohttpTransport, ObjectAPI

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.deadline import within_deadline
+from aioresolve._core.threads import run_in_thread
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
 from .base import ClusterResolver

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 INTERNAL_PACKAGES = frozenset(
     {"aiohappyeyeballs", "aiohttp", "aioresolve", "anyio", "asyncio", "concurrent", "contextlib"}
-    | {"google", "grpc", "tenacity", "uvloop"}
+    | {"google", "grpc", "uvloop"}
 )
 """The packages whose frames a traceback of an expected error does not show."""
 

@@ -8,8 +8,8 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from aioresolve import tpu as tpus
-from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.copying import recreate
+from aioresolve._core.threads import run_in_thread
 from aioresolve.environment import sagemaker, slurm, tf_config
 from aioresolve.errors import InvalidClusterError
 from aioresolve.resolver import base, static, union

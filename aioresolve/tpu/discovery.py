@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError
 from aioresolve.gcp.tpu_env import TPUEnvironment, tpu_environment
 from aioresolve.spec import host_port, split_host_port

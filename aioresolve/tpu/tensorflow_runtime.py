@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from aioresolve._core.concurrency import CrossLoopLock, run_in_thread
+from aioresolve._core.threads import run_in_thread
+from aioresolve._core.token_cache import CrossLoopLock
 from aioresolve.errors import (
     ConfigurationError,
     MissingDependencyError,

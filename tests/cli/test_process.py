@@ -139,7 +139,7 @@ def loaded_packages(arguments: tuple[str, ...], env: Mapping[str, str]) -> set[s
 def test_help_imports_no_library_of_clients_or_terminals(
     arguments: tuple[str, ...], env: dict[str, str]
 ) -> None:
-    heavy = {"aiohttp", "anyio", "asyncio", "google", "grpc", "rich", "ssl", "tenacity", "trustme", "yaml"}
+    heavy = {"aiohttp", "anyio", "asyncio", "google", "grpc", "rich", "ssl", "trustme", "yaml"}
     assert loaded_packages(arguments, env) & heavy == set()
 
 

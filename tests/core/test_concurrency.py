@@ -17,8 +17,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve._core import concurrency
-from aioresolve._core.concurrency import LatestValue, gather, run_in_thread, stream_latest
+from aioresolve._core import threads
+from aioresolve._core.concurrency import LatestValue, gather, stream_latest
+from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ResolveError
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ class TestRunInThread:
 
     async def test_work_that_hangs_leaves_threads_for_work_with_another_purpose(self) -> None:
         released = threading.Event()
-        most = concurrency.MAX_THREADS_PER_PURPOSE
+        most = threads.MAX_THREADS_PER_PURPOSE
         async with anyio.create_task_group() as group:
             for _ in range(most + 1):
                 group.start_soon(run_in_thread, "hang", released.wait)
@@ -324,7 +325,7 @@ class TestRunInThread:
     async def test_number_of_threads_is_bounded_and_the_rest_of_the_work_waits(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(concurrency, "MAX_THREADS", 2)
+        monkeypatch.setattr(threads, "MAX_THREADS", 2)
         released, order = threading.Event(), list[int]()
         async with anyio.create_task_group() as group:
             for number in range(2):
@@ -348,7 +349,7 @@ class TestRunInThread:
 
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
-            for _ in range(2 * concurrency.MAX_THREADS_PER_PURPOSE):
+            for _ in range(2 * threads.MAX_THREADS_PER_PURPOSE):
                 with pytest.raises(ResolveError, match=r"to add: can't start new thread.*ulimit") as caught:
                     await run_in_thread("add", sum, (1, 2))
                 assert caught.value.retryable
@@ -357,7 +358,7 @@ class TestRunInThread:
 
 FORK = """
 import asyncio, os, threading
-from aioresolve._core.concurrency import MAX_THREADS_PER_PURPOSE, run_in_thread
+from aioresolve._core.threads import MAX_THREADS_PER_PURPOSE, run_in_thread
 
 async def hang():
     calls = [run_in_thread("wait", threading.Event().wait) for _ in range(MAX_THREADS_PER_PURPOSE)]

@@ -18,13 +18,13 @@ from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.retry import (
     Backoff,
     RetryPolicy,
-    call_with_retries,
     parse_retry_after,
+    send_with_retries,
 )
-from aioresolve.errors import APIError, DeadlineExceededError, ResolveError
+from aioresolve.errors import APIError, DeadlineExceededError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 QUICK = RetryPolicy(first_wait=0.001, longest_wait=0.002)
@@ -44,8 +44,10 @@ class Flaky:
         return "response"
 
 
-def ignore(error: ResolveError, wait: float) -> None:
-    """Ignore the failure of an attempt."""
+async def send(operation: Callable[[], Awaitable[str]], progress: Progress | None = None) -> str:
+    return await send_with_retries(
+        lambda _: operation(), scope="x", host="h", progress=progress or Progress(), policy=QUICK
+    )
 
 
 def busy(retry_after: float | None = None) -> APIError:
@@ -54,7 +56,7 @@ def busy(retry_after: float | None = None) -> APIError:
 
 async def test_retryable_error_is_retried() -> None:
     operation = Flaky(*[busy() for _ in range(100)])
-    assert await call_with_retries(operation, policy=QUICK, on_failure=ignore) == "response"
+    assert await send(operation) == "response"
     assert operation.attempts == 101
 
 
@@ -62,7 +64,7 @@ async def test_retryable_error_is_retried() -> None:
 async def test_error_that_is_not_retryable_is_raised_at_once(error: Exception) -> None:
     operation = Flaky(error)
     with pytest.raises(type(error)):
-        await call_with_retries(operation, policy=QUICK, on_failure=ignore)
+        await send(operation)
     assert operation.attempts == 1
 
 
@@ -70,15 +72,14 @@ async def test_last_error_is_raised_when_its_wait_would_exceed_the_deadline() ->
     errors = [APIError(f"attempt {number}", status=503, retryable=True) for number in range(9)]
     operation = Flaky(*errors, busy(retry_after=60))
     with anyio.fail_after(60), pytest.raises(APIError, match="busy"):
-        await call_with_retries(operation, policy=QUICK, on_failure=ignore)
+        await send(operation)
     assert operation.attempts == 10
 
 
 async def test_wait_before_a_retry_can_be_cancelled() -> None:
     waiting = asyncio.Event()
-    task = asyncio.ensure_future(
-        call_with_retries(Flaky(busy(retry_after=3600)), policy=QUICK, on_failure=lambda *_: waiting.set())
-    )
+    progress = Progress(on_failure=lambda _: waiting.set())
+    task = asyncio.ensure_future(send(Flaky(busy(retry_after=3600)), progress))
     await waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

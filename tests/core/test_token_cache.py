@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from aioresolve._core.concurrency import CrossLoopLock, TokenCache
+from aioresolve._core.token_cache import CrossLoopLock, TokenCache
 from aioresolve.errors import CredentialsError
 
 
@@ -72,7 +72,7 @@ async def test_token_that_was_just_fetched_is_kept_although_it_is_not_fresh(
 
 async def test_failed_fetch_does_not_make_the_previous_token_young(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("aioresolve._core.concurrency.monotonic", lambda: now)
+    monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: now)
     fetch, cache = Fetches(is_fresh=False, is_valid=False), TokenCache[Token](min_age=10.0)
     await cache.get(fetch)
     fetch.error, now = CredentialsError("no"), 20.0

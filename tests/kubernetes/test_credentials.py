@@ -313,7 +313,7 @@ async def test_file_of_the_authority_is_read_again_after_a_minute(
     write_file(file, trustme.CA().cert_pem.bytes())
     assert await connection.ssl_context() is before
     later = time.monotonic() + ROTATION_PERIOD
-    monkeypatch.setattr("aioresolve._core.concurrency.monotonic", lambda: later)
+    monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: later)
     assert await connection.ssl_context() is not before
 
 
@@ -390,7 +390,7 @@ async def test_plugin_runs_again_when_its_credentials_expire(
     connection = await connect_as(exec_user(path), tmp_path)
     assert await bearer_of(connection) == "t1"
     later = time.monotonic() + PLUGIN_PERIOD
-    monkeypatch.setattr("aioresolve._core.concurrency.monotonic", lambda: later)
+    monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: later)
     assert [await bearer_of(connection) for _ in range(2)] == ["t2", "t2"]
 
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 import trustme
 
-from aioresolve._core import concurrency
+from aioresolve._core import token_cache
 from aioresolve.errors import ConfigurationError, CredentialsError
 from aioresolve.kubernetes.auth import ExecutableLocation, discovery
 
@@ -325,7 +325,7 @@ async def test_rotated_token_is_read_after_a_minute(pod: Path, monkeypatch: pyte
     write_file(pod / "token", "rotated")
     assert await bearer_of(connection) == "pod-token"
     later = time.monotonic() + 61
-    monkeypatch.setattr(concurrency, "monotonic", lambda: later)
+    monkeypatch.setattr(token_cache, "monotonic", lambda: later)
     assert await bearer_of(connection) == "rotated"
 
 

@@ -4,7 +4,7 @@ Redirects are not followed and cookies are not kept: a request goes to its host 
 """
 
 from .auth import Auth, Credentials
-from .client import CONNECT_TIMEOUT, HTTPClient, send_with_retries, timeout_to_connect_only
+from .client import CONNECT_TIMEOUT, HTTPClient, timeout_to_connect_only
 from .errors import FAILURES, BodyTooLongError, ConnectionHints, RequestContext
 from .response import OpenResponses, Response, StreamingResponse, check_length, translate_errors
 from .tls import close_one_sidedly
@@ -27,7 +27,6 @@ __all__ = [
     "environment_proxy",
     "is_loopback",
     "origin",
-    "send_with_retries",
     "timeout_to_connect_only",
     "translate_errors",
 ]

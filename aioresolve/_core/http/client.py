@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 from contextlib import asynccontextmanager, nullcontext
-from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -17,7 +16,6 @@ import anyio
 import anyio.lowlevel
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from aioresolve._core.retry import call_with_retries
 from aioresolve._core.tcp import look_up
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve._version import __version__
@@ -32,15 +30,12 @@ from .urls import origin
 if TYPE_CHECKING:
     import logging
     import ssl
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
     from yarl import URL
-
-    from aioresolve._core.deadline import Progress
-    from aioresolve._core.retry import RetryPolicy
 
     from .errors import ConnectionHints
 
@@ -328,30 +323,3 @@ class _Connector(aiohttp.TCPConnector):
 def timeout_to_connect_only() -> aiohttp.ClientTimeout:
     """Return a timeout of aiohttp that applies to connecting only, for sessions that a user opened."""
     return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
-
-
-async def send_with_retries(
-    send: Callable[[Iterator[int]], Awaitable[T]],
-    *,
-    scope: str,
-    host: str,
-    progress: Progress,
-    policy: RetryPolicy,
-    limiter: anyio.CapacityLimiter | None = None,
-) -> T:
-    """Return the result of `send`, repeating it as long as its error is retryable.
-
-    `send` makes one attempt, and is called with the numbers of attempts, from 1. `progress` is updated with
-    each attempt; the caller marks the request as done. `limiter` limits how many requests are made at a time,
-    but not how many wait for their next attempt.
-    """
-    attempts = count(1)
-
-    async def attempt() -> T:
-        async with limiter or nullcontext():
-            return await send(attempts)
-
-    progress.waiting(scope, f"{host} has not responded")
-    return await call_with_retries(
-        attempt, policy=policy, on_failure=lambda error, _: progress.failed(scope, error)
-    )

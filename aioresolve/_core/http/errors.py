@@ -116,9 +116,11 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
         case _:
             hint = hints.reach
             summary = f"cannot connect to {where}: {_text(error)}"
-    return kind(
-        summary.rstrip("."), hint=Hint(hint), host=context.host, scope=scope, retryable=_retryable(error)
-    )
+    translated = kind(summary.rstrip("."), hint=Hint(hint), host=context.host, scope=scope)
+    retryable = _retryable(error)
+    if retryable is not None:
+        translated.retryable = retryable
+    return translated
 
 
 def safe_cause(error: Exception) -> Exception | None:

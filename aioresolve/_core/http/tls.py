@@ -7,7 +7,7 @@ import os
 import ssl
 from contextlib import suppress
 
-from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.threads import run_in_thread
 
 
 class _OneSidedClose(ssl.SSLObject):

@@ -26,9 +26,8 @@ from aioresolve._core.http import (
     Response,
     StreamingResponse,
     origin,
-    send_with_retries,
 )
-from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy
+from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 

@@ -19,7 +19,6 @@ from urllib.parse import unquote
 import anyio
 from yarl import URL
 
-from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.http import (
     FAILURES,
     OpenResponses,
@@ -33,6 +32,7 @@ from aioresolve._core.http import (
 )
 from aioresolve._core.redaction import SecretMapping, redact
 from aioresolve._core.retry import parse_retry_after
+from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ResolveError, TLSError
 
 from .client import HINTS, Transport

@@ -17,9 +17,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.document import parse_json
 from aioresolve._core.redaction import Confidential, SecretMapping, SecretText
+from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .connection import Identity, bearer, unix_time

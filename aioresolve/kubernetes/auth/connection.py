@@ -18,9 +18,10 @@ from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from aioresolve._core.concurrency import TokenCache, run_in_thread
 from aioresolve._core.http import close_one_sidedly
 from aioresolve._core.redaction import Confidential, SecretText
+from aioresolve._core.threads import run_in_thread
+from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError
 
 from .kubeconfig import without_credentials

@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from aioresolve._core import service_account
-from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.redaction import SecretBytes, SecretMapping
+from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .connection import ClientCertificate, Connection, DiscoveredServer, Identity, Trust, basic, bearer

@@ -27,7 +27,6 @@ from urllib.parse import unquote
 
 import anyio
 
-from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.document import DocumentError, parse_json, parse_yaml, python_value
 from aioresolve._core.redaction import (
     PLACEHOLDER,
@@ -37,6 +36,7 @@ from aioresolve._core.redaction import (
     SecretText,
     redact,
 )
+from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
 from .connection import ClientCertificate, Identity, bearer, unix_time

@@ -212,7 +212,7 @@ def index_order_error(
         ),
         job=job,
         missing=missing,
-        duplicates=duplicates,
+        duplicates={index: tuple(names) for index, names in (duplicates or {}).items()},
         unindexed=unindexed,
     )
 

@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve import Want
+from aioresolve import ClusterResolver, SimpleClusterResolver, UnionClusterResolver, Want
 from aioresolve._core.concurrency import LatestValue
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
@@ -26,16 +26,13 @@ from aioresolve.errors import (
     TaskConflictError,
     UnknownTaskError,
 )
-from aioresolve.resolver.base import ClusterResolver
-from aioresolve.resolver.static import SimpleClusterResolver
-from aioresolve.resolver.union import UnionClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, Missing, Observation
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from aioresolve._core.deadline import Progress
+    from aioresolve import Progress
 
 WORKERS = ClusterSpec({"worker": ["a:1", "b:2"]})
 TRAINING = ClusterSpec({"worker": ["a:1", "b:2"], "ps": {3: "c:4"}})

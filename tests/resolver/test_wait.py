@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioresolve import ClusterResolver
 from aioresolve._core.concurrency import LatestValue
 from aioresolve.errors import (
     APIError,
@@ -26,7 +27,6 @@ from aioresolve.errors import (
 )
 from aioresolve.resolver import SimpleClusterResolver, UnionClusterResolver
 from aioresolve.resolver import wait as waiting
-from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.wait import (
     MAX_REASONS,
     WaitCondition,
@@ -40,8 +40,7 @@ from tests.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from aioresolve import Want
-    from aioresolve._core.deadline import Progress
+    from aioresolve import Progress, Want
 
 PATIENCE = 60.0
 """A timeout in seconds that does not pass, even on a busy machine."""

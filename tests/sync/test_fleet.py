@@ -6,16 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
 
 import aioresolve
 from aioresolve import sync
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, InvalidClusterError
 from aioresolve.spec import ClusterSpec
-from aioresolve.sync.loop_thread import get_loop_thread
 from aioresolve.testing import KubernetesServer, pod
 from tests.fleet.fleets import Scripted, fail, hang, respond_with, workers
+from tests.sync.loop import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +30,6 @@ def scripted(number: int, **arguments: Any) -> tuple[dict[str, Scripted], dict[s
     """Return `number` async resolvers, and their facades."""
     resolvers = {f"t{n}": Scripted(**arguments) for n in range(number)}
     return resolvers, {name: sync.ClusterResolver(resolver) for name, resolver in resolvers.items()}
-
-
-def settle() -> None:
-    get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
 # Errors

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Self
 import anyio
 import pytest
 
-from aioresolve import Observation, Want, sync
+from aioresolve import ClusterResolver, Observation, Want, sync
 from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, ResolveError
-from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState
-from aioresolve.sync.loop_thread import get_loop_thread
+from tests.sync.loop import call_soon, settle
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from anyio.abc import TaskGroup
 
-    from aioresolve._core.deadline import Progress
+    from aioresolve import Progress
 
 THREADS = 32
 WORKERS = ClusterSpec({"worker": ["a:1"]})
@@ -75,18 +74,13 @@ class Gate:
         await self._open.wait()
 
     def open(self) -> None:
-        get_loop_thread().call_soon(self._open.set)
+        call_soon(self._open.set)
 
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(THREADS) as threads:
         yield threads
-
-
-def settle() -> None:
-    """Wait until all tasks of the loop are blocked."""
-    get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
 # Entering

@@ -25,14 +25,14 @@ from aioresolve.errors import (
     ProbeError,
     ResolveError,
 )
-from aioresolve.sync.loop_thread import current_loop_thread, get_loop_thread
-from aioresolve.sync.probe import probe_worker, probe_workers
+from aioresolve.sync import probe
 from aioresolve.testing import Hang, KubernetesServer, pod, tpu_worker_process
+from tests.sync.loop import current_loop_thread, get_loop_thread, in_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aioresolve._core.deadline import Progress
+    from aioresolve import Progress
     from aioresolve.testing import ThreadedKubernetesServer
 
 THREADS = 32
@@ -220,7 +220,7 @@ def test_200_threads_share_one_loop_thread_and_leave_nothing_behind(
 async def test_call_can_be_made_inside_a_running_loop(resolver: sync.KubernetesClusterResolver) -> None:
     assert resolver.cluster_spec() == WORKERS
     assert await anyio.to_thread.run_sync(resolver.cluster_spec) == WORKERS
-    assert asyncio.get_running_loop() is not get_loop_thread().run(running_loop)
+    assert asyncio.get_running_loop() is not in_loop(running_loop)
 
 
 async def number_of_tasks() -> int:
@@ -252,7 +252,7 @@ def test_resolver_collected_in_the_loop_thread_closes_its_connection(
     async def drop() -> None:
         references.clear()
 
-    get_loop_thread().run(drop)
+    in_loop(drop)
     server.until(lambda: server.connections == 0)
 
 
@@ -277,7 +277,7 @@ def test_traceback_of_an_error_shows_the_caller_and_the_facade(
     assert files[0] == __file__
     assert {Path(file).parent.name for file in files[1:]} == {"sync"}
     with pytest.raises(ProbeError, match="connection refused"):
-        probe_worker("127.0.0.1:1", libtpu_ports=())
+        probe.probe_worker("127.0.0.1:1", libtpu_ports=())
 
 
 def test_traceback_of_an_error_keeps_the_frames_of_a_resolver_of_users() -> None:
@@ -366,6 +366,6 @@ def test_union_accepts_facades_only() -> None:
 @pytest.mark.slow
 def test_workers_are_probed_by_blocking_functions() -> None:
     with tpu_worker_process(devices=4, ports=2) as addresses:
-        probes = probe_workers([*addresses, "127.0.0.1:1"], libtpu_ports=())
+        probes = probe.probe_workers([*addresses, "127.0.0.1:1"], libtpu_ports=())
         assert [probe.accelerators for probe in probes] == [{"TPU": 4}, {"TPU": 4}, {}]
-        assert probe_worker(addresses[0]).accelerators == {"TPU": 4}
+        assert probe.probe_worker(addresses[0]).accelerators == {"TPU": 4}

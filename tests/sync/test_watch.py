@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve import Want, sync
+from aioresolve import ClusterResolver, Want, sync
 from aioresolve.errors import APIError, ConfigurationError, IncompleteClusterError
-from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ExpectedTasks, Observation
-from aioresolve.sync.loop_thread import get_loop_thread
 from aioresolve.testing import KubernetesServer, pod
 from tests.fleet.fleets import Scripted, workers
+from tests.sync.loop import in_loop, settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
 
-    from aioresolve._core.deadline import Progress
+    from aioresolve import Progress
     from aioresolve.spec import ClusterState
     from aioresolve.testing import ThreadedKubernetesServer
 
@@ -53,7 +52,7 @@ class Source(ClusterResolver):
             self._pending += shown
             self._changed.set()
 
-        get_loop_thread().run(show)
+        in_loop(show)
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         return Observation(workers(1))
@@ -87,11 +86,6 @@ def source() -> Iterator[Source]:
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as threads:
         yield threads
-
-
-def settle() -> None:
-    """Wait until all tasks of the loop are blocked."""
-    get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
 def test_each_change_is_yielded_until_the_loop_is_left(source: Source) -> None:
@@ -135,7 +129,7 @@ def test_watch_collected_in_the_loop_thread_ends(source: Source) -> None:
     async def drop() -> None:
         references.clear()
 
-    get_loop_thread().run(drop)
+    in_loop(drop)
     settle()
     assert source.watches == 0
 
@@ -164,7 +158,7 @@ def test_closing_the_resolver_ends_its_watches(source: Source, threads: ThreadPo
 def test_closing_a_watch_ends_next_in_another_thread(source: Source, threads: ThreadPoolExecutor) -> None:
     watch = sync.ClusterResolver(source).watch()
     following = threads.submit(list, watch)
-    get_loop_thread().run(partial(until, lambda: source.watches == 1))
+    in_loop(partial(until, lambda: source.watches == 1))
     watch.close()
     assert following.result() == []
 
@@ -198,7 +192,7 @@ def test_many_threads_can_share_a_watch(source: Source, threads: ThreadPoolExecu
     calls = [threads.submit(next, watch) for _ in range(8)]
     for number in range(8):
         source.show(workers(number + 1))
-        get_loop_thread().run(partial(until, lambda number=number: source.yielded == number + 1))
+        in_loop(partial(until, lambda number=number: source.yielded == number + 1))
         settle()
     assert sorted(len(call.result().members) for call in calls) == list(range(1, 9))
     watch.close()

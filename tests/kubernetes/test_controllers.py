@@ -327,15 +327,6 @@ def test_jobset_that_may_not_be_read_is_as_large_as_its_jobs() -> None:
     assert found.number == 4
 
 
-def test_at_most_64_controllers_are_read() -> None:
-    pods = [owned(owner("Job", f"job-{number}", "batch/v1")) for number in range(66)]
-    assert unread(Controllers(), "app=t", *pods) == [f"Job ml/job-{number}" for number in range(64)]
-    known = [found.controller for one in pods if (found := pod_set(one)) is not None]
-    some, enough = (Controllers(objects=dict.fromkeys(known[:number])) for number in (60, 64))
-    assert unread(some, "app=t", *pods) == [f"Job ml/job-{number}" for number in range(60, 64)]
-    assert unread(enough, "app=t", *pods) == []
-
-
 def test_pods_that_have_succeeded_count_for_the_size() -> None:
     pod, spec = OBJECTS["indexed Job"]
     found = expected(sizes_of(pod, spec), "app=train", pod, done=[pod] * 3)

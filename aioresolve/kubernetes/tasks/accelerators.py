@@ -57,9 +57,6 @@ BY_CLASS = "deviceclass.resource.kubernetes.io/"
 MIG = "nvidia.com/mig-"
 """The beginning of the resources for parts of a GPU, such as `nvidia.com/mig-1g.10gb`."""
 
-MAX_DIGITS = 6
-"""The maximum number of digits of a number of accelerators; no node has more."""
-
 
 def declared_accelerators(pod: Pod) -> Mapping[str, int] | None:
     """Return the number of accelerators that a pod declares by resource; None if it declares none."""
@@ -128,9 +125,9 @@ def _is_accelerator(name: str) -> bool:
 
 
 def _number(quantity: object) -> int:
-    """Return a quantity of whole devices; 0 if it is something else."""
-    text = quantity if isinstance(quantity, str) else str(quantity)
-    return int(text) if len(text) <= MAX_DIGITS and text.isascii() and text.isdigit() else 0
+    """Return a quantity of whole devices, which is a string or a number; 0 if it is something else."""
+    text = str(quantity)
+    return int(text) if text.isdecimal() else 0
 
 
 def _sum(containers: Iterable[Container], init_containers: Iterable[Container]) -> dict[str, int]:

@@ -85,9 +85,6 @@ MIN_PAUSE = 0.2
 ENDED_PAUSE = 1.0
 """Seconds between two reads while no pod is left, whose controller may have ended or been suspended."""
 
-MAX_CONTROLLERS = 64
-"""How many controllers are read for one resolver. The size of any others is unknown."""
-
 MAX_CONCURRENT_READS = 8
 
 # Labels in which the pods of one template differ. For those in which groups differ, see `_Labels`.
@@ -442,7 +439,7 @@ class Controllers:
                 needed += [one for one in former if one not in self.objects and one.kind != "PodGroup"]
             elif self.reads_sizes:
                 needed += [one for selection in selections for one in self._unread(selection)]
-        return list(dict.fromkeys(needed))[: max(0, MAX_CONTROLLERS - len(self.objects))]
+        return list(dict.fromkeys(needed))
 
     async def read(self, api: ObjectAPI, controllers: Sequence[Controller]) -> None:
         """Read `controllers`.
@@ -600,29 +597,49 @@ def _size_from_pods(
     restricted = selector.keys & labels.groups
     if not restricted <= selector.single:
         return None
-    others = selector.keys - labels.shared - labels.groups
     match controller.kind:
         case "PodGroup" if (count := pod_sets[0].declared) is not None:
             return _Size(count, f"{POD_GROUP_COUNT} of the pods")
-        case "LeaderWorkerSet" if size := max(one.declared or 0 for one in pod_sets):
-            roles = {one.role for one in pod_sets}
-            if others and roles == {"worker"}:  # each has a leader, which the selector does not match
-                size -= 1
-            elif LWS_WORKER in selector.keys and roles == {"leader"}:
-                size = 1
-            elif others and roles == {"leader"} and size > 1:
-                return None  # it may match leaders only, or their workers do not exist yet
+        case "LeaderWorkerSet":
+            others = selector.keys - labels.shared - labels.groups
+            size = _size_of_group(pod_sets, others)
             groups = {one.group for one in pod_sets}
-            return _Size(size * len(groups), f"{LWS_SIZE} of the pods", is_whole=bool(restricted))
+            return _Size(size * len(groups), f"{LWS_SIZE} of the pods", bool(restricted)) if size else None
         case "JobSet":
-            number = 0
-            for one in {one.role: one for one in pod_sets}.values():
-                of_job = None if one.job is None else read.get(one.job)
-                if of_job is None or of_job.roles is None or one.declared is None:
-                    return None
-                number += of_job.roles[""].per_group * (1 if restricted else one.declared)
-            return _Size(number, f"{JOBSET_REPLICAS} of the pods and their Jobs")
+            numbers = [
+                _size_of_jobs(one, read) // ((one.declared or 1) if restricted else 1)
+                for one in {one.role: one for one in pod_sets}.values()
+            ]
+            return (
+                _Size(sum(numbers), f"{JOBSET_REPLICAS} of the pods and their Jobs") if all(numbers) else None
+            )
     return None
+
+
+def _size_of_group(pod_sets: Sequence[PodSet], others: frozenset[str]) -> int:
+    """Return how many pods of each group of a LeaderWorkerSet a selector matches; 0 if that is unknown.
+
+    Args:
+        pod_sets: the pods that it matches now.
+        others: its labels that not all pods of the set have.
+    """
+    size = max(one.declared or 0 for one in pod_sets)
+    roles = {one.role for one in pod_sets}
+    if others and roles == {"worker"}:  # each has a leader, which the selector does not match
+        return size - 1
+    if LWS_WORKER in others and roles == {"leader"}:
+        return 1
+    if others and roles == {"leader"} and size > 1:
+        return 0  # it may match leaders only, or their workers do not exist yet
+    return size
+
+
+def _size_of_jobs(one: PodSet, read: Mapping[Controller, ControllerObject | None]) -> int:
+    """Return the number of pods of all Jobs of a replicated job; 0 if it is unknown."""
+    of_job = None if one.job is None else read.get(one.job)
+    if of_job is None or of_job.roles is None:
+        return 0
+    return of_job.roles[""].per_group * (one.declared or 0)
 
 
 def _field(controller: Controller) -> str:

@@ -482,15 +482,15 @@ class Reflector:
                 self._cancel_timer(watch)
             # If the server does not end the watch in time, the connection is closed from here.
             deadline = opened_at + lifetime + self._policy.max_silence
-            self._apply(watch, events, stream)
+            self._apply(watch, events)
             # An empty line, or a part of an event, does not show that the server still reports changes.
             silent_since = anyio.current_time()
             while anyio.current_time() < deadline and (
                 chunk := await self._read(stream, watch, deadline, self._policy.max_silence, silent_since)
             ):
-                if events := self._decode(watch, splitter, chunk, stream):
+                if events := self._decode(watch, splitter, chunk):
                     silent_since = anyio.current_time()
-                    self._apply(watch, events, stream)
+                    self._apply(watch, events)
         if not splitter.at_boundary:
             raise self._broken(watch, "it ended in the middle of an event")
         if anyio.current_time() - opened_at < MIN_LIFETIME:
@@ -519,32 +519,26 @@ class Reflector:
         silence = min(self._policy.max_initial_silence, self._policy.max_silence)
         deadline = anyio.current_time() + self._timeout  # as for a list
         while chunk := await self._read(stream, watch, deadline, silence, anyio.current_time()):
-            events = self._decode(watch, splitter, chunk, stream)
+            events = self._decode(watch, splitter, chunk)
             for position, event in enumerate(events):
                 if isinstance(event, Bookmark):
                     if not event.ends_initial_events:
                         self._api.sends_initial_events = False
                         raise self._broken(watch, "it does not mark the end of the existing objects")
-                    self._collect(watch, events[:position], found, stream)
+                    self._collect(watch, events[:position], found)
                     with self._updating_cache():
                         version = event.object.metadata.resource_version
                         self._cache.replace(watch.query, list(found.values()), version)
                     watch.on_list()
                     return events[position + 1 :]
-            self._collect(watch, events, found, stream)
+            self._collect(watch, events, found)
             if len(found) > MAX_OBJECTS:
                 raise self._api.invalid_event(watch.query, f"more than {MAX_OBJECTS} objects exist")
         if anyio.current_time() >= deadline:
             self._api.sends_initial_events = False
         raise self._broken(watch, "it did not report all objects")
 
-    def _collect(
-        self,
-        watch: WatchState,
-        events: Sequence[WatchEvent[Any]],
-        found: dict[str, Any],
-        stream: StreamingResponse,
-    ) -> None:
+    def _collect(self, watch: WatchState, events: Sequence[WatchEvent[Any]], found: dict[str, Any]) -> None:
         """Add the objects that `events` report to `found`, by `namespace/name`."""
         added: dict[str, Any] = {}
 
@@ -562,7 +556,7 @@ class Reflector:
                     match_added()
                     found.pop(f"{each.metadata.namespace}/{each.metadata.name}", None)
                 case Failed():
-                    raise self._failure(watch, event, stream)
+                    raise self._failure(watch, event)
         match_added()
 
     async def _read(
@@ -584,16 +578,14 @@ class Reflector:
             timeout=max_silence,
         )
 
-    def _decode(
-        self, watch: WatchState, splitter: EventLines[Any], chunk: bytes, stream: StreamingResponse
-    ) -> list[WatchEvent[Any]]:
+    def _decode(self, watch: WatchState, splitter: EventLines[Any], chunk: bytes) -> list[WatchEvent[Any]]:
         """Return the events that end in `chunk`."""
         try:
             return splitter.feed(chunk)
         except ValueError as error:
             raise self._api.invalid_event(watch.query, str(error)) from error
 
-    def _apply(self, watch: WatchState, events: Sequence[WatchEvent[Any]], stream: StreamingResponse) -> None:
+    def _apply(self, watch: WatchState, events: Sequence[WatchEvent[Any]]) -> None:
         """Apply events to the cache."""
         changes = [event for event in events if not isinstance(event, Failed)]
         if changes:
@@ -606,13 +598,11 @@ class Reflector:
                 raise self._api.invalid_event(watch.query, "its resourceVersion decreased")
         for event in events:
             if isinstance(event, Failed):
-                raise self._failure(watch, event, stream)
+                raise self._failure(watch, event)
 
-    def _failure(self, watch: WatchState, event: Failed, stream: StreamingResponse) -> ResolveError:
+    def _failure(self, watch: WatchState, event: Failed) -> ResolveError:
         """Return the error of an ERROR event."""
-        # The server may quote the request, including the token.
-        status = event.object
-        return error_from_watch_event(status, watch.query, host=self._api.host, source=self._api.source)
+        return error_from_watch_event(event.object, watch.query, host=self._api.host, source=self._api.source)
 
     @contextmanager
     def _updating_cache(self) -> Iterator[None]:

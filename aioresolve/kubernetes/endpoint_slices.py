@@ -263,13 +263,6 @@ class ServicePod(NamedTuple):
     pod: MatchedPod
 
 
-class _CachedSlice(NamedTuple):
-    """A slice, and what its endpoints describe."""
-
-    slice: EndpointSlice
-    pods: list[ServicePod]
-
-
 class _SliceStore(QueryStore):
     """The slices of one Service in one namespace or in all.
 
@@ -285,7 +278,7 @@ class _SliceStore(QueryStore):
         super().__init__()
         self.query = query
         self.scope = scope
-        self.slices: dict[str, _CachedSlice] = {}
+        self.slices: dict[str, EndpointSlice] = {}
         self.pods: dict[str, MatchedPod] = {}
         self.unsettled: set[str] = set()
 
@@ -293,7 +286,7 @@ class _SliceStore(QueryStore):
     def matched(self) -> Iterable[MatchedPod]:
         return self.pods.values()
 
-    def update(self, slices: dict[str, _CachedSlice], pods: dict[str, MatchedPod]) -> bool:
+    def update(self, slices: dict[str, EndpointSlice], pods: dict[str, MatchedPod]) -> bool:
         """Set the slices and the pods that follow from them; return whether an observation would differ."""
         has_changed = False
         for identity, old in self.pods.items():
@@ -366,7 +359,7 @@ class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
 
     def apply(self, query: Query[EndpointSlice], events: Iterable[WatchEvent[EndpointSlice]]) -> bool:
         store = self._stores[query]
-        slices = {name: cached.slice for name, cached in store.slices.items()}
+        slices = dict(store.slices)
         has_events = False
         for event in events:
             match event:
@@ -390,14 +383,11 @@ class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
         store.unsettled -= store.pods.keys()
         return has_changed
 
-    def _update(self, store: _SliceStore, slices: Mapping[str, EndpointSlice]) -> bool:
+    def _update(self, store: _SliceStore, slices: dict[str, EndpointSlice]) -> bool:
         reader = _Reader(store.query, store.scope, self._address, self._port)
         reader.validate(slices.values())
-        cached: dict[str, _CachedSlice] = {}
-        for name, each in slices.items():
-            old = store.slices.get(name)
-            cached[name] = old if old and old.slice is each else _CachedSlice(each, reader.pods(each))
-        return store.update(cached, merged_pods(cached.values(), reader.families))
+        pods = [(each, reader.pods(each)) for each in slices.values()]
+        return store.update(slices, merged_pods(pods, reader.families))
 
 
 class _Reader(msgspec.Struct, frozen=True):
@@ -544,30 +534,32 @@ class _Reader(msgspec.Struct, frozen=True):
             ) from error
 
 
-def merged_pods(slices: Iterable[_CachedSlice], families: Sequence[str]) -> dict[str, MatchedPod]:
+def merged_pods(
+    slices: Iterable[tuple[EndpointSlice, Sequence[ServicePod]]], families: Sequence[str]
+) -> dict[str, MatchedPod]:
     """Return each pod of a Service once, by identity, in the order of tasks by name.
 
     Args:
-        slices: all slices of the Service.
+        slices: all slices of the Service, and what their endpoints describe.
         families: the address types that are used, the preferred one first.
     """
 
     def rank(slice_: EndpointSlice) -> int:
         return families.index(slice_.address_type) if slice_.address_type in families else len(families)
 
-    def preference(cached: _CachedSlice) -> tuple[int, int, str]:
-        version = version_number(cached.slice.metadata.resource_version)
-        return rank(cached.slice), -(version or 0), cached.slice.full_name
+    def preference(read: tuple[EndpointSlice, Sequence[ServicePod]]) -> tuple[int, int, str]:
+        version = version_number(read[0].metadata.resource_version)
+        return rank(read[0]), -(version or 0), read[0].full_name
 
     found: dict[str, ServicePod] = {}
     ranks: dict[str, int] = {}  # namespace to the address type of its endpoints without a pod
-    for cached in sorted(slices, key=preference):
+    for slice_, pods in sorted(slices, key=preference):
         of_slice: dict[str, ServicePod] = {}
-        for each in cached.pods:
+        for each in pods:
             known = of_slice.get(each.identity)
             if known is None or (known.is_terminating and not each.is_terminating):
                 of_slice[each.identity] = each
-        own_rank, namespace = rank(cached.slice), cached.slice.metadata.namespace
+        own_rank, namespace = rank(slice_), slice_.metadata.namespace
         for identity, each in of_slice.items():
             # Without a pod, nothing shows that endpoints of two address types are the same.
             if not each.is_anonymous or ranks.setdefault(namespace, own_rank) == own_rank:

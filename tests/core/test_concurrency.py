@@ -80,25 +80,6 @@ async def test_first_failure_cancels_the_others_and_is_raised_alone() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-async def test_cancelling_gather_cancels_every_call() -> None:
-    cancelled = []
-    started = anyio.Event()
-
-    async def wait() -> None:
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            cancelled.append(True)
-
-    task = asyncio.ensure_future(gather([wait, wait], limit=2))
-    await started.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert cancelled == [True, True]
-
-
 PATIENCE = 60.0
 
 
@@ -114,14 +95,6 @@ class TestLatestValue:
         latest.put(None)
         assert await latest.get() is None
 
-    async def test_waiting_task_gets_the_latest_value(self) -> None:
-        latest: LatestValue[int] = LatestValue()
-        task = asyncio.create_task(latest.get())
-        await anyio.lowlevel.checkpoint()
-        latest.put(1)
-        latest.put(2)
-        assert await task == 2
-
     @pytest.mark.parametrize("error", [None, ValueError("over")])
     async def test_end_or_error_comes_after_the_last_value(self, error: ValueError | None) -> None:
         latest: LatestValue[int] = LatestValue()
@@ -132,14 +105,6 @@ class TestLatestValue:
             with pytest.raises(anyio.EndOfStream if error is None else ValueError) as caught:
                 await latest.get()
             assert error is None or caught.value is error
-
-    async def test_close_wakes_a_waiting_task(self) -> None:
-        latest: LatestValue[int] = LatestValue()
-        task = asyncio.create_task(latest.get())
-        await anyio.lowlevel.checkpoint()
-        latest.close(ValueError("over"))
-        with pytest.raises(ValueError, match="over"):
-            await task
 
     async def test_cancelled_get_loses_no_value(self) -> None:
         latest: LatestValue[int] = LatestValue()
@@ -196,14 +161,6 @@ class TestStreamLatest:
             assert await anext(values) == 10
             work.turns.release()
             assert await anext(values) == 11
-
-    async def test_leaving_the_loop_ends_the_work(self) -> None:
-        work = Counter()
-        async with aclosing(stream_latest(work)) as values:
-            async for _ in values:
-                break
-        assert work.was_cancelled
-        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     async def test_cancelling_the_consumer_ends_the_work(self) -> None:
         work = Counter()
@@ -266,14 +223,6 @@ class TestStreamLatest:
         with pytest.raises(type(error)) as caught:
             await anext(values)
         assert caught.value is error
-
-    async def test_end_of_the_work_ends_the_loop(self) -> None:
-        async def brief(latest: LatestValue[int]) -> None:
-            latest.put(1)
-            await anyio.lowlevel.checkpoint()
-            latest.put(2)
-
-        assert [value async for value in stream_latest(brief)] == [1, 2]
 
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import anyio
 
 from aioresolve.errors import ConnectionFailedError
-from aioresolve.resolver.base import ClusterResolver
+from aioresolve.resolver import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 from tests.virtual_time import in_virtual_time
 

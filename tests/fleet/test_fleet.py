@@ -24,7 +24,7 @@ from aioresolve.errors import (
 from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.fleet.sharding import shard_of
 from aioresolve.resolver import UnionClusterResolver
-from aioresolve.spec import ClusterSpec, Missing, Observation
+from aioresolve.spec import Missing, Observation
 
 from .fleets import (
     Pooled,
@@ -63,16 +63,6 @@ class TestTargets:
         with pytest.raises(ConfigurationError, match="there is already a target 't0'"):
             Fleet(scripted(1)).add("t0", Scripted())
 
-    def test_names_and_resolvers_must_be_such(self) -> None:
-        name: Any
-        for name in ("", None, 7):
-            with pytest.raises(ConfigurationError, match=f"{name!r} is not a name for a target"):
-                Fleet({name: Scripted()})
-        stranger: Any
-        for stranger in (None, Scripted):
-            with pytest.raises(InvalidClusterError, match="target 'a' is not an aioresolve"):
-                Fleet({"a": stranger})
-
     def test_resolvers_without_names_are_rejected(self) -> None:
         fleet: Any
         for fleet in (Fleet, sync.Fleet):
@@ -80,11 +70,6 @@ class TestTargets:
                 expected = f"a mapping of names to resolvers; got {type(targets).__name__}. Give each"
                 with pytest.raises(InvalidClusterError, match=expected):
                     fleet(targets)
-
-    def test_resolver_of_the_blocking_api_is_rejected_with_the_fleet_that_takes_it(self) -> None:
-        blocking: Any = sync.SimpleClusterResolver(ClusterSpec({}))
-        with pytest.raises(InvalidClusterError, match=r"aioresolve.sync.Fleet takes the resolvers of"):
-            Fleet({"a": blocking})
 
     def test_removing_an_unknown_target_lists_the_targets(self) -> None:
         with pytest.raises(ConfigurationError, match=r"no target is named 'b'; targets: 't0', 't1'$"):
@@ -118,14 +103,6 @@ class TestShards:
         fleet = Fleet(scripted(50), shard=4)
         assert list(fleet.targets) == [name for name in scripted(50) if shard_of(name, 4) == 2]
         assert repr(fleet) == f"<Fleet of {len(fleet.targets)} targets, shard 2 of 4>"
-
-    def test_target_of_another_shard_is_ignored(self) -> None:
-        fleet = Fleet(shard=(0, 2))
-        other = next(name for name in scripted(50) if shard_of(name, 2) == 1)
-        fleet.add(other, Scripted())
-        fleet.add(other, Scripted())
-        assert fleet.targets == {}
-        fleet.remove(other)
 
 
 @each_in_virtual_time
@@ -223,14 +200,6 @@ class TestResolve:
         targets |= scripted(40, respond=look)
         await Fleet(targets, max_concurrency=5).resolve()
         assert most == 5
-
-    async def test_deadline_starts_with_the_turn(self) -> None:
-        async def slow() -> ClusterState:
-            await anyio.sleep(0.1)
-            return workers(1)
-
-        readings = await Fleet(scripted(10, respond=slow), timeout=0.6, max_concurrency=1).resolve()
-        assert [reading.error for reading in readings.values()] == [None] * 10
 
     @pytest.mark.parametrize("bug", [KeyError("WORKERS"), asyncio.CancelledError()], ids=repr)
     async def test_unexpected_exception_of_a_resolver_is_in_its_status_and_logged(
@@ -400,13 +369,6 @@ class TestEntering:
         async with fleet:
             assert len(await fleet.resolve()) == 1
         await fleet.aclose()
-
-    async def test_fleet_can_be_closed_by_another_task(self) -> None:
-        targets = scripted(1)
-        fleet = await asyncio.create_task(Fleet(targets).__aenter__())
-        await fleet.resolve()
-        await fleet.aclose()
-        assert targets["t0"].history == ["entered", "left"]
 
 
 @each_in_virtual_time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve._core import telemetry
 from aioresolve._core.telemetry.calls import stale_since, task_counts
 from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededError, ResolveError
 from aioresolve.fleet import Fleet, TargetStatus, poller
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from aioresolve import Want
-    from aioresolve.resolver.base import ClusterResolver
+    from aioresolve.resolver import ClusterResolver
     from aioresolve.spec import ClusterState
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -47,13 +45,6 @@ SHORT = 0.02
 
 @each_in_virtual_time
 class TestPoll:
-    async def test_each_target_is_polled_repeatedly(self) -> None:
-        targets = scripted(5)
-        async with aclosing(Fleet(targets).poll(interval=SHORT)) as readings:
-            names = Counter(reading.name for reading in await take(readings, 50))
-        assert set(names) == set(targets)
-        assert all(5 <= count <= 15 for count in names.values())
-
     async def test_three_hanging_and_three_failing_targets_do_not_delay_the_other_94(self) -> None:
         alone, together = scripted(94), scripted(94)
         bad = {f"stuck{n}": Scripted(hang) for n in range(3)} | {f"bad{n}": Scripted(fail) for n in range(3)}
@@ -100,26 +91,6 @@ class TestPoll:
         async with aclosing(getattr(fleet, method)(interval=600.0)) as readings:
             assert {reading.name for reading in await take(readings, 70)} == set(scripted(70))
             await until(lambda: sum(target.num_active for target in stuck.values()) == 30)
-
-    async def test_twice_max_concurrency_limits_the_requests_while_targets_hang(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(poller, "GRACE", 0.02)
-        stuck = scripted(20, respond=hang)
-        most = 0
-
-        def num_active() -> int:
-            nonlocal most
-            number = sum(target.num_active for target in stuck.values())
-            most = max(most, number)
-            return number
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(exhausted, Fleet(stuck, timeout=1.0, max_concurrency=4), SHORT)
-            await until(lambda: num_active() == 8)
-            await until(lambda: num_active() >= 0 and min(one.num_requests for one in stuck.values()) >= 1)
-            group.cancel_scope.cancel()
-        assert most == 8
 
     @pytest.mark.parametrize("method", ["poll", "watch"])
     async def test_failing_target_gets_its_turn_with_one_slot(self, method: str) -> None:
@@ -180,27 +151,6 @@ class TestPoll:
             assert "bug" in {reading.name for reading in await take(readings, 2)}
         assert "raised an unexpected" in str(fleet.readings["bug"].error)
 
-    async def test_error_of_the_fleet_itself_ends_the_poll(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail_to_record(*_: object, **__: object) -> None:
-            raise ZeroDivisionError("a bug")
-
-        monkeypatch.setattr(telemetry, "record_members", fail_to_record)
-        targets = scripted(2)
-        with pytest.raises(ZeroDivisionError, match="a bug"):
-            await exhausted(Fleet(targets), SHORT)
-        assert all(target.history == ["entered", "left"] for target in targets.values())
-
-    async def test_empty_fleet_waits_for_its_first_target(self) -> None:
-        fleet = Fleet()
-        async with aclosing(fleet.poll()) as readings, anyio.create_task_group() as group:
-
-            async def add() -> None:
-                await anyio.wait_all_tasks_blocked()
-                fleet.add("first", Scripted())
-
-            group.start_soon(add)
-            assert (await take(readings, 1))[0].name == "first"
-
     async def test_no_status_follows_the_removal_of_a_target(self) -> None:
         targets = scripted(2)
         fleet = Fleet(targets)
@@ -227,17 +177,6 @@ class TestPoll:
             await until(lambda: new.num_requests >= 3)
         assert old.history == []
 
-    async def test_removing_a_target_cancels_its_request(self) -> None:
-        stuck = Scripted(hang)
-        fleet = Fleet({"stuck": stuck, **scripted(1)})
-        async with aclosing(fleet.poll(interval=SHORT)) as readings:
-            await take(readings, 1)
-            assert stuck.num_active == 1
-            fleet.remove("stuck")
-            await take(readings, 2)
-            assert stuck.num_active == 0
-            assert stuck.history == ["entered", "left"]
-
     async def test_resolver_with_two_names_is_closed_when_both_are_removed(self) -> None:
         resolver = Scripted()
         fleet = Fleet({"a": resolver, "b": resolver, **scripted(1)})
@@ -249,19 +188,6 @@ class TestPoll:
             fleet.remove("b")
             await take(readings, 2)
             assert resolver.history == ["entered", "left"]
-
-    async def test_poll_watch_and_resolve_can_run_at_the_same_time(self) -> None:
-        targets = scripted(3)
-        fleet = Fleet(targets)
-        async with (
-            aclosing(fleet.poll(interval=SHORT)) as polled,
-            aclosing(fleet.watch(interval=SHORT)) as watched,
-        ):
-            assert len(await take(polled, 3)) == len(await take(watched, 3)) == len(await fleet.resolve())
-            assert [target.history for target in targets.values()] == [["entered"]] * 3
-            await polled.aclose()
-            assert [target.history for target in targets.values()] == [["entered"]] * 3
-        assert [target.history for target in targets.values()] == [["entered", "left"]] * 3
 
 
 async def exhausted(fleet: Fleet, interval: float) -> None:
@@ -311,16 +237,6 @@ class TestWatch:
             [well] = await take(readings, 1)
             assert (well.state, well.error, well.stale_since) == (workers(1), None, None)
 
-    async def test_change_during_a_partial_failure_is_reported(self) -> None:
-        source = Source()
-        error = ConnectionFailedError("connection refused")
-        source.emit(Observation(workers(1), error=error, stale_since=NOON))
-        async with aclosing(Fleet({"a": source}).watch()) as readings:
-            await take(readings, 1)
-            source.emit(Observation(workers(2), error=error, stale_since=NOON))
-            [reading] = await take(readings, 1)
-            assert (reading.num_tasks, reading.error, reading.stale_since) == (2, error, NOON)
-
     async def test_watch_that_ends_with_an_error_is_restarted_and_the_state_is_kept(self) -> None:
         source = Source()
         source.emit(Observation(workers(1)))
@@ -359,19 +275,6 @@ class TestWatch:
         assert max(waits[8:]) < 0.1
         assert waits[7] > 1.0
 
-    async def test_restarted_watch_that_fails_at_once_keeps_the_last_state(self) -> None:
-        source = Source()
-        source.emit(Observation(workers(3)))
-        async with aclosing(Fleet({"a": source}).watch(interval=0.01)) as readings:
-            await take(readings, 1)
-            source.emit(
-                APIError("403: no", status=403), Observation(None, error=ConnectionFailedError("gone"))
-            )
-            await until(lambda: source.num_started >= 2 and not source._emitted)
-            source.emit(APIError("404: no", status=404))
-            statuses = [status async for status in _until_error(readings, "404: no")]
-        assert {(status.num_tasks, status.is_stale) for status in statuses} == {(3, True)}
-
     async def test_watch_that_starts_late_is_reported_and_continues(self) -> None:
         source = Source()
         async with aclosing(Fleet({"a": source}, timeout=0.05).watch()) as readings:
@@ -409,17 +312,6 @@ class TestWatch:
             [stale] = await take(readings, 1)
             assert (stale.num_tasks, stale.is_stale) == (2, True)
 
-    async def test_observations_that_end_are_reported_as_an_error_of_the_resolver(self) -> None:
-        class Ending(Source):
-            async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-                yield Observation(workers(1))
-
-        async with aclosing(Fleet({"a": Ending()}).watch()) as readings:
-            assert not (await take(readings, 1))[0].is_stale
-            [stale] = await take(readings, 1)
-            assert stale.is_stale
-            assert "must not return" in str(stale.error)
-
     async def test_unexpected_exception_of_a_target_does_not_end_the_watch(self) -> None:
         source = Source()
         source.emit(Observation(workers(1)))
@@ -448,17 +340,6 @@ class TestWatch:
             new.emit(Observation(workers(3)))
             [reading] = await take(readings, 1)
             assert (reading.name, reading.num_tasks) == ("new", 3)
-
-
-async def _until_error(
-    statuses: AsyncGenerator[TargetStatus, None], text: str
-) -> AsyncGenerator[TargetStatus, None]:
-    """Yield the statuses up to the first one with that error."""
-    while True:
-        [status] = await take(statuses, 1)
-        yield status
-        if str(status.error) == text:
-            return
 
 
 @each_in_virtual_time
@@ -491,13 +372,6 @@ class TestTelemetry:
             assert "us-east" not in stale_since
         assert "t0" not in task_counts
 
-    async def test_target_that_never_responded_is_stale_since_its_first_request(self) -> None:
-        fleet = Fleet({"us-east": Scripted(fail)})
-        async with aclosing(fleet.poll(interval=SHORT)) as readings:
-            await take(readings, 1)
-            assert stale_since["us-east"] is not None
-            assert fleet.readings["us-east"].stale_since is None
-
 
 @each_in_virtual_time
 class TestClosing:
@@ -510,13 +384,6 @@ class TestClosing:
             assert all(target.num_active == 0 for target in targets.values())
             assert all(target.history in ([], ["entered", "left"]) for target in targets.values())
 
-    async def test_abandoned_loop_is_closed_by_the_event_loop(self) -> None:
-        targets = scripted(3)
-        async for _ in Fleet(targets).poll(interval=SHORT):
-            break
-        gc.collect()
-        await until(lambda: all(target.history == ["entered", "left"] for target in targets.values()))
-
     async def test_cancelling_the_consumer_closes_everything(self) -> None:
         targets = scripted(3, respond=hang)
         async with anyio.create_task_group() as group:
@@ -524,23 +391,6 @@ class TestClosing:
             await until(lambda: all(target.num_active for target in targets.values()))
             group.cancel_scope.cancel()
         assert all(target.history == ["entered", "left"] for target in targets.values())
-
-    async def test_second_native_cancel_during_closing_leaves_nothing_open(self) -> None:
-        class Slow(Scripted):
-            async def aclose(self) -> None:
-                self.history.append("leaving")
-                await anyio.sleep(0.05)
-                await super().aclose()
-
-        targets = {f"t{n}": Slow() for n in range(3)}
-        task = asyncio.create_task(exhausted(Fleet(targets), SHORT))
-        await until(lambda: all(target.num_requests for target in targets.values()))
-        task.cancel()
-        await until(lambda: targets["t2"].history[-1] == "leaving")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert all(target.history[-1] == "left" for target in targets.values())
 
     async def test_resolver_that_fails_to_close_does_not_affect_the_others(
         self, caplog: pytest.LogCaptureFixture

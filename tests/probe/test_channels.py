@@ -10,8 +10,7 @@ import pytest
 
 from aioresolve.errors import ConfigurationError, ProbeError
 from aioresolve.probe import ProbeChannels, WorkerProbe, probe_worker, probe_workers
-from aioresolve.testing.faults import Delay
-from aioresolve.testing.tpu_worker import TPUWorker, tpu_worker_process
+from aioresolve.testing import Delay, TPUWorker, tpu_worker_process
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

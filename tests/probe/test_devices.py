@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -61,21 +60,6 @@ def test_implausible_status_is_malformed(body: bytes, words: str) -> None:
     assert HOST in str(caught.value)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_parsed_or_raise_a_probe_error(body: bytes) -> None:
-    for parse in (parse_status, parse_runtime_status):
-        with suppress(ProbeError):
-            parse(body, HOST)
-    with suppress(ProbeError):
-        parse_memory_metric(body, HOST, 8431)
-
-
-@given(st.integers(1, 8), st.integers(1, 2))
-def test_cores_and_chips_are_counted_separately(chips: int, cores_per_chip: int) -> None:
-    cores = [(chip, TENSOR_CORE) for chip in range(chips) for _ in range(cores_per_chip)]
-    assert parse_runtime_status(runtime_status(*cores), HOST) == (chips * cores_per_chip, chips)
-
-
 def test_sparse_cores_are_not_counted() -> None:
     cores = [(0, TENSOR_CORE), (0, SPARSE_CORE), (0, SPARSE_CORE), (1, TENSOR_CORE), (1, SPARSE_CORE)]
     assert parse_runtime_status(runtime_status(*cores), HOST) == (2, 2)
@@ -83,23 +67,6 @@ def test_sparse_cores_are_not_counted() -> None:
 
 def test_number_of_chips_is_none_if_no_core_names_its_chip() -> None:
     assert parse_runtime_status(runtime_status((None, None), (None, None)), HOST) == (2, None)
-
-
-def test_runtime_that_has_not_started_has_no_cores() -> None:
-    assert parse_runtime_status(b"", HOST) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"\xff", "not a runtime status"),
-        (runtime_status(*[(0, TENSOR_CORE)] * (MAX_DEVICES + 1)), "4,097 cores"),
-    ],
-)
-def test_implausible_runtime_status_is_malformed(body: bytes, words: str) -> None:
-    with pytest.raises(ProbeError, match=words) as caught:
-        parse_runtime_status(body, HOST)
-    assert caught.value.code == "malformed"
 
 
 def test_each_metric_is_a_device_in_the_order_of_device_numbers() -> None:
@@ -130,12 +97,6 @@ def test_processes_of_a_host_are_summed() -> None:
     ]
     total = sum_runtimes(parts)
     assert (len(total.devices), total.cores, total.chips) == (2, 4, 2)
-
-
-def test_number_that_one_process_does_not_report_is_none_for_the_host() -> None:
-    parts = [LibtpuRuntime(cores=2, chips=1), LibtpuRuntime(cores=2), LibtpuRuntime()]
-    assert sum_runtimes(parts[:2]) == LibtpuRuntime(cores=4, chips=None)
-    assert sum_runtimes(parts) == LibtpuRuntime()
 
 
 def test_cores_are_the_accelerators_if_no_devices_are_reported() -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve.probe import ProbeChannels, probe_worker, probe_workers
+from aioresolve.probe import probe_worker
 from aioresolve.probe.grpc_loop import loop_guard, run_in_grpc_loop
-from aioresolve.testing.tpu_worker import TPUWorker, tpu_worker_process
+from aioresolve.testing import TPUWorker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -134,59 +134,6 @@ def test_closed_loop_is_ignored() -> None:
 
     asyncio.run(enter())
     assert asyncio.run(run_in_grpc_loop(current_thread)) == threading.get_ident()
-
-
-class RecordingLoop(asyncio.SelectorEventLoop):
-    """An event loop that records whether grpc.aio polls it."""
-
-    def __init__(self, polled: set[int]) -> None:
-        super().__init__()
-        self._polled = polled
-
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
-        if "_handle_events" in repr(callback):
-            self._polled.add(id(self))
-        super().add_reader(fd, callback, *args)
-
-
-def run_in_a_loop(polled: set[int], function: Callable[[], Awaitable[Any]], results: list[Any]) -> None:
-    async def main() -> None:
-        results.append(await function())
-
-    with asyncio.Runner(loop_factory=lambda: RecordingLoop(polled)) as runner:
-        runner.run(main())
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("error")
-def test_grpc_polls_one_of_several_loops_that_probe_concurrently() -> None:
-    with tpu_worker_process(ports=16) as addresses:
-        polled: set[int] = set()
-        results: list[Any] = []
-        barrier = threading.Barrier(4)
-
-        async def probe_repeatedly() -> bool:
-            async with ProbeChannels() as channels:
-                if threading.current_thread() is first:
-                    await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
-                await asyncio.to_thread(barrier.wait)
-                results_here = [
-                    await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
-                    for _ in range(5)
-                ]
-                await asyncio.to_thread(barrier.wait)
-            return all(probe.error is None for probes in results_here for probe in probes)
-
-        threads = [
-            threading.Thread(target=run_in_a_loop, args=(polled, probe_repeatedly, results)) for _ in range(4)
-        ]
-        first = threads[0]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert results == [True] * 4
-    assert len(polled) == 1
 
 
 async def test_worker_in_this_loop_can_be_probed_from_another() -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve.errors import ProbeError
-from aioresolve.probe import ProbeChannels, probe_worker, probe_workers
-from aioresolve.testing.faults import Answer, Hang
-from aioresolve.testing.tpu_worker import TPUWorker
+from aioresolve.probe import probe_worker, probe_workers
+from aioresolve.testing import Answer, Hang, TPUWorker
 
 from .samples import runtime_status
 
@@ -37,12 +36,6 @@ async def test_libtpu_is_used_if_nothing_listens_at_the_port(closed_address: str
     assert probe.accelerators == {"TPU": 4}
     assert probe.devices[0].name == f"libtpu:{worker.port}/device:TPU:0"
     assert worker.calls == [STATUS, METRIC]
-
-
-async def test_libtpu_is_used_if_another_service_listens_at_the_port() -> None:
-    async with TPUWorker(services=[]) as other, libtpu() as worker:
-        probe = await probe_worker(other.address, libtpu_ports=[worker.port], timeout=GENEROUS)
-    assert (probe.source, probe.accelerators) == ("libtpu", {"TPU": 4})
 
 
 async def test_cores_are_used_if_libtpu_reports_no_devices(closed_address: str) -> None:
@@ -94,14 +87,6 @@ async def test_ports_that_refuse_are_left_out_if_another_responds(
     assert (probe.accelerators, probe.cores, probe.chips) == ({"TPU": 4}, 8, 4)
 
 
-async def test_if_all_ports_refuse_the_error_names_the_first(
-    closed_address: str, closed_ports: list[int]
-) -> None:
-    with pytest.raises(ProbeError, match=f"127.0.0.1:{closed_ports[0]}") as caught:
-        await probe_worker(closed_address, libtpu_ports=closed_ports, timeout=GENEROUS)
-    assert caught.value.code == "refused"
-
-
 @pytest.mark.slow
 async def test_process_that_accepts_and_does_not_respond_is_an_error(closed_address: str) -> None:
     async with libtpu() as worker, TPUWorker(services=["libtpu"], chips=1, faults=[Hang()]) as hanging:
@@ -126,11 +111,3 @@ async def test_libtpu_is_not_used_after_any_other_failure() -> None:
             await probe_worker(worker.address, libtpu_ports=[worker.port], timeout=GENEROUS)
     assert caught.value.code == "malformed"
     assert len(worker.calls) == 1
-
-
-async def test_libtpu_is_called_over_the_same_channels(closed_address: str) -> None:
-    channels = ProbeChannels(metadata=[("x-id", "7")])
-    async with TPUWorker(services=["libtpu"], metadata={"x-id": "7"}) as worker:
-        ports = [worker.port]
-        probe = await probe_worker(closed_address, libtpu_ports=ports, channels=channels, timeout=GENEROUS)
-    assert probe.accelerators == {"TPU": 8}

@@ -112,14 +112,6 @@ def test_outage_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCapt
     assert extra(package_records(caplog)[-1])["error_type"] == "503"
 
 
-def test_restart_of_a_watch_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    record_watch_restart(SERVER, SCOPE, "ended", seconds=312.4)
-    (record,) = package_records(caplog, "aioresolve.watch")
-    assert record.levelno == logging.INFO
-    assert extra(record) == {"server": SERVER, "scope": SCOPE, "reason": "ended", "seconds": 312.4}
-    assert record.getMessage() == f"watch of {SCOPE} at {SERVER} restarts after 312.4 s: ended"
-
-
 async def test_every_key_of_extra_is_documented_and_differs_from_standard_keys(
     loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,7 +12,6 @@ from aioresolve import ClusterState, Endpoint
 from aioresolve._core.telemetry import (
     record_members,
     record_staleness,
-    record_watch_restart,
     remove_target,
 )
 from aioresolve.errors import DeadlineExceededError
@@ -79,17 +78,6 @@ async def test_probes_share_one_histogram_point(recording: Recording) -> None:
             "rpc.method": "tensorflow.WorkerService/GetStatus",
             "rpc.response.status_code": "OK",
         },
-    )
-
-
-def test_watch_restarts_are_counted_by_reason(recording: Recording) -> None:
-    for reason in ("ended", "broken", "ended"):
-        record_watch_restart(SERVER, "selector 'app=train'", reason, seconds=300.0)
-    assert sorted_points(recording.points("aioresolve.watch.restarts")) == sorted_points(
-        [
-            ({**AT_SERVER, "aioresolve.watch.reason": "ended"}, 2),
-            ({**AT_SERVER, "aioresolve.watch.reason": "broken"}, 1),
-        ]
     )
 
 

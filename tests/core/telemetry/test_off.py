@@ -56,16 +56,6 @@ def test_opentelemetry_is_not_loaded_by_a_process_that_does_not_use_it(tmp_path:
     assert output_of(script, tmp_path) == ""
 
 
-def test_opentelemetry_api_works_without_the_sdk(tmp_path: object) -> None:
-    script = """
-        sys.modules["opentelemetry.sdk"] = None
-        from opentelemetry import metrics, trace
-        asyncio.run(resolve())
-        print("resolved")
-    """
-    assert output_of(script, tmp_path) == "resolved"
-
-
 def test_providers_that_are_set_late_receive_everything_from_then_on(tmp_path: object) -> None:
     script = """
         from opentelemetry import metrics, trace

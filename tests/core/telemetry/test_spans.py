@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,15 +10,11 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from aioresolve import sync
-from aioresolve._core.deadline import Progress
 from aioresolve.errors import (
     DeadlineExceededError,
 )
-from aioresolve.gcp.metadata_server import MetadataServer
-from aioresolve.kubernetes.api.client import AiohttpTransport, ObjectAPI
-from aioresolve.kubernetes.auth import CredentialCache, find_connection
 from aioresolve.probe import probe_workers
-from aioresolve.testing import Answer, GoogleServer, Hang, TPUWorker
+from aioresolve.testing import Answer, Hang, TPUWorker
 from tests.gcp.loopback import request_my_tpu, secure
 from tests.gcp.samples import refreshable
 from tests.kubernetes.loopback import JOBS
@@ -33,16 +28,6 @@ if TYPE_CHECKING:
 
 PODS = "/api/v1/namespaces/ml/pods"
 SCOPE = "selector 'app=train' in namespace 'ml'"
-
-CONVENTIONS = [
-    "_incubating.attributes.rpc_attributes",
-    "_incubating.attributes.url_attributes",
-    "_incubating.metrics.rpc_metrics",
-    "attributes.error_attributes",
-    "attributes.http_attributes",
-    "attributes.server_attributes",
-    "metrics.http_metrics",
-]
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
@@ -76,17 +61,6 @@ async def test_request_is_one_span_that_follows_the_conventions(
         "url.template": "/api/v1/namespaces/{namespace}/pods",
         "aioresolve.scope": SCOPE,
     }
-
-
-async def test_span_is_a_child_of_the_span_of_the_caller(recording: Recording, loopback: Loopback) -> None:
-    resolver = loopback.resolver({"worker": ["app=train"], "ps": ["app=ps"]}, not_running="skip")
-    with recording.tracer.start_as_current_span("mine") as mine:
-        await resolver.cluster_spec()
-    context = mine.get_span_context()
-    parents = [span.parent for span in recording.spans]
-    assert [parent and (parent.trace_id, parent.span_id) for parent in parents] == [
-        (context.trace_id, context.span_id)
-    ] * 2
 
 
 async def test_spans_of_a_blocking_call_are_children_of_the_span_of_the_caller(
@@ -155,32 +129,6 @@ async def test_requests_to_google_and_its_token_server_are_spans(recording: Reco
     assert attributes(recording.spans[2])["http.request.resend_count"] == 1
 
 
-async def test_unknown_key_of_the_metadata_server_is_not_an_error(recording: Recording) -> None:
-    async with GoogleServer() as server:
-        assert await MetadataServer(server.metadata_host).attribute("tpu-env") is None
-    (span,) = recording.spans
-    assert span.name == "GET /computeMetadata/v1/instance/attributes/tpu-env"
-    assert attributes(span)["http.response.status_code"] == 404
-    assert error_types(recording) == [None]
-
-
-@pytest.mark.parametrize("status", [403, 404])
-async def test_controller_that_cannot_be_read_is_not_an_error(
-    recording: Recording, loopback: Loopback, status: int
-) -> None:
-    loopback.server.inject(Answer(status))
-    connection = await find_connection(kubeconfig=loopback.kubeconfig, cache=CredentialCache())
-    api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
-    try:
-        path = "/apis/apps/v1/namespaces/ml/statefulsets/train"
-        assert await api.read(path, "the StatefulSet train", Progress()) is None
-    finally:
-        await api.aclose()
-    (span,) = recording.spans
-    assert attributes(span)["http.response.status_code"] == status
-    assert error_types(recording) == [None]
-
-
 async def test_probe_is_a_span_with_the_name_of_its_rpc(recording: Recording) -> None:
     async with TPUWorker() as tensorflow, TPUWorker(services=["libtpu"]) as libtpu:
         port = int(libtpu.address.rpartition(":")[2])
@@ -208,28 +156,3 @@ async def test_failed_probe_has_the_grpc_status_and_the_code_of_the_error(record
     assert [each["rpc.response.status_code"] for each in sent] == ["UNIMPLEMENTED", "UNAVAILABLE"]
     assert [each["aioresolve.code"] for each in sent] == ["unimplemented", "refused"]
     assert error_types(recording) == ["UNIMPLEMENTED", "UNAVAILABLE"]
-
-
-async def test_every_attribute_is_from_the_conventions_or_has_our_prefix(
-    recording: Recording, loopback: Loopback
-) -> None:
-    loopback.server.inject(Answer(503))
-    await loopback.resolver(not_running="skip").cluster_spec()
-    async with TPUWorker() as worker:
-        await probe_workers([worker.address, "127.0.0.1:9"], libtpu_ports=[])
-    used = {name for span in recording.spans for name in attributes(span)}
-    used |= {name for metric in recording.metrics for point, _ in recording.points(metric) for name in point}
-    assert {name for name in used if not name.startswith("aioresolve.")} <= conventional_names()
-    metrics = {name for name in recording.metrics if not name.startswith("aioresolve.")}
-    assert metrics <= conventional_names()
-    assert metrics == {"http.client.request.duration", "rpc.client.call.duration"}
-
-
-def conventional_names() -> set[str]:
-    """Return every name of the semantic conventions of OpenTelemetry that apply here."""
-    return {
-        value
-        for module in CONVENTIONS
-        for value in vars(importlib.import_module(f"opentelemetry.semconv.{module}")).values()
-        if isinstance(value, str)
-    }

@@ -24,18 +24,16 @@ from aioresolve._core.retry import RetryPolicy, send_with_retries
 from aioresolve.errors import ConfigurationError, CredentialsError, ProtocolError
 
 from .api_request import ANONYMOUS, DEFAULT_UNIVERSE, NOT_MODIFIED, connection_hints
-from .credentials import CLOUD_PLATFORM, GoogleCredentials
+from .credentials import GoogleCredentials
 from .google_errors import Principal, error_from_response
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import Response
 
     from .api_request import AccessToken, APIRequest
-    from .credentials import AnyCredentials
 
 logger = logging.getLogger("aioresolve.gcp")
 
@@ -55,6 +53,9 @@ PageT = TypeVar("PageT", bound=Page)
 MAX_PAGES = 1000
 """Maximum number of pages of a list: half a million items."""
 
+POLICY = RetryPolicy()
+"""The waits between attempts."""
+
 ENDPOINTS = {"tpu": "https://tpu.googleapis.com", "compute": "https://compute.googleapis.com"}
 """The default base URL of each API."""
 
@@ -73,36 +74,16 @@ class GoogleSession:
     be on this machine, and gets anonymous requests.
 
     Args:
-        credentials: what `GoogleCredentials` accepts, or one to share with other sessions.
-        scopes: the OAuth scopes to request, unless `credentials` is a GoogleCredentials.
-        quota_project: the project that is charged for requests, likewise.
-        endpoints: base URL by API (`tpu`, `compute`), for private endpoints and tests; the default is
+        credentials: credentials, which other sessions may share; application default credentials if None.
+        endpoints: base URL by API (`tpu`, `compute`); the default is
             $CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU (or `_COMPUTE`), else Google's own.
-        ssl_context: TLS for the APIs and token servers; None for the certificate authorities of the system.
-        max_concurrency: the maximum number of requests at a time.
-        policy: the retries of each request.
     """
 
     def __init__(
-        self,
-        credentials: GoogleCredentials | AnyCredentials = "default",
-        *,
-        scopes: Sequence[str] = (CLOUD_PLATFORM,),
-        quota_project: str | None = None,
-        endpoints: Mapping[str, str] | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        max_concurrency: int = 16,
-        policy: RetryPolicy | None = None,
+        self, credentials: GoogleCredentials | None = None, *, endpoints: Mapping[str, str] | None = None
     ) -> None:
-        self._credentials = (
-            credentials
-            if isinstance(credentials, GoogleCredentials)
-            else GoogleCredentials(credentials, scopes=scopes, quota_project=quota_project)
-        )
+        self._credentials = credentials or GoogleCredentials()
         self._endpoints = _endpoints(endpoints or {}, os.environ)
-        self._ssl_context = ssl_context
-        self._max_concurrency = max_concurrency
-        self._policy = policy or RetryPolicy()
         self._open: _OpenSession | None = None
 
     def __repr__(self) -> str:
@@ -123,7 +104,7 @@ class GoogleSession:
             scope=request.scope,
             host=self.host(request.service),
             progress=progress,
-            policy=self._policy,
+            policy=POLICY,
             limiter=opened.limiter,
         )
         progress.done(request.scope, "received")
@@ -193,12 +174,11 @@ class GoogleSession:
             )
         client = HTTPClient(
             hints=HINTS,
-            ssl_context=self._ssl_context,
             connect_timeout=CONNECT_TIMEOUT,
             proxy=environment_proxy,
             logger=logger,
         )
-        self._open = _OpenSession(client, self._max_concurrency)
+        self._open = _OpenSession(client)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -238,10 +218,10 @@ class GoogleSession:
 
 
 class _OpenSession:
-    def __init__(self, client: HTTPClient, max_concurrency: int) -> None:
+    def __init__(self, client: HTTPClient) -> None:
         self.client = client
         self.loop = asyncio.get_running_loop()
-        self.limiter = anyio.CapacityLimiter(max_concurrency)
+        self.limiter = anyio.CapacityLimiter(16)
 
 
 @dataclass(eq=False, repr=False)
@@ -290,10 +270,6 @@ class _RequestAuth(Auth):
 
 def _endpoints(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the base URL of each API, without a trailing slash."""
-    if unknown := sorted(set(given) - set(ENDPOINTS)):
-        raise ConfigurationError(
-            f"{unknown[0]!r} is not an API", argument="endpoints", hint=f"Use {' or '.join(ENDPOINTS)}."
-        )
     endpoints = {}
     for service, default in ENDPOINTS.items():
         variable = OVERRIDE + service.upper()

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -30,7 +30,7 @@ from .api_request import DEFAULT_UNIVERSE, AccessToken
 from .google_errors import Principal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from google.auth.credentials import Credentials
 
@@ -59,24 +59,14 @@ class GoogleCredentials:
 
     Args:
         credentials: `"default"` or None for application default credentials; or credentials of google-auth,
-            whose scopes are set if they have none.
-        scopes: the OAuth scopes to request.
-        quota_project: the project that is charged for requests; None for that of the credentials.
+            whose scope is set if they have none.
 
     Raises:
         ConfigurationError: `credentials` are of another library.
     """
 
-    def __init__(
-        self,
-        credentials: AnyCredentials = "default",
-        *,
-        scopes: Sequence[str] = (CLOUD_PLATFORM,),
-        quota_project: str | None = None,
-    ) -> None:
-        self._scopes = tuple(scopes)
-        self._quota_project = quota_project
-        self._source = _token_source(credentials, self._scopes)
+    def __init__(self, credentials: AnyCredentials = "default") -> None:
+        self._source = _token_source(credentials)
         self._cache: TokenCache[AccessToken] = TokenCache()
 
     def __repr__(self) -> str:
@@ -86,7 +76,7 @@ class GoogleCredentials:
     def principal(self) -> Principal:
         """The identity of the latest token, for messages."""
         token = self._cache.token
-        return Principal(self._source.name, token.member if token is not None else None, self._scopes)
+        return Principal(self._source.name, token.member if token is not None else None)
 
     async def token(self, client: HTTPClient, progress: Progress | None = None) -> AccessToken:
         """Return a token that is not about to expire; `client` sends requests to token servers.
@@ -119,9 +109,7 @@ class GoogleCredentials:
                 f"{self._source.name} got no access token within {RENEWAL_TIMEOUT:g} s",
                 hint="Try again later.",
             )
-        if self._quota_project is None or not token.headers:
-            return token
-        return replace(token, headers={**token.headers, "x-goog-user-project": self._quota_project})
+        return token
 
 
 @dataclass(eq=False, repr=False)
@@ -141,15 +129,14 @@ class _GoogleAuthSource:
 class _DefaultSource:
     """Application default credentials: a file, or else the metadata server."""
 
-    def __init__(self, scopes: tuple[str, ...]) -> None:
+    def __init__(self) -> None:
         self.name = "the application default credentials"
-        self._scopes = scopes
         self._file: _GoogleAuthSource | None = None
 
     async def fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
         tried: list[str] = []
         if self._file is None:
-            read = partial(_read_file, os.environ, self._scopes, tried)
+            read = partial(_read_file, os.environ, tried)
             self._file = await run_in_thread("read the credentials of Google", read)
         if self._file is not None:
             self.name = self._file.name
@@ -159,7 +146,7 @@ class _DefaultSource:
                 self._file = None  # read it again next time: the user may have logged in again
                 raise
         try:
-            token = await _metadata_token(self._scopes, progress)
+            token = await _metadata_token(progress)
         except ResolveError as error:
             if error.retryable:
                 raise
@@ -174,13 +161,14 @@ class _DefaultSource:
         return token
 
 
-def _token_source(credentials: Any, scopes: tuple[str, ...]) -> _GoogleAuthSource | _DefaultSource:
+def _token_source(credentials: Any) -> _GoogleAuthSource | _DefaultSource:
     if credentials is None or credentials == "default":
-        return _DefaultSource(scopes)
+        return _DefaultSource()
     # A user with credentials of google-auth has imported it; we need not import it for the others.
     library = sys.modules.get("google.auth.credentials")
     if library is not None and isinstance(credentials, library.Credentials):
-        return _GoogleAuthSource(library.with_scopes_if_required(credentials, scopes), "credentials=")
+        scoped = library.with_scopes_if_required(credentials, [CLOUD_PLATFORM])
+        return _GoogleAuthSource(scoped, "credentials=")
     raise ConfigurationError(
         f"a {type(credentials).__module__}.{type(credentials).__qualname__} is not a credentials object of"
         " google-auth",
@@ -189,9 +177,7 @@ def _token_source(credentials: Any, scopes: tuple[str, ...]) -> _GoogleAuthSourc
     )
 
 
-def _read_file(
-    environ: Mapping[str, str], scopes: tuple[str, ...], tried: list[str]
-) -> _GoogleAuthSource | None:
+def _read_file(environ: Mapping[str, str], tried: list[str]) -> _GoogleAuthSource | None:
     """Return the credentials of the file that the environment names, or of gcloud's; None without either.
 
     A line is appended to `tried` for each place without credentials.
@@ -209,10 +195,12 @@ def _read_file(
             return None
     from .google_auth import load_credentials
 
-    return _GoogleAuthSource(load_credentials(file, source, scopes, environ.get(QUOTA_VARIABLE)), source)
+    return _GoogleAuthSource(
+        load_credentials(file, source, [CLOUD_PLATFORM], environ.get(QUOTA_VARIABLE)), source
+    )
 
 
-async def _metadata_token(scopes: Sequence[str], progress: Progress | None) -> AccessToken:
+async def _metadata_token(progress: Progress | None) -> AccessToken:
     """Return an access token of the default service account of this machine.
 
     google-auth's own credentials for a VM are not used: they need the package `requests`.
@@ -220,7 +208,7 @@ async def _metadata_token(scopes: Sequence[str], progress: Progress | None) -> A
     from .metadata_server import UNIVERSE, MetadataServer
 
     server, requested_at = MetadataServer(), time.time()
-    body = await server.value(f"{DEFAULT_ACCOUNT}/token", progress, query={"scopes": ",".join(scopes)})
+    body = await server.value(f"{DEFAULT_ACCOUNT}/token", progress, query={"scopes": CLOUD_PLATFORM})
     if body is None:
         raise CredentialsError(
             "the metadata server reports that this machine has no service account",

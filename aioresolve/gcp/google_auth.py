@@ -67,7 +67,7 @@ HINTS = connection_hints(
 )
 
 
-def load_credentials(file: Path, source: str, scopes: tuple[str, ...], quota_project: str | None) -> Any:
+def load_credentials(file: Path, source: str, scopes: list[str], quota_project: str | None) -> Any:
     """Return the credentials in a file; `source` names the file in messages.
 
     `google.auth.load_credentials_from_file` is not used: for external accounts it sends other requests.
@@ -101,7 +101,7 @@ def load_credentials(file: Path, source: str, scopes: tuple[str, ...], quota_pro
         raise credentials_error(error, source) from error
 
 
-def _credentials(info: dict[str, Any], scopes: tuple[str, ...]) -> Any:
+def _credentials(info: dict[str, Any], scopes: list[str]) -> Any:
     """Return the credentials that a JSON object describes. Imports only the library of its type."""
     match info["type"]:
         case "service_account":

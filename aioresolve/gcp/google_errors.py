@@ -43,7 +43,6 @@ class Principal:
 
     source: str
     member: str | None = None
-    scopes: tuple[str, ...] = ()
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +131,7 @@ def _forbidden(reported: Failure, request: APIRequest, principal: Principal) -> 
         )
     if reported.reason == "ACCESS_TOKEN_SCOPE_INSUFFICIENT":
         return (
-            f"the access token of {principal.source} lacks a required scope ({' '.join(principal.scopes)})",
+            f"the access token of {principal.source} lacks the scope cloud-platform",
             Hint(
                 "On a VM, stop it and run `gcloud compute instances set-service-account NAME"
                 " --scopes=cloud-platform`; otherwise log in again with that scope."

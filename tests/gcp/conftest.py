@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.gcp import metadata_server
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -23,4 +21,4 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     # The search for a metadata server ends at once.
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
+    monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "metadata.invalid")

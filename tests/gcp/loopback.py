@@ -1,8 +1,8 @@
-"""Sessions with the loopback Google Cloud, and requests through them."""
+"""A loopback Google Cloud, and requests to it through `TPUClusterResolver`."""
 
 from __future__ import annotations
 
-import ssl
+import tempfile
 import time
 import traceback
 from contextlib import asynccontextmanager, contextmanager
@@ -10,61 +10,44 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import pytest
 
-from aioresolve._core.deadline import Progress
-from aioresolve._core.retry import RetryPolicy
+from aioresolve import TPUClusterResolver
 from aioresolve.errors import ResolveError
-from aioresolve.gcp.client import GoogleSession
-from aioresolve.gcp.resource_names import NodeName
-from aioresolve.gcp.tpu_api import TPUAPI
 from aioresolve.testing import GoogleServer, tpu_node
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
 
-    from aioresolve.gcp.tpu_api import Node
     from aioresolve.testing import GoogleRequest
-    from aioresolve.testing.google.server import GoogleControls
 
 ROBOT = "robot@demo-project.iam.gserviceaccount.com"
 PROJECT, ZONE = "demo-project", "us-central2-b"
-MY_TPU = NodeName(PROJECT, ZONE, "my-tpu")
+PATH = f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"
 TOKEN = "ya29.a-token-that-must-not-be-shown"
-QUICK = RetryPolicy(first_wait=0.001, longest_wait=0.004)
-NO_RETRIES = RetryPolicy(first_wait=3600.0, longest_wait=3600.0)
-"""Waits that exceed every deadline, so that a call ends after one attempt."""
 
 
 @asynccontextmanager
 async def secure(**arguments: Any) -> AsyncIterator[GoogleServer]:
-    """A server with TLS and `my-tpu`, which accepts TOKEN and the tokens it issues."""
+    """A server with TLS and `my-tpu`, which accepts TOKEN and the tokens it issues, as the API to use."""
     arguments = {"tls": True, "tokens": {TOKEN: "user:alice@example.com"}, **arguments}
     async with GoogleServer([tpu_node("my-tpu", workers=2)], **arguments) as server:
-        yield server
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            environ = server.environ(folder)
+            for name in ("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "SSL_CERT_FILE"):
+                if name in environ:
+                    patch.setenv(name, environ[name])
+            yield server
 
 
-def trusting(server: GoogleControls) -> ssl.SSLContext:
-    """A TLS context that trusts the server's certificate authority."""
-    return ssl.create_default_context(cadata=server.ca_pem)
+def new_resolver(credentials: Any = "default", **arguments: Any) -> TPUClusterResolver:
+    """A resolver of the node `my-tpu`."""
+    return TPUClusterResolver("my-tpu", ZONE, PROJECT, credentials=credentials, **arguments)
 
 
-def session(server: GoogleControls, credentials: Any = "default", **arguments: Any) -> GoogleSession:
-    """A session with the server, with short waits between attempts."""
-    arguments = {"endpoints": server.endpoints, "policy": QUICK, **arguments}
-    if server.url.startswith("https:"):
-        arguments = {"ssl_context": trusting(server), **arguments}
-    return GoogleSession(credentials, **arguments)
-
-
-async def get_my_tpu(opened: GoogleSession, progress: Progress | None = None) -> Node:
-    """Request the node `my-tpu` through an open session."""
-    return await TPUAPI(opened).node(MY_TPU, progress or Progress())
-
-
-async def request_my_tpu(server: GoogleControls, credentials: Any = "default", **arguments: Any) -> Node:
-    """Request the node `my-tpu` through a new session."""
-    async with session(server, credentials, **arguments) as opened:
-        return await get_my_tpu(opened)
+async def request_my_tpu(credentials: Any = "default", **arguments: Any) -> Any:
+    """Request the node `my-tpu` through a new resolver."""
+    return await new_resolver(credentials, **arguments).node()
 
 
 async def error_from(call: Awaitable[Any]) -> ResolveError:
@@ -108,11 +91,11 @@ def all_text(error: BaseException) -> str:
     return "\n".join(texts)
 
 
-def members(server: GoogleControls) -> list[str | None]:
+def members(server: GoogleServer) -> list[str | None]:
     """The identities that sent the requests to the Cloud TPU API."""
     return [request.user for request in server.requests if request.service == "tpu"]
 
 
-def services(server: GoogleControls) -> list[str]:
+def services(server: GoogleServer) -> list[str]:
     """The services that received requests so far, in order."""
     return [request.service for request in server.requests]

@@ -14,7 +14,6 @@ import google.oauth2.service_account
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
-from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -23,20 +22,16 @@ from aioresolve.errors import (
     DeadlineExceededError,
     UnauthorizedError,
 )
-from aioresolve.gcp.credentials import GoogleCredentials
-from aioresolve.gcp.google_auth import credentials_error, validate_token_host
 from aioresolve.testing import Answer, Hang, Reset
 
 from .loopback import (
-    NO_RETRIES,
     TOKEN,
     all_text,
     error_from,
-    get_my_tpu,
+    new_resolver,
     request_my_tpu,
     secure,
     services,
-    session,
     to,
     within,
 )
@@ -50,8 +45,8 @@ pytestmark = pytest.mark.usefixtures("no_leak")
 
 async def test_a_valid_token_is_used_without_a_refresh() -> None:
     async with secure() as server:
-        assert (await request_my_tpu(server, user(seconds=3600))).state == "READY"
-        assert (await request_my_tpu(server, user())).state == "READY"
+        assert (await request_my_tpu(user(seconds=3600))).state == "READY"
+        assert (await request_my_tpu(user())).state == "READY"
         assert services(server) == ["tpu", "tpu"]
 
 
@@ -60,33 +55,30 @@ async def test_a_service_account_gets_the_missing_scopes(tmp_path: Path) -> None
         file = server.write_service_account_key(tmp_path / "key.json")
         given = google.oauth2.service_account.Credentials.from_service_account_file(str(file))
         # The loopback token server rejects an assertion without a scope.
-        assert (await request_my_tpu(server, given)).state == "READY"
+        assert (await request_my_tpu(given)).state == "READY"
 
 
 async def test_anonymous_credentials_send_nothing() -> None:
     async with secure() as server:
         anonymous = google.auth.credentials.AnonymousCredentials()
-        error = await error_from(request_my_tpu(server, anonymous, quota_project="paying"))
+        error = await error_from(request_my_tpu(anonymous))
         assert isinstance(error, UnauthorizedError)
         assert error.reason == "CREDENTIALS_MISSING"
-        assert [(request.scheme, request.quota_project) for request in server.requests] == [("", "")]
+        assert [request.scheme for request in server.requests] == [""]
 
 
 def test_credentials_of_another_library_are_rejected() -> None:
     for given in ("unknown", object(), 5, TOKEN):
         with pytest.raises(ConfigurationError, match="Pass 'default', or an instance of google") as caught:
-            GoogleCredentials(given)  # type: ignore[arg-type]
+            new_resolver(given)
         assert TOKEN not in str(caught.value)
 
 
 async def test_the_deadline_applies_even_if_a_thread_does_not_end() -> None:
-    async with secure() as server:
+    async with secure():
         given = BlockingCredentials()
-        async with session(server, given) as opened:
-            with within(20):
-                error = await error_from(
-                    within_deadline(0.1, "my-tpu", lambda progress: get_my_tpu(opened, progress))
-                )
+        with within(20):
+            error = await error_from(request_my_tpu(given, timeout=0.1))
         assert isinstance(error, DeadlineExceededError)
         assert "no access token yet, from credentials=" in str(error)
         given.released.set()
@@ -107,13 +99,13 @@ async def test_a_cancelled_refresh_ends_its_thread_and_the_next_call_starts_anot
                 ended.set()
 
         given.refresh = recorded
-        async with session(server, given) as opened:
-            first = asyncio.create_task(get_my_tpu(opened))
+        async with new_resolver(given) as opened:
+            first = asyncio.create_task(opened.node())
             await server.until(lambda: services(server) == ["oauth2"])
-            second = asyncio.create_task(get_my_tpu(opened))
+            second = asyncio.create_task(opened.state())
             await asyncio.sleep(0.01)
             first.cancel()
-            assert (await second).state == "READY"
+            assert await second == "READY"
             assert await asyncio.to_thread(ended.wait, 60)
             assert first.cancelled()
         assert services(server) == ["oauth2", "oauth2", "tpu"]
@@ -124,8 +116,8 @@ async def test_credentials_without_a_token_are_an_error() -> None:
         def refresh(self, request: Any) -> None:
             self.token = ""
 
-    async with secure() as server:
-        error = await error_from(request_my_tpu(server, Empty()))
+    async with secure():
+        error = await error_from(request_my_tpu(Empty()))
     assert isinstance(error, CredentialsError)
     assert "credentials= returned no access token" in str(error)
 
@@ -143,8 +135,8 @@ async def test_an_abandoned_thread_sends_no_more_requests() -> None:
 
     async with secure() as server:
         given = Late()
-        async with session(server, given) as opened:
-            task = asyncio.create_task(get_my_tpu(opened))
+        async with new_resolver(given) as opened:
+            task = asyncio.create_task(opened.node())
             await given.started.wait()
             task.cancel()
             await asyncio.wait([task])
@@ -163,7 +155,7 @@ async def test_a_temporary_failure_of_the_token_server_is_retried(
         server.inject(fault, match=to("oauth2"))
         with monkeypatch.context() as patch:
             patch.setattr(time, "sleep", sleeps.append)
-            assert (await request_my_tpu(server, refreshable(server))).state == "READY"
+            assert (await request_my_tpu(refreshable(server))).state == "READY"
         assert services(server) == ["oauth2", "oauth2", "tpu"]
     assert sleeps == []  # google-auth's own retries would sleep
 
@@ -171,10 +163,8 @@ async def test_a_temporary_failure_of_the_token_server_is_retried(
 async def test_retry_after_of_the_token_server_is_respected() -> None:
     async with secure() as server:
         server.inject(Answer(429, headers={"Retry-After": "3600"}), match=to("oauth2"))
-        async with session(server, refreshable(server)) as opened:
-            error = await error_from(
-                within_deadline(5.0, "my-tpu", lambda progress: get_my_tpu(opened, progress))
-            )
+        async with new_resolver(refreshable(server)) as opened:
+            error = await error_from(opened.node(timeout=5.0))
     assert isinstance(error, APIError)
     assert (error.status, error.retryable, error.retry_after) == (429, True, 3600.0)
     assert (error.host, error.scope) == (server.url, "POST /token")
@@ -194,44 +184,16 @@ async def test_a_failing_refresh_is_an_error_that_says_why_and_hides_the_respons
         (KeyError("expires_in"), CredentialsError, "a field is missing or has the wrong type", False),
         (OSError("disk"), CredentialsError, "credentials= cannot be used: disk", False),
     ):
-        async with secure() as server:
+        async with secure():
             given = BlockingCredentials()
             given.released.set()
             given.error = raised
-            error = await error_from(request_my_tpu(server, given, policy=NO_RETRIES))
+            error = await error_from(request_my_tpu(given, timeout=0.3))
         assert type(error) is kind
         assert text in str(error)
         assert error.retryable is retryable
         assert error.__cause__ is raised
         assert "MARKER" not in all_text(error)
-
-
-async def test_an_error_of_credentials_is_raised_with_its_cause() -> None:
-    async with secure() as server:
-        given = BlockingCredentials()
-        given.released.set()
-        given.error = OSError("disk")
-        error = await error_from(request_my_tpu(server, given, policy=NO_RETRIES))
-    assert isinstance(error, CredentialsError)
-    assert error.__cause__ is given.error
-
-
-def test_the_output_of_an_executable_is_removed_from_errors() -> None:
-    for text in (
-        "exited with non-zero return code 1. Error: MARKER",
-        "returned unsuccessful response: MARKER",
-    ):
-        cause = RefreshError(f"Executable {text}", {"token": "MARKER"})
-        assert "MARKER" not in str(credentials_error(cause, "key.json"))
-        assert str(cause).startswith("Executable ")
-
-
-def test_token_servers_require_tls_except_those_of_this_machine() -> None:
-    for url in ("https://oauth2.example/a", "http://127.0.0.1:8080/a", "http://169.254.169.254/a"):
-        assert url.startswith(validate_token_host(url))
-    for url in ("http://oauth2.example/token", "ftp://127.0.0.2.example/token"):
-        with pytest.raises(ConfigurationError, match="to which no secret may be sent without TLS"):
-            validate_token_host(url)
 
 
 async def test_a_client_certificate_is_used_if_the_credentials_require_it(
@@ -252,5 +214,5 @@ async def test_a_client_certificate_is_used_if_the_credentials_require_it(
                 request(url=f"{server.url}/token", method="POST", body="grant_type=x", cert=certificate)
                 self.token = TOKEN
 
-        assert (await request_my_tpu(server, WithCertificate())).state == "READY"
+        assert (await request_my_tpu(WithCertificate())).state == "READY"
         assert [request.certificate for request in server.requests] == ["workload", ""]

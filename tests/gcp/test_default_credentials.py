@@ -11,23 +11,18 @@ import pytest
 from google.auth import compute_engine
 from google.auth.compute_engine import _metadata
 
-from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve.errors import APIError, ConfigurationError, CredentialsError
-from aioresolve.gcp import metadata_server
-from aioresolve.gcp.credentials import CLOUD_PLATFORM, GoogleCredentials
-from aioresolve.gcp.google_errors import Principal
 from aioresolve.testing import Answer, Fault, Hang
 
 from .loopback import (
     ROBOT,
     all_text,
     error_from,
-    get_my_tpu,
     members,
+    new_resolver,
     request_my_tpu,
     secure,
     services,
-    session,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +38,7 @@ async def test_a_service_account_signs_its_token_request(
 ) -> None:
     async with secure() as server:
         monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
-        assert (await request_my_tpu(server)).state == "READY"
+        assert (await request_my_tpu()).state == "READY"
         assert services(server) == ["oauth2", "tpu"]
         assert members(server) == [f"serviceAccount:{ROBOT}"]
 
@@ -57,12 +52,12 @@ async def test_an_authorized_user_is_found_where_gcloud_wrote_it(
         folder = tmp_path / ".config" / "gcloud"
         folder.mkdir(parents=True)
         server.write_authorized_user(folder / "application_default_credentials.json")
-        assert (await request_my_tpu(server)).state == "READY"
+        assert (await request_my_tpu()).state == "READY"
         assert members(server) == ["user:alice@example.com"]
         moved = tmp_path / "elsewhere"
         folder.rename(moved)
         monkeypatch.setenv("CLOUDSDK_CONFIG", str(moved))
-        assert (await request_my_tpu(server)).state == "READY"
+        assert (await request_my_tpu()).state == "READY"
 
 
 async def test_a_federated_workload_impersonates_a_service_account(
@@ -71,7 +66,7 @@ async def test_a_federated_workload_impersonates_a_service_account(
     async with secure() as server:
         file = server.write_external_account(tmp_path / "pool.json", impersonate=ROBOT)
         monkeypatch.setenv(VARIABLE, str(file))
-        assert (await request_my_tpu(server)).state == "READY"
+        assert (await request_my_tpu()).state == "READY"
         assert services(server) == ["sts", "iamcredentials", "tpu"]
         assert members(server) == [f"serviceAccount:{ROBOT}"]
 
@@ -79,14 +74,14 @@ async def test_a_federated_workload_impersonates_a_service_account(
 async def test_a_vm_uses_its_metadata_server_and_keeps_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        async with session(server) as opened:
+        async with new_resolver() as opened:
             for _ in range(3):
-                assert (await get_my_tpu(opened)).state == "READY"
+                assert await opened.state() == "READY"
         assert services(server) == ["metadata", "metadata", "metadata", "tpu", "tpu", "tpu"]
         assert members(server)[0] == f"serviceAccount:{ROBOT}"
         assert server.requests[0].query == {"scopes": "https://www.googleapis.com/auth/cloud-platform"}
         server.inject(Answer(403), match=lambda request: request.service == "tpu")
-        error = await error_from(request_my_tpu(server))
+        error = await error_from(request_my_tpu())
     assert "the metadata server's default service account lacks the permission tpu.nodes.get" in str(error)
 
 
@@ -103,20 +98,13 @@ async def test_a_vm_uses_its_metadata_server_and_keeps_the_token(monkeypatch: py
 async def test_a_metadata_server_may_report_neither_the_account_nor_the_universe(
     fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    credentials = GoogleCredentials()
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        monkeypatch.setattr(metadata_server, "RESPONSE_TIMEOUT", 0.3)
+        monkeypatch.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", 0.3)
         server.inject(
             fault, match=lambda request: request.path.endswith(("/email", "/universe-domain")), times=None
         )
-        async with session(server, credentials) as opened:
-            assert (await get_my_tpu(opened)).state == "READY"
-            _, token = await opened.identify("tpu", Progress())
-    assert credentials.principal == Principal(
-        "the metadata server's default service account", None, (CLOUD_PLATFORM,)
-    )
-    assert token.universe == "googleapis.com"
+        assert (await request_my_tpu()).state == "READY"
 
 
 @pytest.mark.skipif(
@@ -124,12 +112,12 @@ async def test_a_metadata_server_may_report_neither_the_account_nor_the_universe
     reason="this google-auth reads the server's address when it is imported",
 )
 async def test_credentials_of_google_auth_for_a_vm_need_no_universe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_server, "RESPONSE_TIMEOUT", 0.3)
+    monkeypatch.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", 0.3)
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", server.metadata_host)
         server.inject(Hang(), match=lambda request: request.path.endswith("/universe-domain"), times=None)
-        assert (await request_my_tpu(server, compute_engine.Credentials())).state == "READY"
+        assert (await request_my_tpu(compute_engine.Credentials())).state == "READY"
 
 
 async def test_a_vm_needs_no_package_but_google_auth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,16 +128,16 @@ async def test_a_vm_needs_no_package_but_google_auth(tmp_path: Path, monkeypatch
             monkeypatch.delitem(sys.modules, name)
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        assert (await request_my_tpu(server)).state == "READY"
+        assert (await request_my_tpu()).state == "READY"
         monkeypatch.setenv(VARIABLE, str(server.write_external_account(tmp_path / "pool.json")))
-        assert (await request_my_tpu(server)).state == "READY"
+        assert (await request_my_tpu()).state == "READY"
 
 
 async def test_a_vm_without_a_service_account_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         del server.metadata["instance/service-accounts/default/email"]
-        error = await error_from(request_my_tpu(server))
+        error = await error_from(request_my_tpu())
     assert isinstance(error, CredentialsError)
     assert "the metadata server reports that this machine has no service account" in str(error)
 
@@ -161,7 +149,7 @@ async def test_a_malformed_token_of_the_metadata_server_is_reported_and_not_show
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         body = b'{"access_token": ["MARKER"], "expires_in": 3599}'
         server.inject(Answer(200, body, headers={"Metadata-Flavor": "Google"}))
-        error = await error_from(request_my_tpu(server))
+        error = await error_from(request_my_tpu())
     assert isinstance(error, CredentialsError)
     assert "the metadata server returned an invalid access token" in str(error)
     assert "MARKER" not in all_text(error)
@@ -173,14 +161,14 @@ async def test_a_metadata_server_that_never_becomes_ready_is_a_retryable_error(
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         server.inject(Answer(503, headers={"Metadata-Flavor": "Google", "Retry-After": "3600"}), times=None)
-        error = await error_from(within_deadline(1.0, "my-tpu", lambda progress: request_my_tpu(server)))
+        error = await error_from(request_my_tpu(timeout=1.0))
     assert isinstance(error, APIError)
     assert (error.status, error.retryable) == (503, True)
 
 
 async def test_without_any_credentials_every_source_is_listed(tmp_path: Path) -> None:
     async with secure() as server:
-        error = await error_from(request_my_tpu(server))
+        error = await error_from(request_my_tpu())
     assert isinstance(error, CredentialsError)
     assert not error.retryable
     file = tmp_path / ".config" / "gcloud" / "application_default_credentials.json"
@@ -214,8 +202,8 @@ async def test_an_invalid_file_is_reported_without_its_content(
     if text is not None:
         file.write_text(text)
     monkeypatch.setenv(VARIABLE, str(file))
-    async with secure() as server:
-        error = await error_from(request_my_tpu(server))
+    async with secure():
+        error = await error_from(request_my_tpu())
     assert isinstance(error, CredentialsError | ConfigurationError)
     assert message in str(error)
     assert f"{file} (from ${VARIABLE})" in str(error)
@@ -232,10 +220,10 @@ async def test_after_a_rejection_the_credentials_are_searched_again(
         file = server.write_external_account(tmp_path / "pool.json")
         file.with_suffix(".token").write_text("stale")
         monkeypatch.setenv(VARIABLE, str(file))
-        credentials = GoogleCredentials()
-        assert isinstance(await error_from(request_my_tpu(server, credentials)), CredentialsError)
+        resolver = new_resolver()
+        assert isinstance(await error_from(resolver.node()), CredentialsError)
         server.write_service_account_key(file)
-        assert (await request_my_tpu(server, credentials)).state == "READY"
+        assert await resolver.state() == "READY"
         assert members(server) == [f"serviceAccount:{ROBOT}"]
 
 
@@ -247,22 +235,21 @@ async def test_a_token_server_without_tls_receives_no_secret(
         key = {**json.loads(file.read_text()), "token_uri": "http://oauth2.example/token"}
         file.write_text(json.dumps(key))
         monkeypatch.setenv(VARIABLE, str(file))
-        error = await error_from(request_my_tpu(server))
+        error = await error_from(request_my_tpu())
     assert isinstance(error, ConfigurationError)
     assert "the token server http://oauth2.example, to which no secret may be sent" in str(error)
 
 
-async def test_the_quota_project_comes_from_the_argument_or_the_environment(
+async def test_the_quota_project_comes_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with secure() as server:
         monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
-        await request_my_tpu(server)
+        await request_my_tpu()
         monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "from-environment")
-        await request_my_tpu(server)
-        await request_my_tpu(server, quota_project="from-argument")
+        await request_my_tpu()
         monkeypatch.delenv(VARIABLE)
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        await request_my_tpu(server)
+        await request_my_tpu()
         paying = [request.quota_project for request in server.requests if request.service == "tpu"]
-    assert paying == ["", "from-environment", "from-argument", "from-environment"]
+    assert paying == ["", "from-environment", "from-environment"]

@@ -5,26 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
-import google.auth.aio.credentials
 import google.auth.exceptions
 import pytest
 
 from aioresolve.errors import APIError, CredentialsError, UnauthorizedError
-from aioresolve.gcp import api_request
-from aioresolve.gcp import credentials as credentials_module
-from aioresolve.gcp.credentials import GoogleCredentials
 from aioresolve.testing import Answer, Delay, Hang
 
 from .loopback import (
-    NO_RETRIES,
     TOKEN,
     all_text,
     error_from,
-    get_my_tpu,
+    new_resolver,
     request_my_tpu,
     secure,
     services,
-    session,
     to,
 )
 from .samples import BlockingCredentials, refreshable, user
@@ -34,38 +28,36 @@ pytestmark = pytest.mark.usefixtures("no_leak")
 
 async def test_sessions_that_share_credentials_share_the_refresh() -> None:
     async with secure() as server:
-        credentials = GoogleCredentials(refreshable(server))
+        resolver = new_resolver(refreshable(server))
         server.inject(Delay(0.05), match=to("oauth2"))
         async with anyio.create_task_group() as group:
             for _ in range(5):
-                group.start_soon(request_my_tpu, server, credentials)
+                group.start_soon(resolver.node)
         assert services(server).count("oauth2") == 1
 
 
 async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials_module, "RENEWAL_TIMEOUT", 0.5)
+    monkeypatch.setattr("aioresolve.gcp.credentials.RENEWAL_TIMEOUT", 0.1)
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        async with session(server) as opened:
-            await get_my_tpu(opened)
+        async with new_resolver() as opened:
+            await opened.node()
             number = services(server).count("metadata")
-            monkeypatch.setattr(api_request, "RENEW_BEFORE_EXPIRY", 1e9)
+            monkeypatch.setattr("aioresolve.gcp.api_request.RENEW_BEFORE_EXPIRY", 1e9)
             server.inject(Hang(), match=to("metadata"), times=None)
             with anyio.fail_after(60):
-                assert (await get_my_tpu(opened)).state == "READY"
+                assert await opened.state() == "READY"
         assert services(server).count("metadata") > number
 
 
 async def test_a_token_is_renewed_before_it_expires() -> None:
     async with secure() as server:
-        async with session(
-            server, refreshable(server, TOKEN, seconds=api_request.RENEW_BEFORE_EXPIRY - 5)
-        ) as opened:
+        async with new_resolver(refreshable(server, TOKEN, seconds=220)) as opened:
             for _ in range(3):
-                await get_my_tpu(opened)
+                await opened.node()
         assert services(server) == ["oauth2", "tpu", "tpu", "tpu"]
         server.forget_requests()
-        await request_my_tpu(server, refreshable(server, TOKEN, seconds=api_request.RENEW_BEFORE_EXPIRY + 60))
+        await request_my_tpu(refreshable(server, TOKEN, seconds=285))
         assert services(server) == ["tpu"]
 
 
@@ -74,19 +66,19 @@ async def test_a_token_server_outage_before_the_expiry_is_harmless(
 ) -> None:
     async with secure() as server:
         server.inject(Answer(503), match=to("oauth2"), times=None)
-        monkeypatch.setattr(api_request, "RENEW_BEFORE_EXPIRY", 30.0)
-        async with session(server, refreshable(server, TOKEN, seconds=60)) as opened:
-            await get_my_tpu(opened)
-            monkeypatch.setattr(api_request, "RENEW_BEFORE_EXPIRY", 300.0)
-            assert (await get_my_tpu(opened)).state == "READY"
+        monkeypatch.setattr("aioresolve.gcp.api_request.RENEW_BEFORE_EXPIRY", 30.0)
+        async with new_resolver(refreshable(server, TOKEN, seconds=60)) as opened:
+            await opened.node()
+            monkeypatch.setattr("aioresolve.gcp.api_request.RENEW_BEFORE_EXPIRY", 300.0)
+            assert await opened.state() == "READY"
         assert services(server) == ["tpu", "oauth2", "tpu"]
 
 
 async def test_an_expiring_token_is_not_sent() -> None:
     async with secure() as server:
-        server.inject(Answer(503), match=to("oauth2"), times=None)
+        server.inject(Answer(503, headers={"Retry-After": "3600"}), match=to("oauth2"), times=None)
         expiring = refreshable(server, TOKEN, seconds=5)
-        error = await error_from(request_my_tpu(server, expiring, policy=NO_RETRIES))
+        error = await error_from(request_my_tpu(expiring))
         assert isinstance(error, APIError)
         assert (error.status, error.retryable) == (503, True)
         assert services(server) == ["oauth2"]
@@ -94,24 +86,24 @@ async def test_an_expiring_token_is_not_sent() -> None:
 
 async def test_a_rejected_token_is_renewed_once() -> None:
     async with secure() as server:
-        async with session(server, refreshable(server)) as opened:
-            await get_my_tpu(opened)
+        async with new_resolver(refreshable(server)) as opened:
+            await opened.node()
             server.revoke_tokens()
-            assert (await get_my_tpu(opened)).state == "READY"
+            assert await opened.state() == "READY"
         assert services(server) == ["oauth2", "tpu", "tpu", "oauth2", "tpu"]
 
 
 async def test_a_rejected_new_token_is_an_error() -> None:
     async with secure() as server:
         server.inject(Answer(401), match=to("tpu"), times=None)
-        error = await error_from(request_my_tpu(server, refreshable(server)))
+        error = await error_from(request_my_tpu(refreshable(server)))
         assert isinstance(error, UnauthorizedError)
         assert services(server) == ["oauth2", "tpu", "oauth2", "tpu"]
 
 
 async def test_a_rejected_token_that_cannot_be_renewed_is_an_error_with_the_cause() -> None:
-    async with secure() as server:
-        error = await error_from(request_my_tpu(server, user("MARKER")))
+    async with secure():
+        error = await error_from(request_my_tpu(user("MARKER")))
     assert isinstance(error, UnauthorizedError)
     assert isinstance(error.__cause__, CredentialsError)
     assert "MARKER" not in all_text(error)
@@ -127,8 +119,8 @@ async def test_a_temporary_failure_of_the_renewal_is_retried() -> None:
                 raise google.auth.exceptions.RefreshError("not now", retryable=True)
             self.token = TOKEN
 
-    async with secure() as server:
+    async with secure():
         given = FailingOnce()
         given.token = "an expired token"
-        assert (await request_my_tpu(server, given)).state == "READY"
+        assert (await request_my_tpu(given)).state == "READY"
         assert given.refreshes == 2

@@ -142,7 +142,7 @@ async def test_no_record_span_or_measurement_contains_a_secret(
     async with secure() as server:
         credentials = refreshable(server, "ya29.an-outdated-token", seconds=3600)
         server.inject(Answer(503, body=GOOGLE_TOKEN.encode()))
-        await request_my_tpu(server, credentials)
+        await request_my_tpu(credentials)
         tokens = server._cloud.tokens
         secrets = [tokens.refresh_token, tokens.client_secret, credentials.token]
     secret_metadata = [("authorization", "Bearer a-workers-token")]

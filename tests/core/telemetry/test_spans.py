@@ -119,7 +119,7 @@ async def test_span_of_a_watch_ends_when_the_watch_is_established(
 
 async def test_requests_to_google_and_its_token_server_are_spans(recording: Recording) -> None:
     async with secure() as server:
-        await request_my_tpu(server, refreshable(server, "an-outdated-token", seconds=3600))
+        await request_my_tpu(refreshable(server, "an-outdated-token", seconds=3600))
     assert [span.name for span in recording.spans] == [
         "GET /v2/projects/{project}/locations/{location}/nodes/{node}",
         "POST /token",

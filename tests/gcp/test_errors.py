@@ -1,0 +1,127 @@
+"""Each failure of an API is one typed error with a hint, and only temporary ones are retried."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ForbiddenError,
+    ProtocolError,
+    ResolveError,
+    UnauthorizedError,
+)
+from aioresolve.testing import Answer, Cut, GoogleServer, Redirect, Reset
+
+from .loopback import PATH, TOKEN, all_text, error_from, request_my_tpu, secure, to
+from .samples import user
+
+pytestmark = pytest.mark.usefixtures("no_leak")
+
+SCOPE = f"TPU node {PATH}"
+LATER = {"Retry-After": "3600"}
+"""A wait that exceeds every deadline, so that a call ends after one attempt."""
+
+
+def info(reason: str, **metadata: str) -> dict[str, Any]:
+    kind = "type.googleapis.com/google.rpc.ErrorInfo"
+    return {"@type": kind, "reason": reason, "domain": "googleapis.com", "metadata": metadata}
+
+
+def failure(code: int, *details: dict[str, Any], **fields: Any) -> Answer:
+    """A failure in the format of Google's APIs."""
+    document = {"error": {"code": code, "message": "the server's message", "details": details, **fields}}
+    return Answer(code, json.dumps(document).encode(), headers=LATER)
+
+
+async def error_of(answer: Any) -> ResolveError:
+    async with GoogleServer(), secure() as server:
+        server.inject(answer, match=to("tpu"), times=None)
+        error = await error_from(request_my_tpu(user()))
+        assert len([request for request in server.requests if request.service == "tpu"]) == 1
+        assert TOKEN not in all_text(error)
+        assert server.url in str(error)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "retryable", "text"),
+    [
+        (failure(400, status="INVALID_ARGUMENT"), ConfigurationError, False, "`project=` or `zone=`"),
+        (failure(400, status="FAILED_PRECONDITION"), APIError, False, "unexpected status"),
+        (failure(401), UnauthorizedError, False, "gcloud auth application-default login"),
+        (failure(401, info("RATE_LIMIT_EXCEEDED")), UnauthorizedError, False, "rejects the credentials"),
+        (failure(409), APIError, False, '("the server\'s message")'),
+        (failure(503), APIError, True, "the server is overloaded or unavailable. Try again later"),
+        (Answer(500, b"<html>", headers=LATER), APIError, True, "(no reason given)"),
+        (Answer(403, b"<html>"), ProtocolError, False, "not in the format of Google's APIs"),
+        (Answer(404, b'{"error": "Not Found"}'), ProtocolError, False, "any proxy in front of it"),
+        (Answer(404, b"[]"), ProtocolError, False, "not in the format of Google's APIs"),
+        (Answer(200, b"<html>log in</html>"), ProtocolError, False, "different from the Cloud TPU API v2"),
+        (Answer(200, b'{"state": "READY"}'), ProtocolError, False, "different from the Cloud TPU API v2"),
+        (Answer(304), ProtocolError, False, "redirects"),
+        (Redirect("https://elsewhere.example/v2?secret"), ProtocolError, False, "https://elsewhere.example;"),
+    ],
+)
+async def test_each_status_has_its_error(
+    answer: Any, kind: type[ResolveError], retryable: bool, text: str
+) -> None:
+    error = await error_of(answer)
+    assert type(error) is kind
+    assert error.retryable is retryable
+    assert text in str(error)
+    if isinstance(error, APIError):
+        assert (error.scope, error.status) == (SCOPE, answer.status)
+
+
+@pytest.mark.parametrize(
+    ("details", "text"),
+    [
+        (
+            info("SERVICE_DISABLED", service="tpu.googleapis.com", consumer="projects/123"),
+            "`gcloud services enable tpu.googleapis.com --project=123`, then wait",
+        ),
+        (info("SERVICE_DISABLED"), "`gcloud services enable tpu.googleapis.com --project=demo-project`"),
+        (info("ACCESS_TOKEN_SCOPE_INSUFFICIENT"), "lacks the scope cloud-platform"),
+        (info("USER_PROJECT_DENIED"), "the reason is USER_PROJECT_DENIED. Correct what the message names"),
+        (
+            info("IAM_PERMISSION_DENIED", permission="tpu.nodes.get"),
+            "credentials= lacks the permission tpu.nodes.get (part of roles/tpu.viewer), or",
+        ),
+        ({}, "`gcloud projects add-iam-policy-binding demo-project --member=user:YOUR-ADDRESS --role=roles/"),
+    ],
+    ids=lambda value: value.get("reason", "none") if isinstance(value, dict) else "",
+)
+async def test_each_reason_for_a_403_has_its_hint(details: dict[str, Any], text: str) -> None:
+    error = await error_of(failure(403, details))
+    assert isinstance(error, ForbiddenError)
+    assert not error.retryable
+    assert text in str(error)
+
+
+@pytest.mark.parametrize("status", [403, 429])
+async def test_an_exhausted_quota_is_retried_after_the_delay_that_the_server_reports(status: int) -> None:
+    limit = info("RATE_LIMIT_EXCEEDED", quota_metric="tpu.googleapis.com/read_requests")
+    document = {"error": {"details": [limit, {"retryDelay": "3600s"}]}}
+    error = await error_of(Answer(status, json.dumps(document).encode()))
+    assert isinstance(error, APIError)
+    assert (error.retryable, error.reason, error.retry_after) == (True, "RATE_LIMIT_EXCEEDED", 3600.0)
+    assert "the quota tpu.googleapis.com/read_requests is exhausted" in str(error)
+
+
+async def test_a_failure_of_the_older_api_has_its_reason_in_another_field() -> None:
+    error = await error_of(failure(409, {"reason": 5, "metadata": []}, errors=[{"reason": "inUse"}]))
+    assert isinstance(error, APIError)
+    assert error.reason == "inUse"
+
+
+@pytest.mark.parametrize("fault", [Answer(503), Reset(), Cut(after=5)], ids=str)
+async def test_a_temporary_failure_is_retried(fault: Any) -> None:
+    async with secure() as server:
+        server.inject(fault, match=to("tpu"), times=2)
+        assert (await request_my_tpu(user())).state == "READY"
+        assert len(server.requests) == 3

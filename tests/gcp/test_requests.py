@@ -1,0 +1,141 @@
+"""Requests to Google's APIs: their hosts, what they carry, how they end."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+
+from aioresolve.errors import (
+    ConfigurationError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    TLSError,
+)
+from aioresolve.testing import GoogleServer, Hang, tpu_node
+
+from .loopback import (
+    PATH,
+    TOKEN,
+    all_text,
+    error_from,
+    request_my_tpu,
+    secure,
+    within,
+)
+from .samples import user
+
+pytestmark = pytest.mark.usefixtures("no_leak")
+
+OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
+
+
+async def test_a_token_of_another_cloud_is_not_sent_to_google(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = "example-cloud.test"
+    async with GoogleServer() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        server.metadata["universe/universe-domain"] = other
+        for credentials in (user(universe_domain=other), "default"):
+            error = await error_from(request_my_tpu(credentials))
+            assert isinstance(error, ConfigurationError)
+            assert f"are of the cloud {other}" in str(error)
+            assert f"{OVERRIDE}=https://tpu.{other}" in str(error)
+
+
+async def test_a_bearer_token_goes_to_the_api_over_tls_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with GoogleServer([tpu_node("my-tpu")]) as server:
+        monkeypatch.setenv(OVERRIDE, f"{server.url}/")
+        # There are no default credentials here: a search for them would be an error.
+        assert (await request_my_tpu()).state == "READY"
+        assert (await request_my_tpu(user())).state == "READY"
+        assert [request.scheme for request in server.requests] == ["", ""]
+    async with secure() as server:
+        # The endpoint is given, so that a token of another cloud may be meant for it.
+        for credentials in (user(), user(universe_domain="example-cloud.test")):
+            assert (await request_my_tpu(credentials)).state == "READY"
+        assert {(one.scheme, one.user) for one in server.requests} == {("Bearer", "user:alice@example.com")}
+        assert server.requests[0].user_agent.startswith("aioresolve/")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://10.0.0.1:8080", "to which requests would be sent unencrypted"),
+        ("ftp://tpu.example", "is not a URL. Write it as https://HOST"),
+        ("https://", "is not a URL"),
+        ("https://user:MARKER@tpu.example", "has a user, a query or a fragment"),
+        ("https://tpu.example?key=MARKER", "has a user, a query or a fragment"),
+    ],
+)
+async def test_an_invalid_endpoint_is_an_error(
+    url: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OVERRIDE, url)
+    error = await error_from(request_my_tpu(user()))
+    assert isinstance(error, ConfigurationError)
+    assert f"the environment variable {OVERRIDE}" in str(error)
+    assert message in str(error)
+    assert "MARKER" not in all_text(error)
+
+
+async def test_an_unknown_certificate_authority_is_a_tls_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with GoogleServer(tls=True).in_thread() as server:
+        monkeypatch.setenv(OVERRIDE, server.url)
+        error = await error_from(request_my_tpu(user()))
+        assert isinstance(error, TLSError)
+        assert not error.retryable
+        assert "SSL_CERT_FILE" in str(error)
+        assert server.requests == ()
+
+
+async def test_a_proxy_of_the_environment_is_used_except_for_exempt_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with GoogleServer() as proxy:
+        monkeypatch.setenv("https_proxy", proxy.url)
+        error = await error_from(request_my_tpu(user()))
+        assert isinstance(error, ConnectionFailedError)
+        assert "the proxy returned status 4" in str(error)
+        assert not error.retryable
+    monkeypatch.setenv("https_proxy", "http://user:MARKER@127.0.0.1:9")
+    async with secure():  # whose address is exempt
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        assert (await request_my_tpu(user())).state == "READY"
+
+
+async def test_an_unusable_proxy_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "socks5://user:MARKER@127.0.0.1:1")
+    error = await error_from(request_my_tpu(user()))
+    assert isinstance(error, ConfigurationError)
+    assert "HTTPS_PROXY is not the URL of an HTTP proxy" in str(error)
+    assert "MARKER" not in str(error)
+
+
+async def test_an_unknown_name_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    error = await error_from(request_my_tpu(user()))
+    assert isinstance(error, ConnectionFailedError)
+    assert "the name of https://tpu.googleapis.com was not found" in str(error)
+
+
+async def test_a_deadline_error_names_the_missing_response() -> None:
+    async with secure() as server:
+        server.inject(Hang())
+        with within(20):
+            error = await error_from(request_my_tpu(user(), timeout=0.1))
+        assert isinstance(error, DeadlineExceededError)
+        assert error.missing == {f"TPU node {PATH}": f"{server.url} has not responded"}
+
+
+async def test_the_log_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with secure() as server:
+        await request_my_tpu(user())
+        lines = [record.getMessage() for record in caplog.records if record.name == "aioresolve.gcp"]
+        assert len(lines) == 1
+        assert lines[0].startswith(f"GET {server.url}/v2/{PATH}: 200, ")
+    assert TOKEN not in caplog.text

@@ -38,9 +38,9 @@ def failure(code: int, *details: dict[str, Any], **fields: Any) -> Answer:
     return Answer(code, json.dumps(document).encode(), headers=LATER)
 
 
-async def error_of(answer: Any) -> ResolveError:
+async def error_of(fault: Any) -> ResolveError:
     async with GoogleServer(), secure() as server:
-        server.inject(answer, match=to("tpu"), times=None)
+        server.inject(fault, match=to("tpu"), times=None)
         error = await error_from(request_my_tpu(user()))
         assert len([request for request in server.requests if request.service == "tpu"]) == 1
         assert TOKEN not in all_text(error)
@@ -49,7 +49,7 @@ async def error_of(answer: Any) -> ResolveError:
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "retryable", "text"),
+    ("fault", "kind", "retryable", "text"),
     [
         (failure(400, status="INVALID_ARGUMENT"), ConfigurationError, False, "`project=` or `zone=`"),
         (failure(400, status="FAILED_PRECONDITION"), APIError, False, "unexpected status"),
@@ -68,14 +68,14 @@ async def error_of(answer: Any) -> ResolveError:
     ],
 )
 async def test_each_status_has_its_error(
-    answer: Any, kind: type[ResolveError], retryable: bool, text: str
+    fault: Any, kind: type[ResolveError], retryable: bool, text: str
 ) -> None:
-    error = await error_of(answer)
+    error = await error_of(fault)
     assert type(error) is kind
     assert error.retryable is retryable
     assert text in str(error)
     if isinstance(error, APIError):
-        assert (error.scope, error.status) == (SCOPE, answer.status)
+        assert (error.scope, error.status) == (SCOPE, fault.status)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Documents: scalars, merge keys, several documents, and encodings, for both kinds of builders."""
+"""Documents: scalars, merge keys and JSON."""
 
 from __future__ import annotations
 
@@ -7,22 +7,15 @@ from typing import Any
 
 import pytest
 
-from aioresolve._core import document
 from aioresolve._core.document import (
-    DocumentError,
-    NodeBuilder,
     parse_first_json,
     parse_yaml,
     python_value,
 )
 
 
-class ReplacingBuilder(NodeBuilder):
-    merges_replace = True
-
-
-def value_of(text: str, builder: NodeBuilder | None = None) -> Any:
-    node = parse_yaml(text, "file", builder)
+def value_of(text: str) -> Any:
+    node = parse_yaml(text, "file")
     assert node is not None
     return python_value(node)
 
@@ -60,40 +53,18 @@ def test_plain_scalars_are_resolved_as_by_kubectl() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "standard", "replacing"),
+    ("text", "value"),
     [
-        ("a: 1\n<<: {a: 2}", 1, 2),
-        ("<<: {a: 2}\na: 1", 1, 1),
-        ("<<: {a: 1}\n<<: {a: 2}", 2, 2),
-        ("a: 1\n<<: [{a: 2}, {a: 3}]", 1, 2),
+        ("a: 1\n<<: {a: 2}", 2),
+        ("<<: {a: 2}\na: 1", 1),
+        ("<<: {a: 1}\n<<: {a: 2}", 2),
+        ("a: 1\n<<: [{a: 2}, {a: 3}]", 2),
     ],
 )
-def test_builder_decides_whether_a_merge_key_replaces_fields(
-    text: str, standard: int, replacing: int
-) -> None:
-    assert value_of(text) == {"a": standard}
-    assert value_of(text, ReplacingBuilder()) == {"a": replacing}
+def test_merge_key_replaces_fields_before_it_as_for_kubectl(text: str, value: int) -> None:
+    assert value_of(text) == {"a": value}
 
 
 @pytest.mark.parametrize(("text", "value"), [('{"a": 1} rest', {"a": 1}), ("\n[1]", [1]), ("{a: 1}", None)])
 def test_first_json_value_is_read(text: str, value: Any) -> None:
     assert parse_first_json(text) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("[a, b, c]", 4),
-        ("{a: 1, b: 2, c: 3}", 4),
-        ("[{a: 1, b: 2}, [c]]", 6),
-        ("{a: &a {b: 1, c: 2}, d: *a, e: [*a]}", 11),
-    ],
-)
-def test_document_may_have_as_many_values_as_the_limit(
-    text: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(document, "MAX_VALUES", size)
-    assert value_of(text)
-    monkeypatch.setattr(document, "MAX_VALUES", size - 1)
-    with pytest.raises(DocumentError, match=f"has more than {size - 1} values"):
-        value_of(text)

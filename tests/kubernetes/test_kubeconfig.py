@@ -332,7 +332,6 @@ def test_error_for_an_invalid_file_says_what_is_wrong(text: str | bytes, expecte
         "users:\n- name: u\n  user: {token: *hunter22}\n",
         "users:\n- name: u\n  user: {token: !hunter22 x}\n",
         "users:\n- name: u\n\tuser: {token: hunter22}\n",
-        "token: hunter22\n\x00",
         "token: !!bool hunter22\n",
         '{"token": hunter22',
     ],

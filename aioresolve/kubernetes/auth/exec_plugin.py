@@ -382,7 +382,7 @@ def _parse_document(output: bytes) -> SecretMapping | None:
         value = parse_json(output)
     elif len(output) <= MAX_YAML:
         with suppress(DocumentError, UnicodeDecodeError):
-            root = parse_yaml(output.decode("utf-8-sig"), "", only_first=True)
+            root = parse_yaml(output.decode("utf-8-sig"), "")
             value = None if root is None else python_value(root)
     return SecretMapping(value) if isinstance(value, dict) else None
 

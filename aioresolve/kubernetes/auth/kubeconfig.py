@@ -30,7 +30,6 @@ from aioresolve._core.document import (
     DocumentError,
     Location,
     MappingNode,
-    NodeBuilder,
     ScalarNode,
     build_from_json,
     decode,
@@ -292,17 +291,13 @@ def _parse(content: bytes, path: str) -> Kubeconfig:
     )
 
 
-class _Builder(NodeBuilder):
-    merges_replace = True
-
-
 def _parse_document(text: str, source: str) -> Node | None:
     """Return the first document of a file, which is the only one that kubectl reads."""
     # Some tools write kubeconfigs as JSON indented with tabs, which YAML does not allow.
     if text.lstrip().startswith("{") and (value := parse_first_json(text)) is not None:
         return build_from_json(value, Location(source))
     try:
-        return parse_yaml(text, source, _Builder(), only_first=True)
+        return parse_yaml(text, source)
     except DocumentError as error:
         hint = error.hint or "Run `kubectl config view` to check the file."
         raise DocumentError(error.location, error.problem, hint) from None
@@ -558,7 +553,7 @@ def _impersonation(fields: MappingNode) -> tuple[tuple[str, str], ...]:
         ("as-groups", "Impersonate-Group"): fields.strings("as-groups"),
     }
     for name in extra.values:
-        require_string(ScalarNode(extra.location, name, name))  # half of a surrogate pair cannot be quoted
+        require_string(ScalarNode(extra.location, name))  # half of a surrogate pair cannot be quoted
         header = f"Impersonate-Extra-{quote(name, safe=_HEADER_CHARACTERS)}"
         values["as-user-extra", header] = extra.strings(name)
     for (field_name, _), texts in values.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from aioresolve.kubernetes.api.objects import Pod
+from aioresolve.kubernetes import KubernetesClusterResolver, Pod
 
 COLUMNS = ["Name", "Ready", "Status", "Restarts", "Age", "IP", "Node", "Nominated Node", "Readiness Gates"]
 
@@ -60,6 +60,13 @@ def pod(name: str = "train-0", **more: Any) -> Pod:
 def labelled(name: str, **labels: str) -> Pod:
     """Return a running pod with these labels."""
     return pod(name, metadata={"labels": labels})
+
+
+def watch_policy(first_wait: float = 0.01, longest_wait: float = 0.05, **timing: float) -> Any:
+    """Return a `watch_policy` with short waits between attempts, and with this timing."""
+    policy = KubernetesClusterResolver.watch_policy
+    backoff = msgspec.structs.replace(policy.backoff, first_wait=first_wait, longest_wait=longest_wait)
+    return msgspec.structs.replace(policy, backoff=backoff, **timing)
 
 
 READY = [{"type": "Ready", "status": "True", "lastProbeTime": None}]

@@ -21,7 +21,6 @@ from aioresolve.kubernetes.tasks.controllers import (
     parse_controller,
     pod_set,
 )
-from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.spec import ExpectedTasks
 from aioresolve.testing import Answer
 from aioresolve.testing import pod as pod_document
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aioresolve import KubernetesClusterResolver
-    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes import Pod
     from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback
@@ -392,7 +391,7 @@ def resolver_of(
     loopback: Loopback, *, size_interval: float = 10.0, **arguments: Any
 ) -> KubernetesClusterResolver:
     resolver = loopback.resolver(**arguments)
-    resolver.watch_policy = WatchPolicy(size_interval=size_interval)
+    resolver.watch_policy = samples.watch_policy(size_interval=size_interval)
     return resolver
 
 

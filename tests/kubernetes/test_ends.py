@@ -11,8 +11,9 @@ import pytest
 
 from aioresolve import DoneTask, UnionClusterResolver
 from aioresolve.errors import FailedClusterError, IncompleteClusterError, PodNotRunningError
-from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, pod
+
+from .samples import watch_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +61,7 @@ def ranks(state: ClusterState) -> list[tuple[int, int, int]]:
 
 def resolver_of(loopback: Loopback, **arguments: Any) -> KubernetesClusterResolver:
     resolver = loopback.resolver(**arguments)
-    resolver.watch_policy = WatchPolicy(size_interval=0.05)
+    resolver.watch_policy = watch_policy(size_interval=0.05)
     return resolver
 
 
@@ -216,7 +217,7 @@ async def test_job_that_fails_while_it_is_waited_for_ends_the_wait(
     loopback.server.add_controllers(indexed_job(2))
     loopback.server.add(job_pod(0), job_pod(1, phase="Pending"))
     resolver = resolver_of(loopback)
-    resolver.watch_policy = WatchPolicy(size_interval=3600.0)  # it is not what ends the wait
+    resolver.watch_policy = watch_policy(size_interval=3600.0)  # it is not what ends the wait
 
     async def fail() -> None:
         await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches > 0)

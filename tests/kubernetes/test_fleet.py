@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import pytest
 
-from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ConnectionFailedError, ForbiddenError
 from aioresolve.fleet import Fleet
 from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import pod
 from tests.fleet.fleets import take, until
 
 from .loopback import TOKEN, run_loopback
+from .samples import watch_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +45,7 @@ def clusters(no_leak: None, tmp_path: Path) -> Iterator[dict[str, Loopback]]:
 @pytest.fixture
 def quick_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits between attempts to a few milliseconds."""
-    policy = WatchPolicy(backoff=RetryPolicy(first_wait=0.001, longest_wait=0.02))
+    policy = watch_policy(0.001, 0.02)
     monkeypatch.setattr(KubernetesClusterResolver, "watch_policy", policy)
 
 

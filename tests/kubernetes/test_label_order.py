@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve import KubernetesClusterResolver
-from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ConfigurationError, ForbiddenError, PodIndexError
 from aioresolve.kubernetes.tasks.task_order import (
     JobTasks,
@@ -20,7 +19,6 @@ from aioresolve.kubernetes.tasks.task_order import (
     match_pods,
     validate_order_by,
 )
-from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, node
 
 from . import samples
@@ -232,7 +230,7 @@ async def test_watch_that_has_read_the_nodes_continues_after_a_permanent_failure
 ) -> None:
     add_topology(loopback)
     resolver = loopback.resolver(order_by=TOPOLOGY)
-    resolver.watch_policy = WatchPolicy(backoff=RetryPolicy(first_wait=0.01))
+    resolver.watch_policy = samples.watch_policy()
     async with aclosing(resolver.watch()) as states:
         assert names_of(await anext(states)) == IN_TOPOLOGY
         loopback.server.inject(Answer(status), match=lambda request: request.path == "/api/v1/nodes", times=3)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes import Pod
     from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
 
 JOB, OLD_JOB = "batch.kubernetes.io/job-name", "job-name"

@@ -28,7 +28,7 @@ from .watched_cluster import (
 )
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes import Pod
     from aioresolve.kubernetes.watch.pod_cache import PodCache
 
 

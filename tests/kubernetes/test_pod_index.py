@@ -15,7 +15,7 @@ from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks, matc
 from .samples import labelled, pod
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes import Pod
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"

@@ -11,7 +11,7 @@ from aioresolve.kubernetes.tasks.pods import is_final, is_replaced, not_ready_re
 from .samples import READY, pod, terminated, waiting
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes import Pod
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from aioresolve.kubernetes.tasks.task_order import (
 from .samples import READY, labelled, pod
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes import Pod
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 MPI = "training.kubeflow.org/replica-index"

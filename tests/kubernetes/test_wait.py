@@ -10,11 +10,10 @@ import anyio
 import pytest
 
 from aioresolve import FailedClusterError, IncompleteClusterError
-from aioresolve._core.retry import RetryPolicy
-from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Delay, pod
 
 from .loopback import TRAIN, client_sockets
+from .samples import watch_policy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,7 +28,7 @@ UNSCHEDULABLE = "0/5 nodes are available: 5 Insufficient google.com/tpu."
 
 def resolver_of(loopback: Loopback, jobs: Any = None, **arguments: Any) -> KubernetesClusterResolver:
     resolver = loopback.resolver(jobs, **arguments)
-    resolver.watch_policy = WatchPolicy(backoff=RetryPolicy(first_wait=0.01, longest_wait=0.05))
+    resolver.watch_policy = watch_policy()
     return resolver
 
 

@@ -21,11 +21,10 @@ from aioresolve import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve._core.retry import RetryPolicy
-from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Redirect, Stall, WatchError, pod
 
 from .loopback import JOBS, TOKEN, TRAIN, client_sockets, is_list
+from .samples import watch_policy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -35,12 +34,10 @@ if TYPE_CHECKING:
 
     from .loopback import Loopback
 
-QUICK = WatchPolicy(backoff=RetryPolicy(first_wait=0.01, longest_wait=0.05))
+QUICK = watch_policy()
 
 
-def with_policy(
-    resolver: KubernetesClusterResolver, policy: WatchPolicy = QUICK
-) -> KubernetesClusterResolver:
+def with_policy(resolver: KubernetesClusterResolver, policy: Any = QUICK) -> KubernetesClusterResolver:
     resolver.watch_policy = policy
     return resolver
 
@@ -348,7 +345,7 @@ async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
     caplog.set_level(logging.DEBUG, "aioresolve")
     loopback.train("train-0")
     loopback.server.inject(Answer(503), match=is_watch, times=None)
-    patient = WatchPolicy(backoff=RetryPolicy(first_wait=600.0, longest_wait=600.0))
+    patient = watch_policy(600.0, 600.0)
     async with with_policy(loopback.resolver(), patient) as resolver:
         states = resolver.watch()
         await next_state(states)
@@ -386,9 +383,7 @@ async def test_a_watch_requests_bookmarks_and_a_timeout(loopback: Loopback) -> N
 @pytest.mark.slow
 async def test_a_watch_that_the_server_ends_in_time_is_resumed_immediately(loopback: Loopback) -> None:
     loopback.train("train-0")
-    policy = WatchPolicy(
-        min_lifetime=1.0, max_lifetime=1.0, backoff=RetryPolicy(first_wait=60.0, longest_wait=60.0)
-    )
+    policy = watch_policy(60.0, 60.0, min_lifetime=1.0, max_lifetime=1.0)
     async with aclosing(with_policy(loopback.resolver(), policy).watch()) as states:
         await next_state(states)
         await until(loopback, partial(has_requested, loopback, 3))
@@ -467,7 +462,7 @@ def bookmark_line(loopback: Loopback, **annotations: str) -> bytes:
 async def test_the_pods_are_listed_if_a_watch_does_not_report_them(loopback: Loopback, fault: Any) -> None:
     loopback.train("train-0")
     loopback.server.inject(fault, match=begins_with_pods, times=None)
-    policy = WatchPolicy(max_initial_silence=0.2, backoff=QUICK.backoff)
+    policy = watch_policy(max_initial_silence=0.2)
     async with aclosing(with_policy(loopback.resolver(), policy).observations()) as observations:
         with anyio.fail_after(60):
             observation = await anext(observations)

@@ -17,9 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import DeadlineExceededError
-from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Reset, Stall, Trickle, WatchError, pod
 from tests.conftest import SLOW_CALLBACK
 
@@ -41,6 +39,7 @@ from .convergence import (
     writes,
 )
 from .loopback import TOKEN, client_sockets, run_loopback
+from .samples import watch_policy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -52,14 +51,15 @@ if TYPE_CHECKING:
     from .convergence import Truth
     from .loopback import Loopback
 
-QUICK = WatchPolicy(
+QUICK = watch_policy(
+    0.001,
+    0.01,
     min_lifetime=1.0,
     max_lifetime=100.0,
     max_silence=0.15,
     response_timeout=0.3,
     max_initial_silence=0.15,
     max_transit=0.005,
-    backoff=RetryPolicy(first_wait=0.001, longest_wait=0.01),
 )
 BOOKMARKS = 0.03
 """Seconds between two bookmarks: a healthy watch is never silent for long."""

@@ -20,11 +20,10 @@ from aioresolve import (
     ConfigurationError,
     ResolveError,
 )
-from aioresolve._core.retry import RetryPolicy
-from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, End, Hang, Stall
 
 from .loopback import JOBS, is_list, trusted_peer
+from .samples import watch_policy
 
 if TYPE_CHECKING:
     import socket
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback
-
-WAITS = RetryPolicy(first_wait=0.01, longest_wait=0.05)
 
 
 def is_watch(request: RequestRecord) -> bool:
@@ -55,7 +52,7 @@ def list_count(loopback: Loopback) -> int:
 
 def resolver_of(loopback: Loopback, **arguments: Any) -> KubernetesClusterResolver:
     resolver = loopback.resolver(JOBS, **arguments)
-    resolver.watch_policy = WatchPolicy(backoff=WAITS)
+    resolver.watch_policy = watch_policy()
     return resolver
 
 
@@ -148,7 +145,7 @@ async def test_the_first_query_that_succeeds_after_an_outage_ends_the_backoff_of
     loopback.train("train-0", labels={"app": "train", "part": "0"})
     waits = set_waits(monkeypatch, chain([3600.0] * 7, repeat(0.02)))
     resolver = loopback.resolver({"worker": selectors})
-    resolver.watch_policy = WatchPolicy(backoff=WAITS)
+    resolver.watch_policy = watch_policy()
     async with aclosing(resolver.observations()) as observations:
         await until_members(observations, "train-0")
         await until(loopback, lambda: loopback.server.watches == 8)
@@ -170,7 +167,7 @@ async def test_queries_do_not_repeat_one_another_if_every_watch_ends_at_once(
     waits = set_waits(monkeypatch, chain([3600.0] * 7, [0.02], repeat(3600.0)))
     loopback.server.inject(Answer(200), match=is_watch, times=None)
     resolver = loopback.resolver({"worker": [f"app=train,part={part}" for part in range(8)]})
-    resolver.watch_policy = WatchPolicy(backoff=WAITS)
+    resolver.watch_policy = watch_policy()
     async with aclosing(resolver.observations()) as observations:
         await anext(observations)
         await until(loopback, lambda: len(waits) >= 16)
@@ -193,7 +190,7 @@ def test_a_watch_left_open_at_the_end_of_its_loop_is_closed_silently(loopback: L
     assert left
 
 
-IN_DOUBT = WatchPolicy(backoff=WAITS, max_gap=2.0, max_initial_silence=0.1)
+IN_DOUBT = watch_policy(max_gap=2.0, max_initial_silence=0.1)
 
 
 @pytest.mark.slow
@@ -224,7 +221,7 @@ async def test_watches_that_open_and_remain_silent_are_reported_each_time(
     loopback.train("train-0")
     loopback.server.inject(Stall(), match=is_watch, times=None)
     resolver = loopback.resolver(JOBS)
-    resolver.watch_policy = WatchPolicy(backoff=WAITS, max_silence=0.3, max_replay=0.01)
+    resolver.watch_policy = watch_policy(max_silence=0.3, max_replay=0.01)
     async with aclosing(resolver.observations()) as observations:
         for _ in range(3):
             error = await next_error(observations)
@@ -257,8 +254,8 @@ async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback
 
     with trusted_peer(loopback, respond):
         resolver = loopback.resolver(JOBS)
-        resolver.watch_policy = WatchPolicy(
-            min_lifetime=0.3, max_lifetime=0.3, max_silence=0.5, backoff=RetryPolicy(3600.0, 3600.0)
+        resolver.watch_policy = watch_policy(
+            3600.0, 3600.0, min_lifetime=0.3, max_lifetime=0.3, max_silence=0.5
         )
 
         async def follow() -> None:
@@ -298,7 +295,7 @@ async def test_a_change_is_not_missed_if_the_watch_sends_an_invalid_event(
 async def test_the_query_that_has_failed_for_longest_is_reported(loopback: Loopback) -> None:
     loopback.train("train-0")
     resolver = loopback.resolver({"worker": ["app=train"], "evaluator": ["app=eval"]})
-    resolver.watch_policy = WatchPolicy(backoff=WAITS)
+    resolver.watch_policy = watch_policy()
 
     def watches(request: RequestRecord, *, selector: str) -> bool:
         return is_watch(request) and request.query["labelSelector"] == selector

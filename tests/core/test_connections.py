@@ -38,17 +38,6 @@ async def run_context(resolver: Scripted) -> AsyncIterator[KeptOpen[Scripted]]:
 
 
 class TestKeptOpen:
-    async def test_resource_is_entered_once_and_exited_after_the_last_user(self) -> None:
-        resolver = Scripted()
-        async with run_context(resolver) as context:
-            async with context.acquire() as one, context.acquire() as other:
-                assert one is other is resolver
-                context.close()
-                await anyio.wait_all_tasks_blocked()
-                assert resolver.history == ["entered"]
-            await context.aclose()
-            assert resolver.history == ["entered", "left"]
-
     async def test_next_context_enters_after_the_previous_one_and_does_not_keep_it(self) -> None:
         resolver = Scripted()
         async with run_context(resolver) as previous, previous.acquire():
@@ -105,18 +94,6 @@ class TestKeptOpen:
             await context.aclose()
         assert resolver.history == ["entering", "given up"]
         assert not caplog.records
-
-    async def test_error_of_entering_is_raised(self) -> None:
-        class Broken(Scripted):
-            async def __aenter__(self) -> Any:
-                raise ConnectionFailedError("no route")
-
-        async def work(entered: Scripted) -> None:
-            raise AssertionError
-
-        async with run_context(Broken()) as context:
-            with pytest.raises(ConnectionFailedError, match="no route"):
-                await context.run_until_closed(work)
 
     @in_virtual_time
     async def test_entered_resource_has_no_deadline(self) -> None:

@@ -32,7 +32,7 @@ from .auth import (
     validate_location,
     validate_overrides,
 )
-from .details import Details
+from .members import PodMembers, SliceMembers
 from .tasks.accelerators import device_counts
 from .tasks.controllers import Controllers
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .api.client import Transport
     from .api.objects import Pod, Query
     from .auth import Connection
+    from .details import Details
     from .watch.cluster_cache import ClusterCache
 
 T = TypeVar("T")
@@ -138,7 +139,6 @@ class KubernetesClusterResolver(ClusterResolver):
         max_concurrency: int = 16,
     ) -> None:
         super().__init__(rpc_layer=rpc_layer, timeout=timeout)
-        self._reads_slices = service is not None
         if service is None:
             self._jobs = validate_jobs(job_to_label_mapping)
         else:
@@ -149,6 +149,13 @@ class KubernetesClusterResolver(ClusterResolver):
         self._namespaces = validate_namespaces(namespace)
         self._address = address if callable(address) else validate_choice("address", address, ADDRESSES)
         self._order_by = validate_order_by(order_by)
+        self._members: PodMembers | SliceMembers
+        if service is None:
+            self._members = PodMembers(self._address, self._port, self._order_by)
+        else:
+            assert isinstance(self._address, str)
+            assert isinstance(self._order_by, str)
+            self._members = SliceMembers(self._address, self._port, self._order_by)
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
         self._may_skip_tasks = self._not_running == "skip"
         self._max_concurrency = validate_count("max_concurrency", max_concurrency)
@@ -178,7 +185,7 @@ class KubernetesClusterResolver(ClusterResolver):
         self._override_client = override_client
         # Raises for an unsupported client here rather than at the first call.
         transport = None if override_client is None else _client_transport(override_client)
-        if self._reads_slices and transport is not None and not transport.reads_any_path:
+        if service is not None and transport is not None and not transport.reads_any_path:
             raise ConfigurationError(
                 "the client has only methods that list pods",
                 argument="override_client",
@@ -205,8 +212,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
     def __repr__(self) -> str:
         where = "all namespaces" if self._namespaces == (None,) else f"namespaces {list(self._namespaces)}"
-        services = "Services " if self._reads_slices else ""
-        return f"<{type(self).__name__} {services}{dict(self._jobs)} in {where}>"
+        return f"<{type(self).__name__} {self._members.title}{dict(self._jobs)} in {where}>"
 
     @property
     def known_jobs(self) -> Sequence[str]:
@@ -225,7 +231,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
     async def _addresses_of_members(self, progress: Progress) -> ClusterState:
         """Request rows of a Table if they are sufficient, which is many times cheaper than whole pods."""
-        if self._reads_slices or self._address != "pod_ip" or self._order_by != "name":
+        if not self._members.has_rows:
             return (await self._fill_running(progress, reads_claims=False)).state(datetime.now(UTC))
         async with self._opened(progress) as api:
             listed = await self._run_queries(api, lambda query: self._list_members(api, query, progress))
@@ -335,10 +341,10 @@ class KubernetesClusterResolver(ClusterResolver):
         self, api: ObjectAPI, cache: ClusterCache[Any, Any], controllers: Controllers | None, **options: bool
     ) -> Details | None:
         """Return what reads the details that pods lack; None for slices, which have none."""
-        if not isinstance(cache, PodCache):
-            return None
         size_interval = self.watch_policy.size_interval
-        return Details(api, cache, controllers, timeout=self._timeout, size_interval=size_interval, **options)
+        return self._members.details(
+            api, cache, controllers, timeout=self._timeout, size_interval=size_interval, **options
+        )
 
     def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:
         if self._override_client is not None:
@@ -353,7 +359,7 @@ class KubernetesClusterResolver(ClusterResolver):
             port=self._port,
             order_by=self._order_by,
             not_running=self._not_running,
-            reads_slices=self._reads_slices,
+            reads_slices=isinstance(self._members, SliceMembers),
         )
         return open_checks(pods, self._find_connection, partial(self.observe, Want()), self.this_task)
 
@@ -461,26 +467,7 @@ class KubernetesClusterResolver(ClusterResolver):
         jobs: dict[str, list[Sequence[Any]]] = {
             job: [self._queries(api, each) for each in selectors] for job, selectors in self._jobs.items()
         }
-        if self._reads_slices:
-            from .endpoint_slices import SliceCache
-
-            assert isinstance(self._address, str)
-            assert isinstance(self._order_by, str)
-            return SliceCache(
-                jobs,
-                address=self._address,
-                port=self._port,
-                order_by=self._order_by,
-                allow_gaps=allow_gaps,
-            )
-        return PodCache(
-            jobs,
-            address=self._address,
-            port=self._port,
-            order_by=self._order_by if isinstance(self._order_by, str) else LabelOrdering(self._order_by),
-            allow_gaps=allow_gaps,
-            controllers=controllers,
-        )
+        return self._members.new_cache(jobs, allow_gaps=allow_gaps, controllers=controllers)
 
     def _all_queries(self, api: ObjectAPI) -> list[Query[Any]]:
         """Return the query for each distinct selector and namespace."""
@@ -493,11 +480,7 @@ class KubernetesClusterResolver(ClusterResolver):
         namespaces = dict.fromkeys(
             api.namespace if each == CONTEXT_NAMESPACE else each for each in self._namespaces
         )
-        if self._reads_slices:
-            from .endpoint_slices import SliceQuery
-
-            return [SliceQuery.of(selector, namespace) for namespace in namespaces]
-        return [PodQuery(selector, namespace) for namespace in namespaces]
+        return [self._members.query(selector, namespace) for namespace in namespaces]
 
     @asynccontextmanager
     async def _opened(self, progress: Progress) -> AsyncIterator[ObjectAPI]:

@@ -38,6 +38,17 @@ async def run_context(resolver: Scripted) -> AsyncIterator[KeptOpen[Scripted]]:
 
 
 class TestKeptOpen:
+    async def test_resource_is_entered_once_and_exited_after_the_last_user(self) -> None:
+        resolver = Scripted()
+        async with run_context(resolver) as context:
+            async with context.acquire() as one, context.acquire() as other:
+                assert one is other is resolver
+                context.close()
+                await anyio.wait_all_tasks_blocked()
+                assert resolver.history == ["entered"]
+            await context.aclose()
+            assert resolver.history == ["entered", "left"]
+
     async def test_next_context_enters_after_the_previous_one_and_does_not_keep_it(self) -> None:
         resolver = Scripted()
         async with run_context(resolver) as previous, previous.acquire():

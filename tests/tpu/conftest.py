@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.gcp import metadata_server
 from aioresolve.testing import GoogleServer, tpu_node
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ VARIABLES = [
 def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
+    monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "metadata.invalid")
 
 
 @pytest.fixture

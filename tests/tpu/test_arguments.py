@@ -8,20 +8,6 @@ import pytest
 
 from aioresolve import TPUClusterResolver
 from aioresolve.errors import ConfigurationError
-from aioresolve.tpu.resolver import api_base_url
-
-
-@pytest.mark.parametrize(
-    ("template", "base"),
-    [
-        ("https://{api}.example.com/$discovery/rest?version={apiVersion}", "https://tpu.example.com"),
-        ("http://127.0.0.1:8080/discovery/v1/apis/{api}/{apiVersion}/rest", "http://127.0.0.1:8080"),
-        ("https://www.googleapis.com/discovery/v1/apis/{api}/{apiVersion}/rest", None),
-        ("", None),
-    ],
-)
-def test_the_api_is_on_the_host_of_its_discovery_url(template: Any, base: str | None) -> None:
-    assert api_base_url(template, {}, "v2") == base
 
 
 @pytest.mark.parametrize(
@@ -39,12 +25,13 @@ def test_the_api_is_on_the_host_of_its_discovery_url(template: Any, base: str | 
 )
 def test_an_invalid_discovery_url_is_rejected(template: Any) -> None:
     with pytest.raises(ConfigurationError, match="discovery_url"):
-        api_base_url(template, {}, "v2")
+        TPUClusterResolver("my-tpu", discovery_url=template)
 
 
-def test_an_invalid_variable_is_reported_by_its_name() -> None:
+def test_an_invalid_variable_is_reported_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_API_DISCOVERY_URL", "x")
     with pytest.raises(ConfigurationError, match=r"\$TPU_API_DISCOVERY_URL"):
-        api_base_url(None, {"TPU_API_DISCOVERY_URL": "x"}, "v2")
+        TPUClusterResolver("my-tpu")
 
 
 @pytest.mark.parametrize(

@@ -96,10 +96,6 @@ def test_local_is_the_tpu_of_this_host() -> None:
     assert source(TPU_CONFIG='{"tpu_node_name": "local", "zone": "z"}') == LocalTPU("$TPU_CONFIG")
 
 
-def test_tpu_name_may_be_an_address_as_on_tpu_vms() -> None:
-    assert addresses(source(TPU_NAME="grpc://10.0.0.1:8470")) == ["10.0.0.1:8470"]
-
-
 @pytest.mark.parametrize(
     ("tpu", "found"),
     [
@@ -316,14 +312,6 @@ async def test_a_file_of_process_addresses_that_hangs_is_read_until_the_deadline
         await call(TPUClusterResolver(timeout=0.1))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
-async def test_doctor_reports_a_file_of_process_addresses_that_hangs(dead_file: str) -> None:
-    checks = await aioresolve.doctor(TPUClusterResolver(), check_timeout=0.1)
-    assert (checks[0].name, checks[0].result) == ("source", "failed")
-    assert dead_file in checks[0].found
-    assert {check.result for check in checks[1:]} == {"skipped"}
-
-
 async def test_a_watch_reads_the_file_of_process_addresses_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,13 +422,6 @@ def test_gke_variables_describe_the_slice() -> None:
     assert environment.runtime_metrics_ports == (8431, 8432)
     with pytest.raises(ConfigurationError, match=r"\$TPU_HOST_BOUNDS: '1,x' is not a"):
         source(TPU_WORKER_HOSTNAMES="a", TPU_HOST_BOUNDS="1,x")
-
-
-def test_workers_are_known_to_a_leader_without_a_tpu() -> None:
-    found = source(TPU_WORKER_HOSTNAMES="a,b", TPU_WORKER_ID="-1")
-    assert addresses(found) == ["a:8470", "b:8470"]
-    assert isinstance(found, GivenWorkers)
-    assert found.environment.worker_id is None
 
 
 @given(st.dictionaries(st.sampled_from(sorted(EVERYTHING)), st.text()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -79,29 +78,6 @@ async def test_absent_metadata_server_matters_only_if_it_is_needed(
     assert checks["tasks"].found == "worker: 1"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "config", "result"),
-    [
-        (("my-tpu", ZONE), {}, "failed"),
-        (("my-tpu", None, PROJECT), {}, "failed"),
-        ((FULL,), {}, "ok"),
-        ((None,), {"tpu_node_name": "my-tpu", "project": PROJECT, "zone": ZONE}, "ok"),
-    ],
-)
-async def test_metadata_server_is_needed_for_names_without_project_or_zone(
-    arguments: tuple[Any, ...],
-    config: dict[str, str],
-    result: str,
-    google: GoogleServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("GCE_METADATA_HOST")
-    monkeypatch.delenv("GCE_METADATA_IP")
-    monkeypatch.setenv("TPU_CONFIG", json.dumps(config))
-    checks = await diagnose(*arguments)
-    assert checks["metadata server"].result == result
-
-
 async def test_full_names_need_no_location(google: GoogleServer) -> None:
     google.add(node())
     checks = await diagnose(FULL)
@@ -165,24 +141,6 @@ async def test_each_tpu_that_cannot_be_used_has_a_row_with_its_remedy(google: Go
     assert (checks["tasks"].result, checks["tasks"].found) == ("skipped", "no TPU is ready")
 
 
-async def test_slices_of_a_queued_resource_are_described_together(google: GoogleServer) -> None:
-    google.add(queued_resource("my-tpu", nodes=2, node_id="part"))
-    ready, missing = tpu_node("part-0", ips=["127.0.0.1", "127.0.0.2"]), tpu_node("part-1", state="STOPPED")
-    google.add(ready, missing)
-    checks = await diagnose("my-tpu")
-    assert (checks["TPU my-tpu"].result, checks["tasks"].found) == ("failed", "worker: 2")
-    assert checks["TPU my-tpu"].found.startswith("state STOPPED; start it with")
-    assert remedy(checks["TPU my-tpu"]) == "Start it with `gcloud compute tpus tpu-vm start`."
-    google.patch("part-0", state="CREATING")
-    found = (await diagnose("my-tpu"))["TPU my-tpu"].found
-    assert found == "state CREATING; state STOPPED; start it with `gcloud compute tpus tpu-vm start`"
-    google.patch("part-0", state="READY")
-    google.patch("part-1", state="READY", networkEndpoints=[{"ipAddress": "127.0.0.3", "port": 1}])
-    checks = await diagnose("my-tpu")
-    assert checks["TPU my-tpu"].found == "v4-8, READY HEALTHY, 2 workers; v4-8, READY HEALTHY, 1 worker"
-    assert checks["tasks"].found == "worker: 3"
-
-
 @pytest.mark.parametrize(
     ("not_healthy", "result"), [("raise", "failed"), ("skip", "warning"), ("allow", "ok")]
 )
@@ -222,16 +180,6 @@ async def test_given_addresses_need_neither_credentials_nor_the_api(
     assert checks["source"].found == "2 addresses, from the argument"
 
 
-async def test_devices_of_libtpu_are_found_at_the_ports_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with TPUWorker(2, services=["libtpu"]) as worker:
-        monkeypatch.setenv("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "grpc://127.0.0.1:1")
-        monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", str(worker.port))
-        checks = await diagnose()
-    assert checks["devices"].found == "1 of 1 tasks have 2 TPU"
-
-
 async def test_tpu_of_this_vm(google: GoogleServer) -> None:
     google.metadata.update(tpu_vm(hosts=["127.0.0.1"]))
     checks = await diagnose()
@@ -244,13 +192,6 @@ async def test_machine_without_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = await diagnose()
     assert names(checks, "failed") == ["metadata server"]
     assert "`tpu=`" in remedy(checks["metadata server"])
-
-
-async def test_local_tpu_has_no_tasks() -> None:
-    checks = await diagnose("local")
-    assert checks["source"].found == "the TPU of this host, from the argument"
-    assert names(checks, "skipped") == ["addresses", "devices", "this task"]
-    assert checks["tasks"].found == "the TPU of this host has no workers that could be connected to"
 
 
 async def test_invalid_variable_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

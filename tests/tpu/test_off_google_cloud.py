@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import socket
-from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 
 from aioresolve import TPUClusterResolver
-from aioresolve._core.concurrency import gather
 from aioresolve.errors import ConfigurationError, ResolveError, TPUNotFoundError
-from aioresolve.gcp import metadata_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,8 +45,8 @@ def _no_metadata_server(
 ) -> None:
     match request.param:
         case "silent":
-            monkeypatch.setattr(metadata_server, "DEFAULT_HOST", address(silent))
-            monkeypatch.setattr(metadata_server, "RESPONSE_TIMEOUT", 0.2)
+            monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", address(silent))
+            monkeypatch.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", 0.2)
         case "forbidden":
             monkeypatch.setenv("NO_GCE_CHECK", "true")
 
@@ -66,7 +63,9 @@ async def test_every_call_fails_before_its_deadline_and_says_what_to_set(
         with anyio.fail_after(PATIENCE), pytest.raises(error, match=message):
             await new_resolver().cluster_spec()
 
-    await gather([partial(fail, *path) for path in PATHS.values()], limit=len(PATHS))
+    async with anyio.create_task_group() as group:
+        for path in PATHS.values():
+            group.start_soon(fail, *path)
 
 
 async def test_the_constructor_sends_no_request(

@@ -9,47 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve import (
-    ClusterSpec,
-    Observation,
-    SimpleClusterResolver,
-    TPUClusterResolver,
-    UnionClusterResolver,
-    Want,
-)
+from aioresolve import TPUClusterResolver
 from aioresolve.errors import (
-    ConfigurationError,
     DeadlineExceededError,
     ProbeDeadlineError,
     ProbeError,
-    TPUNotReadyError,
 )
-from aioresolve.probe import Device, WorkerProbe
-from aioresolve.resolver.base import ClusterResolver
-from aioresolve.spec import ClusterState
-from aioresolve.testing import Hang, tpu_node
-from aioresolve.testing.tpu_worker import TPUWorker
-from aioresolve.tpu.probing import cores_per_host, local_system
-from aioresolve.tpu.slices import libtpu_ports
+from aioresolve.testing import Hang, TPUWorker, tpu_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aioresolve._core.deadline import Progress
     from aioresolve.testing import GoogleServer
 
 UNUSED_ADDRESS = "127.0.0.1:1"
-
-
-class CustomResolver(ClusterResolver):
-    """A user's resolver, which inherits `num_accelerators`."""
-
-    def __init__(self, cluster: dict[str, list[str]], timeout: float = 30.0) -> None:
-        super().__init__(timeout=timeout)
-        self._spec = ClusterSpec(cluster)
-
-    async def observe(self, want: Want, progress: Progress) -> Observation:
-        return Observation(ClusterState.from_spec(self._spec))
 
 
 async def _start(stack: AsyncExitStack, *workers: TPUWorker) -> list[str]:
@@ -78,31 +51,14 @@ async def test_workers_without_a_tpu_have_zero_cores() -> None:
         assert (metadata.num_cores, metadata.num_hosts, metadata.num_of_cores_per_host) == (0, 0, 0)
 
 
-def probe_of(address: str, **devices: int) -> WorkerProbe:
-    """Return the probe of a worker with this number of devices of each type."""
-    found = [Device(f"/device:{kind}:{n}", kind) for kind, number in devices.items() for n in range(number)]
-    return WorkerProbe(address, "tensorflow", tuple(found))
-
-
-@pytest.mark.parametrize(("cores", "other"), [(4, {"TPU": 4, "GPU": 1}), (0, {"GPU": 1})])
-def test_only_the_tpu_cores_of_the_hosts_have_to_be_equal(cores: int, other: dict[str, int]) -> None:
-    probes = {"a": probe_of("a", CPU=1, TPU=cores), "b": probe_of("b", **other)}
-    assert cores_per_host(probes, 1.0) == cores
-    with pytest.raises(ProbeError) as raised:
-        cores_per_host({**probes, "c": probe_of("c", TPU=2)}, 1.0)
-    assert (raised.value.code, isinstance(raised.value, RuntimeError)) == ("uneven", True)
-    assert raised.value.failures == {"a": str(cores), "b": str(cores), "c": "2"}
-    assert f"a has {cores}, b has {cores}, c has 2" in str(raised.value)
-
-
-@pytest.mark.parametrize("cores", [0, 4])
-def test_the_system_of_this_host_has_the_devices_that_tensorflow_lists(cores: int) -> None:
-    devices = [("/device:CPU:0", "CPU"), *((f"/device:TPU:{number}", "TPU") for number in range(cores))]
-    system = local_system(devices)
-    assert (system.num_cores, system.num_of_cores_per_host) == (cores, cores)
-    assert system.num_hosts == (1 if cores else 0)
-    assert [(device.name, device.type) for device in system.devices] == devices
-    assert (system.topology, system.hosts) == (None, ())
+async def test_hosts_with_different_numbers_of_cores_are_an_error_that_lists_them() -> None:
+    async with AsyncExitStack() as stack:
+        addresses = await _start(stack, TPUWorker(4), TPUWorker(2))
+        with pytest.raises(ProbeError, match=r"has 4, .* has 2") as raised:
+            await resolver_of(addresses).num_accelerators()
+    assert raised.value.code == "uneven"
+    assert raised.value.failures == dict(zip(addresses, ["4", "2"], strict=True))
+    assert isinstance(raised.value, RuntimeError)
 
 
 async def test_unreachable_hosts_are_listed_by_slice_and_index_with_their_reasons(
@@ -136,14 +92,6 @@ async def test_the_operation_timeout_of_a_config_proto_limits_the_call() -> None
         config = SimpleNamespace(operation_timeout_in_ms=200)
         with pytest.raises(DeadlineExceededError):
             await resolver_of([worker.address]).num_accelerators(config_proto=config)
-
-
-async def test_a_tpu_that_is_not_ready_is_not_probed(google: GoogleServer) -> None:
-    async with TPUWorker(4) as worker:
-        google.add(tpu_node("my-tpu", ips=["127.0.0.1"], port=worker.port, state="REPAIRING"))
-        with pytest.raises(TPUNotReadyError):
-            await TPUClusterResolver("my-tpu").num_accelerators()
-        assert worker.calls == []
 
 
 async def test_system_metadata_is_the_tuple_of_tensorflow_plus_hosts(google: GoogleServer) -> None:
@@ -207,53 +155,6 @@ async def test_a_contradictory_topology_does_not_hide_the_cores(google: GoogleSe
     assert (metadata.num_cores, metadata.topology) == (4, None)
 
 
-# Inherited from the base class
-
-
-async def test_every_resolver_counts_the_accelerators_of_its_workers() -> None:
-    async with TPUWorker(4, device_type="GPU") as worker, TPUWorker(0) as ps:
-        resolver = CustomResolver({"worker": [worker.address], "ps": [ps.address]})
-        assert await resolver.num_accelerators() == {"GPU": 4}
-        assert await resolver.num_accelerators("ps") == {}
-
-
-async def test_task_type_and_task_id_select_workers() -> None:
-    async with AsyncExitStack() as stack:
-        addresses = await _start(stack, TPUWorker(4), TPUWorker(8))
-        resolver = CustomResolver({"worker": addresses})
-        assert await resolver.num_accelerators("worker", 1) == {"TPU": 8}
-        assert await resolver.num_accelerators(task_id=0) == {"TPU": 4}
-        with pytest.raises(ProbeError, match="different accelerators"):
-            await resolver.num_accelerators()
-
-
-async def test_one_deadline_limits_resolving_and_probing() -> None:
-    async with TPUWorker(4, faults=[Hang()]) as worker:
-        resolver = CustomResolver({"worker": [worker.address]})
-        with pytest.raises(DeadlineExceededError):
-            await resolver.num_accelerators(timeout=0.2)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        SimpleNamespace(operation_timeout_in_ms=-1),
-    ],
-)
-async def test_an_invalid_config_proto_is_rejected(config: object) -> None:
-    with pytest.raises(ConfigurationError, match="config_proto"):
-        await CustomResolver({"worker": [UNUSED_ADDRESS]}).num_accelerators(config_proto=config)
-
-
-async def test_a_union_returns_what_its_first_resolver_returns() -> None:
-    async with TPUWorker(4) as worker:
-        spec = ClusterSpec({"worker": [worker.address]})
-        simple = SimpleClusterResolver(spec, num_accelerators={"GPU": 1})
-        assert await UnionClusterResolver(simple, CustomResolver({})).num_accelerators() == {"GPU": 1}
-        first = CustomResolver({"worker": [worker.address]})
-        assert await UnionClusterResolver(first, simple).num_accelerators("worker", 0) == {"TPU": 4}
-
-
 async def test_each_process_of_a_host_has_its_own_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         TPUWorker(2, host_devices=4, services=["libtpu"], host="127.0.0.9") as first,
@@ -265,23 +166,3 @@ async def test_each_process_of_a_host_has_its_own_devices(monkeypatch: pytest.Mo
         assert [probe.accelerators for probe in await resolver.probe()] == [{"TPU": 2}] * 2
         assert await resolver.num_accelerators() == {"TPU": 2}
         assert first.calls == second.calls
-
-
-@pytest.mark.parametrize(
-    ("reported", "ports"),
-    [
-        ((8431, 8432), [(8431,), (8432,), (8431,), (8432,)]),
-        ((1, 2, 3, 4), [(1, 2), (3, 4), (1, 2), (3, 4)]),
-        ((), [(8431,), (8432,), (8431,), (8432,)]),
-        ((9000,), [(9000,), (9001,), (9000,), (9001,)]),
-    ],
-)
-async def test_processes_of_a_host_share_its_ports(
-    reported: tuple[int, ...], ports: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "a:8476,a:8477,b:8476,b:8477")
-    monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", ",".join(map(str, reported)))
-    found = libtpu_ports(await TPUClusterResolver().slices())
-    assert found == dict(zip(["a:8470", "a:8471", "b:8470", "b:8471"], ports, strict=True))
-    monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "a:8476,b:8476")
-    assert libtpu_ports(await TPUClusterResolver().slices()) == reported

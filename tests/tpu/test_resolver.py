@@ -20,7 +20,7 @@ from aioresolve.errors import (
 from aioresolve.testing import Answer, Hang, queued_resource, tpu_node, tpu_vm
 
 if TYPE_CHECKING:
-    from aioresolve.testing import GoogleRequest, GoogleServer
+    from aioresolve.testing import GoogleServer
 
 ZONE = "us-central2-b"
 PROJECT = "demo-project"
@@ -101,15 +101,6 @@ async def test_an_absent_tpu_with_several_names_is_missing_once(google: GoogleSe
     assert [missing.name for missing in seen.absent] == ["gone", "waiting"]
 
 
-async def test_a_queued_resource_named_with_the_project_number_too_is_missing_once(
-    google: GoogleServer,
-) -> None:
-    names = [f"projects/{project}/locations/{ZONE}/queuedResources/q" for project in (PROJECT, "123456")]
-    google.add(*(queued_resource(name, state="ACCEPTED") for name in names))
-    async with aclosing(TPUClusterResolver(names).observations()) as observations:
-        assert [missing.name for missing in (await anext(observations)).absent] == ["q"]
-
-
 async def test_the_error_for_unknown_tpus_is_a_value_error_that_names_each_once(google: GoogleServer) -> None:
     google.denied.add("tpu.queuedResources.get")
     with pytest.raises(TPUNotFoundError) as raised:
@@ -120,12 +111,6 @@ async def test_the_error_for_unknown_tpus_is_a_value_error_that_names_each_once(
     assert [str(raised.value).count(name) for name in ("gone", "lost")] == [1, 1]
     assert raised.value.summary.endswith(f"{google.url} returned status 404")
     assert isinstance(raised.value.__cause__, APIError)
-
-
-async def test_a_project_number_does_not_conflict_with_the_project_id(google: GoogleServer) -> None:
-    google.add(tpu_node(f"projects/123456/locations/{ZONE}/nodes/my-tpu", ips=["10.0.0.1"]))
-    resolver = TPUClusterResolver(f"projects/123456/locations/{ZONE}/nodes/my-tpu", ZONE, PROJECT)
-    assert await resolver.master() == "grpc://10.0.0.1:8470"
 
 
 async def test_several_names_are_slices_in_order_fetched_at_once(google: GoogleServer) -> None:
@@ -267,16 +252,6 @@ async def test_variables_of_the_process_and_tpu_env_describe_the_multislice_of_a
     assert (one.index, one.num_slices, one.tasks) == (2, 4, range(1))
 
 
-async def test_a_slice_index_of_the_process_that_is_out_of_range_is_an_error(
-    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
-    _add_lines(google, "MEGASCALE_NUM_SLICES: '2'")
-    monkeypatch.setenv("MEGASCALE_SLICE_ID", "2")
-    with pytest.raises(ConfigurationError, match="MEGASCALE_SLICE_ID=2 is out of range"):
-        await TPUClusterResolver().slices()
-
-
 async def test_the_accelerator_type_may_be_an_attribute_of_its_own(google: GoogleServer) -> None:
     google.metadata.update(tpu_vm(hosts=["10.0.0.1"], accelerator_type="v4-8"))
     attribute = "instance/attributes/tpu-env"
@@ -300,15 +275,6 @@ async def test_the_names_of_compute_engine_are_read(google: GoogleServer) -> Non
     assert (one.name, one.accelerator_type, one.environment.worker_id) == (None, "v5litepod-4", 0)
     assert one.topology is not None
     assert one.topology.host_bounds == (1, 1, 1)
-
-
-async def test_a_slice_of_a_multislice_without_the_id_of_a_node_is_named_by_its_index(
-    google: GoogleServer,
-) -> None:
-    _compute_engine_vm(google, "HOST_BOUNDS: '1,1,1'", "MEGASCALE_NUM_SLICES: '2'", "MEGASCALE_SLICE_ID: '1'")
-    (one,) = await TPUClusterResolver().slices()
-    assert (one.name, one.index, one.num_slices) == ("slice-1", 1, 2)
-    assert one.endpoints[0].name == "slice-1/worker-0"
 
 
 @pytest.mark.parametrize(
@@ -355,7 +321,9 @@ async def test_an_overloaded_metadata_server_does_not_mean_that_the_tpu_or_its_l
     tpu: str | None, google: GoogleServer
 ) -> None:
     headers = {"Metadata-Flavor": "Google", "Retry-After": "3600"}
-    google.inject(Answer(503, headers=headers), match=_is_metadata, times=None)
+    google.inject(
+        Answer(503, headers=headers), match=lambda request: request.service == "metadata", times=None
+    )
     with pytest.raises(APIError) as raised:
         await TPUClusterResolver(tpu).cluster_spec()
     assert (raised.value.status, raised.value.retryable) == (503, True)
@@ -477,13 +445,6 @@ async def test_type_and_topology_replace_a_missing_accelerator_type(google: Goog
     assert await resolver.accelerator_type() is None
 
 
-async def test_a_node_without_an_id_has_workers_without_ids(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
-    google.patch("my-tpu", id="")
-    [endpoint] = (await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_state()).endpoints["worker"]
-    assert (endpoint.uid, endpoint.name) == (None, "my-tpu/worker-0")
-
-
 @pytest.mark.parametrize(
     ("zone", "project", "unknown", "arguments"),
     [
@@ -545,7 +506,3 @@ async def test_a_rejected_request_names_the_variable_that_names_the_tpu(
 
 
 # Connections and progress
-
-
-def _is_metadata(request: GoogleRequest) -> bool:
-    return request.service == "metadata"

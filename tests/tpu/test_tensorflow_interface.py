@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from google.oauth2.credentials import Credentials
 
-import aioresolve.tpu.tensorflow_runtime
 from aioresolve import ClusterSpec, TPUClusterResolver, sync
 from aioresolve.errors import MissingDependencyError, TPUNotFoundError
-from aioresolve.testing import GoogleServer, tpu_node
-from aioresolve.testing.tpu_worker import TPUWorker
+from aioresolve.testing import GoogleServer, TPUWorker, tpu_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +104,7 @@ async def test_methods_connect_initializes_the_tpu_and_returns_a_resolver(
     async def initialize_system(addresses: list[str], job: str) -> None:
         connected.append((addresses, job))
 
-    monkeypatch.setattr(aioresolve.tpu.tensorflow_runtime, "initialize_system", initialize_system)
+    monkeypatch.setattr("aioresolve.tpu.tensorflow_runtime.initialize_system", initialize_system)
     async with TPUWorker(4) as worker:
         resolver = await TPUClusterResolver.connect(f"grpc://{worker.address}")
         assert connected == [([worker.address], "worker")]
@@ -119,7 +117,7 @@ async def test_methods_connect_raises_not_found_if_there_are_no_tpu_devices(
     async def initialize_system(addresses: list[str], job: str) -> None:
         raise TPUNotFoundError("no TPU devices")
 
-    monkeypatch.setattr(aioresolve.tpu.tensorflow_runtime, "initialize_system", initialize_system)
+    monkeypatch.setattr("aioresolve.tpu.tensorflow_runtime.initialize_system", initialize_system)
     async with TPUWorker(0) as worker:
         with pytest.raises(TPUNotFoundError, match="no TPU devices"):
             await TPUClusterResolver.connect(f"grpc://{worker.address}")

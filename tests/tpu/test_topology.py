@@ -49,12 +49,6 @@ def test_bounds_are_kept_and_determine_the_hosts() -> None:
     assert (topology.chip_bounds, topology.host_bounds) == ((2, 4), (1, 2, 1))
 
 
-def test_a_known_number_of_hosts_takes_precedence_over_the_rule() -> None:
-    topology = slice_topology("v6e-8", hosts=2)
-    assert topology is not None
-    assert topology.chips_per_host == 4
-
-
 @pytest.mark.parametrize(
     ("kind", "bounds", "name", "cores", "hosts"),
     [("V5LITE_POD", (4, 4), "V5LITE_POD of 4x4", 16, 4), ("V4", (2, 2, 2), "V4 of 2x2x2", 16, 2)],
@@ -82,14 +76,6 @@ def test_a_contradiction_is_reported() -> None:
         slice_topology("v4-16", hosts=3)
     with pytest.raises(ProtocolError, match="7 cores of v4-7 cannot be divided into chips with 2 cores"):
         slice_topology("v4-7")
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [(None, None), ("", None)],
-)
-def test_bounds_are_numbers(text: str | None, numbers: tuple[int, ...] | None) -> None:
-    assert parse_bounds(text) == numbers
 
 
 @pytest.mark.parametrize(

@@ -89,15 +89,6 @@ async def test_a_lost_tpu_does_not_matter_if_the_others_are_enough(google: Googl
         await wait_for("a", "b", count=4)
 
 
-async def test_a_tpu_of_unknown_size_may_be_enough(google: GoogleServer) -> None:
-    google.add(tpu_node("a", workers=2, state="PREEMPTED"), tpu_node("b", workers=4, state="CREATING"))
-    google.patch("b", networkEndpoints=None)
-    ready = tpu_node("b", workers=4)
-    async with anyio.create_task_group() as group:
-        group.start_soon(after, google, 4, lambda: google.add(ready))
-        assert len(addresses(await wait_for("a", "b", jobs={"worker": 4}))) == 4
-
-
 async def test_wait_follows_a_queued_resource_until_its_nodes_are_ready(google: GoogleServer) -> None:
     google.add(queued_resource("my-request", nodes=2, node_id="part", state="ACCEPTED"))
     states = [{"state": {"state": state}} for state in ("WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")]
@@ -148,14 +139,6 @@ async def test_an_error_that_is_not_retryable_ends_the_wait(google: GoogleServer
     google.denied.add("tpu.nodes.get")
     with pytest.raises(ForbiddenError, match=r"tpu\.nodes\.get"):
         await wait_for("my-tpu", timeout=600.0)
-
-
-async def test_all_tpus_have_to_be_ready_at_the_same_time(google: GoogleServer) -> None:
-    google.add(tpu_node("a", ips=["10.0.0.1"]), tpu_node("b", ips=["10.0.0.2"], state="CREATING"))
-    google.script("a", "READY", "READY", "RESTARTING", "RESTARTING", "RESTARTING", "READY")
-    google.script("b", "CREATING", "CREATING", "READY", "READY", "READY", "READY")
-    assert addresses(await wait_for("a", "b")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
-    assert requests(google) >= 12
 
 
 @pytest.mark.slow

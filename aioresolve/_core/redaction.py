@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,33 +21,6 @@ class Confidential(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
-
-
-class SecretText(str):
-    """A string whose repr does not show it."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return PLACEHOLDER
-
-
-class SecretBytes(bytes):
-    """Bytes whose repr does not show them."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return PLACEHOLDER
-
-
-class SecretMapping(dict[str, Any]):
-    """A dictionary whose repr does not show it."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return PLACEHOLDER
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:

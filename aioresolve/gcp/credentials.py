@@ -21,7 +21,6 @@ import anyio
 import msgspec
 
 from aioresolve._core.concurrency import gather
-from aioresolve._core.redaction import SecretText
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, CredentialsError, ResolveError
@@ -220,7 +219,7 @@ async def _metadata_token(progress: Progress | None) -> AccessToken:
         raise CredentialsError(f"the metadata server returned an invalid access token: {error}") from error
     optional = (f"{DEFAULT_ACCOUNT}/email", UNIVERSE)
     email, universe = await gather([partial(server.optional_value, path) for path in optional], limit=2)
-    headers: dict[str, str] = {"authorization": SecretText(f"Bearer {token.access_token}")}
+    headers: dict[str, str] = {"authorization": f"Bearer {token.access_token}"}
     if quota_project := os.environ.get(QUOTA_VARIABLE):
         headers["x-goog-user-project"] = quota_project
     member = f"serviceAccount:{email}" if email and "@" in email else None

@@ -24,42 +24,30 @@ CHECK_PROGRAM = "Check which program listens there."
 def status_error(address: str, method: str, status: str, details: str) -> ProbeError:
     """Return the error for a call that ended with a gRPC status other than OK and DEADLINE_EXCEEDED."""
     text = textwrap.shorten(details.rpartition(LAST_ERROR)[2], 300, placeholder=" ...") or "no details"
-    name = method.rpartition("/")[2]
-    match status:
-        case "UNIMPLEMENTED":
-            summary = f"{address} is a gRPC server without {name} ({text})"
-            return ProbeError(summary, address=address, code="unimplemented", status=status)
-        case "RESOURCE_EXHAUSTED" if TOO_LARGE.search(details):
-            summary = f"{address} returned a response to {name} that is too large ({text})"
-            return ProbeError(summary, hint=CHECK_PROGRAM, address=address, code="too_large", status=status)
-        case _ if status in DENIED:
-            summary = f"{address} denied {name}: {status} ({text})"
-            hint = "Check the credentials and the metadata of the ProbeChannels."
-            return ProbeError(summary, hint=hint, address=address, code="denied", status=status)
-        case "UNAVAILABLE":
-            return _connection_error(address, details, text)
-    return ProbeError(
-        f"{address} returned {status} to {name} ({text})",
-        address=address,
-        code="failed",
-        status=status,
-        retryable=status in RETRYABLE,
-    )
-
-
-def _connection_error(address: str, details: str, text: str) -> ProbeError:
-    if REFUSED.search(details):
+    name, hint, retryable = method.rpartition("/")[2], None, False
+    if status == "UNIMPLEMENTED":
+        code, summary = "unimplemented", f"{address} is a gRPC server without {name} ({text})"
+    elif status == "RESOURCE_EXHAUSTED" and TOO_LARGE.search(details):
+        code, hint = "too_large", CHECK_PROGRAM
+        summary = f"{address} returned a response to {name} that is too large ({text})"
+    elif status in DENIED:
+        code, hint = "denied", "Check the credentials and the metadata of the ProbeChannels."
+        summary = f"{address} denied {name}: {status} ({text})"
+    elif status != UNAVAILABLE:
+        code, retryable = "failed", status in RETRYABLE
+        summary = f"{address} returned {status} to {name} ({text})"
+    elif REFUSED.search(details):
+        code, retryable = "refused", True
         summary = f"nothing listens at {address}: connection refused"
-        return ProbeError(summary, address=address, code="refused", status=UNAVAILABLE, retryable=True)
-    if TLS.search(details):
-        summary = f"the TLS handshake with {address} failed ({text})"
+    elif TLS.search(details):
+        code, summary = "tls", f"the TLS handshake with {address} failed ({text})"
         hint = "Check that the worker uses TLS, and the authority and host name of its certificate."
-        return ProbeError(summary, hint=hint, address=address, code="tls", status=UNAVAILABLE)
-    if NOT_GRPC.search(details):
-        summary = f"{address} does not speak gRPC ({text})"
-        return ProbeError(summary, hint=CHECK_PROGRAM, address=address, code="malformed", status=UNAVAILABLE)
-    summary = f"the connection to {address} failed or broke ({text})"
-    return ProbeError(summary, address=address, code="unreachable", status=UNAVAILABLE, retryable=True)
+    elif NOT_GRPC.search(details):
+        code, hint, summary = "malformed", CHECK_PROGRAM, f"{address} does not speak gRPC ({text})"
+    else:
+        code, retryable = "unreachable", True
+        summary = f"the connection to {address} failed or broke ({text})"
+    return ProbeError(summary, hint=hint, address=address, code=code, status=status, retryable=retryable)
 
 
 def tls_required_error(address: str) -> ProbeError:

@@ -124,18 +124,7 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
 
 
 def safe_cause(error: Exception) -> Exception | None:
-    """Return the cause of `error` to show in tracebacks, without secrets; None without one.
-
-    It has no traceback: the local variables of its frames, which some error reports show, are the headers.
-    """
-    cause = _cause_without_request(error)
-    if cause is not None:
-        cause.__context__ = cause.__cause__ = None
-        cause.__traceback__ = None
-    return cause
-
-
-def _cause_without_request(error: Exception) -> Exception | None:
+    """Return the cause of `error` to show in tracebacks, without secrets; None without one."""
     # The errors of aiohttp contain the headers that were sent, the URL of the proxy with its password, and
     # the response.
     match error:

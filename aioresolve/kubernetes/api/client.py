@@ -647,10 +647,7 @@ class ObjectAPI:
         return error
 
     def _decode(self, query: Query[Any], response: Response, decode: Callable[[], T]) -> T:
-        """Return what `decode` returns, a part of the response to `query`.
-
-        It must not be a `partial` of a body with secrets, which reports of local variables would show.
-        """
+        """Return what `decode` returns, a part of the response to `query`."""
         try:
             return decode()
         except ValueError as error:

@@ -30,7 +30,7 @@ from aioresolve._core.http import (
     timeout_to_connect_only,
     translate_errors,
 )
-from aioresolve._core.redaction import SecretMapping, redact
+from aioresolve._core.redaction import redact
 from aioresolve._core.retry import parse_retry_after
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ResolveError, TLSError
@@ -266,7 +266,7 @@ class ThreadedClientTransport(ClientTransport):
         client = self._api_client
         options: dict[str, Any] = {
             "query_params": list(query.items()),
-            "header_params": SecretMapping(Accept=accept),  # the client adds its own headers to it
+            "header_params": {"Accept": accept},  # the client adds its own headers to it
             "auth_settings": AUTH,
         }
         try:

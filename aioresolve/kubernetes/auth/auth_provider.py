@@ -15,10 +15,10 @@ import binascii
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aioresolve._core.document import parse_json
-from aioresolve._core.redaction import Confidential, SecretMapping, SecretText
+from aioresolve._core.redaction import Confidential
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def identity_of(provider: AuthProvider) -> Identity:
     """Return the credentials that the kubeconfig itself contains."""
-    config = SecretMapping(provider.config)
+    config = dict(provider.config)
     where = provider.where
     if provider.name == "oidc":
         token, hint = _secret(config, "id-token"), "Run any kubectl command, which gets and stores a new one."
@@ -69,9 +69,7 @@ class GoogleCommand(Confidential, frozen=True):
         """Run the command once and return the credentials that it prints."""
         what = f"the command {os.path.basename(self.path)!r} ({self.where})"
         path = await run_in_thread(f"find {what}", find_program, self.path, what)
-        output = await run_command(
-            [path, *map(SecretText, self.args)], env=SecretMapping(os.environ), what=what
-        )
+        output = await run_command([path, *self.args], env=dict(os.environ), what=what)
         token, expiry = _text_at(output, self.token_key), _text_at(output, self.expiry_key)
         if token is None:
             raise CredentialsError(f"{what} printed no token at the kubeconfig's token-key")
@@ -104,18 +102,18 @@ def _jwt_expiry(token: str, where: str) -> float | None:
     return float(expires) if isinstance(expires, (int, float)) else None
 
 
-def jwt_claims(token: str) -> SecretMapping | None:
+def jwt_claims(token: str) -> dict[str, Any] | None:
     """Return the claims of a JSON Web Token (RFC 7519), which is not verified; None for any other token."""
     claims = None
     if token.isascii() and token.count(".") == 2:
         payload = token.split(".")[1]
         with suppress(binascii.Error):
             claims = parse_json(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    return SecretMapping(claims) if isinstance(claims, dict) else None
+    return claims if isinstance(claims, dict) else None
 
 
-def _secret(config: SecretMapping, key: str) -> SecretText | None:
-    return SecretText(config[key]) if key in config else None
+def _secret(config: dict[str, str], key: str) -> str | None:
+    return config.get(key)
 
 
 def _text_at(output: bytes, key: str) -> str | None:
@@ -123,4 +121,4 @@ def _text_at(output: bytes, key: str) -> str | None:
     value = parse_json(output)
     for name in key.strip("{}").strip(".").split("."):
         value = value.get(name) if isinstance(value, dict) else None
-    return SecretText(value) if isinstance(value, str) and value else None
+    return value if isinstance(value, str) and value else None

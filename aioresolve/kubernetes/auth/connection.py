@@ -19,7 +19,7 @@ from time import time
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aioresolve._core.http import close_one_sidedly
-from aioresolve._core.redaction import Confidential, SecretText
+from aioresolve._core.redaction import Confidential
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError
@@ -184,7 +184,7 @@ class Connection:
         self.source = discovered.source
         self.namespace = discovered.namespace
         self.user = discovered.user
-        self.proxy = None if discovered.proxy is None else SecretText(discovered.proxy)
+        self.proxy = discovered.proxy
         self.tls_server_name = discovered.tls_server_name
         self._trusts: TokenCache[Trust] | None = None
         if discovered.trust is not None:
@@ -352,7 +352,7 @@ def _reread_trust(discovered: DiscoveredServer, _: Trust) -> Trust:
 
 def bearer(token: str, where: str) -> str:
     """Return the Authorization header of a bearer token, if it contains only characters of a token."""
-    token = SecretText(token.strip())
+    token = token.strip()
     if not token:
         raise ConfigurationError(f"{where} is empty", hint="Write the token there.")
     if not (token.isascii() and token.isprintable()) or " " in token:
@@ -360,19 +360,18 @@ def bearer(token: str, where: str) -> str:
             f"{where} contains a line break, a space or another character that is invalid in a token",
             hint="Write only the token there.",
         )
-    return SecretText(f"Bearer {token}")
+    return f"Bearer {token}"
 
 
 def basic(username: str, password: str) -> str:
     """Return the Authorization header of a user name and password (RFC 7617)."""
-    return SecretText("Basic " + base64.b64encode(f"{username}:{password}".encode()).decode("ascii"))
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode("ascii")
 
 
 def unix_time(timestamp: str | None, where: str) -> float | None:
     """Return an RFC 3339 time in seconds of Unix time; None without one, and for Go's zero time."""
     if not timestamp:
         return None
-    timestamp = SecretText(timestamp)
     if _RFC_3339.fullmatch(timestamp):
         with suppress(ValueError):
             moment = datetime.fromisoformat(timestamp)

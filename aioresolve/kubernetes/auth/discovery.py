@@ -17,7 +17,6 @@ import msgspec
 from msgspec.structs import replace
 
 from aioresolve._core import service_account
-from aioresolve._core.redaction import SecretBytes, SecretMapping
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError
 
@@ -133,7 +132,7 @@ async def find_connection(
 ) -> Connection:
     """Return the connection to the API server of the environment. Sends no request and runs no plugin."""
     location = validate_location(executable_location, kubeconfig=kubeconfig, context=context)
-    paths, environ = kubeconfig_paths(kubeconfig), SecretMapping(os.environ)
+    paths, environ = kubeconfig_paths(kubeconfig), dict(os.environ)
     # The thread of a read that hangs, as on a lost network drive, is abandoned when the deadline passes.
     purpose = f"read the kubeconfig {os.pathsep.join(paths) or environ.get('KUBECONFIG') or 'of this user'}"
     discovered = await run_in_thread(purpose, discover_server, paths, context, location, environ, overrides)
@@ -567,7 +566,7 @@ def _read_if_exists(path: str, where: str | None = None) -> bytes | None:
     """
     try:
         with open(path, "rb") as file:
-            content = SecretBytes(file.read(MAX_FILE + 1))
+            content = file.read(MAX_FILE + 1)
     except FileNotFoundError:
         return None
     except OSError as error:

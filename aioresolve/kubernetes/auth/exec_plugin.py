@@ -31,9 +31,6 @@ from aioresolve._core.document import DocumentError, parse_json, parse_yaml, pyt
 from aioresolve._core.redaction import (
     PLACEHOLDER,
     Confidential,
-    SecretBytes,
-    SecretMapping,
-    SecretText,
     redact,
 )
 from aioresolve._core.threads import run_in_thread
@@ -130,7 +127,7 @@ async def run_command(
     if (code := transport.get_returncode()) != 0:
         message = _stderr_text(child, _hidden_texts(command, env, secrets))
         raise CredentialsError(f"{what} {_exit_text(code)}{message}")
-    return SecretBytes(child.stdout)
+    return bytes(child.stdout)
 
 
 async def _start(
@@ -293,13 +290,10 @@ class ExecCall(Confidential, frozen=True):
         what = f"the plugin {os.path.basename(plugin.command)!r} ({plugin.where})"
         path = await run_in_thread(f"find {what}", find_program, plugin.command, what, plugin.install_hint)
         output = await run_command(
-            [path, *map(SecretText, plugin.args)],
-            env=SecretMapping({**os.environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": self.info}),
+            [path, *plugin.args],
+            env={**os.environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": self.info},
             what=what,
-            secrets=[
-                SecretText(text)
-                for text in (*(value for _, value in plugin.env), *_cluster_secrets(self.info))
-            ],
+            secrets=[*(value for _, value in plugin.env), *_cluster_secrets(self.info)],
         )
         return parse_exec_credential(output, plugin.api_version, what)
 
@@ -338,7 +332,7 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
 
     As for client-go, it is JSON or YAML, and may lack its kind.
     """
-    credential = _parse_document(SecretBytes(output))
+    credential = _parse_document(output)
     if credential is None:
         raise CredentialsError(
             f"{what} printed {len(output)} bytes that are neither a JSON nor a YAML object",
@@ -352,7 +346,7 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
             )
     if not isinstance(credential.get("status"), dict):
         raise CredentialsError(f"{what} printed an ExecCredential without status, and so no credentials")
-    status = SecretMapping(credential["status"])
+    status = credential["status"]
     token = _text(status, "token", what)
     chain, key = _text(status, "clientCertificateData", what), _text(status, "clientKeyData", what)
     if not token and not chain and not key:
@@ -375,7 +369,7 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
     )
 
 
-def _parse_document(output: bytes) -> SecretMapping | None:
+def _parse_document(output: bytes) -> dict[str, Any] | None:
     """Return a JSON or YAML object; None if `output` is something else."""
     value = None
     if output.lstrip().startswith(b"{"):
@@ -384,7 +378,7 @@ def _parse_document(output: bytes) -> SecretMapping | None:
         with suppress(DocumentError, UnicodeDecodeError):
             root = parse_yaml(output.decode("utf-8-sig"), "")
             value = None if root is None else python_value(root)
-    return SecretMapping(value) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def find_program(command: str, what: str, install_hint: str | None = None) -> str:
@@ -415,4 +409,4 @@ def _text(status: dict[str, Any], name: str, what: str) -> str:
     if not isinstance(status.get(name), (str, datetime, type(None))):
         raise CredentialsError(f"{what} returned a {name} that is not a string")
     value = status.get(name) or ""
-    return SecretText(value.isoformat() if isinstance(value, datetime) else value)  # unquoted in YAML
+    return value.isoformat() if isinstance(value, datetime) else value  # unquoted in YAML

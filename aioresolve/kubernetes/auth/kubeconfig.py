@@ -41,7 +41,7 @@ from aioresolve._core.document import (
     require_mapping,
     require_string,
 )
-from aioresolve._core.redaction import PLACEHOLDER, Confidential, SecretText
+from aioresolve._core.redaction import PLACEHOLDER, Confidential
 from aioresolve.errors import ConfigurationError, Hint
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ def _letters(name: str) -> str:
 
 def _cluster(entry: Entry) -> Cluster:
     fields = _fields(entry.node, CLUSTER_FIELDS)
-    written = SecretText(fields.string("server") or "")
+    written = fields.string("server") or ""
     if not written:
         raise DocumentError(fields.location, "has no server", "Add `server: https://HOST:PORT`.")
     authority = _pem_source(fields, "certificate-authority", entry)
@@ -380,7 +380,7 @@ def _cluster(entry: Entry) -> Cluster:
             "certificate-authority and insecure-skip-tls-verify: true contradict each other",
             "Remove insecure-skip-tls-verify.",
         )
-    proxy = SecretText(fields.string("proxy-url") or "")
+    proxy = fields.string("proxy-url") or ""
     extensions = {item.string("name"): item.get("extension") for item in fields.mappings("extensions")}
     exec_extension = extensions.get(EXEC_EXTENSION)
     return Cluster(
@@ -612,9 +612,8 @@ def validate_server_url(url: str, where: str, scheme: str = "http") -> str:
 
     `scheme` is that of a HOST:PORT (see `default_scheme`).
     """
-    url = SecretText(url)
     if not _has_scheme_and_host(url):
-        url = SecretText(f"{scheme}://{url}")
+        url = f"{scheme}://{url}"
         if _split_server_url(url, where).path not in ("", "/"):
             raise ConfigurationError(
                 f"{where}: {_shown(url)} is neither a URL nor HOST:PORT", hint="Write https://HOST:PORT."
@@ -668,7 +667,7 @@ def proxy_from_environment(server: str, environ: Mapping[str, str]) -> str | Non
         )
     if _is_exempt(parts, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
         return None
-    proxy = SecretText(environ[name] if "://" in environ[name] else f"http://{environ[name]}")
+    proxy = environ[name] if "://" in environ[name] else f"http://{environ[name]}"
     return validate_proxy_url(proxy, f"environment variable {name}")
 
 

@@ -25,6 +25,8 @@ from aioresolve.sync import (
     GCEClusterResolver,
     KubernetesClusterResolver,
     SimpleClusterResolver,
+    SlurmClusterResolver,
+    TFConfigClusterResolver,
     TPUClusterResolver,
     UnionClusterResolver,
     blocking,
@@ -153,3 +155,12 @@ def resolvers_of_users_have_facades(elector: Elector) -> None:
     assert_type(SyncElector(elector).leader("worker", patience=2.0), int)
     assert_type(SyncElector(elector).leaders("worker"), BlockingIterator[int])
     SyncElector(elector).leader()  # type: ignore[call-arg]
+
+
+def constructors_take_the_arguments_of_the_async_classes() -> None:
+    KubernetesClusterResolver({"worker": "app=x"}, 8470, namespace=["a"], order_by="index", timeout=1.0)
+    KubernetesClusterResolver(namespcae="a")  # type: ignore[call-arg]
+    KubernetesClusterResolver(not_running="skp")  # type: ignore[arg-type]
+    SlurmClusterResolver({"worker": 2}, port_base="1")  # type: ignore[arg-type]
+    TPUClusterResolver("a", api_version="v3")  # type: ignore[arg-type]
+    TFConfigClusterResolver(task_id=[])  # type: ignore[arg-type]

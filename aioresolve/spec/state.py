@@ -213,6 +213,33 @@ class ClusterDiff:
         return "; ".join(f"{verb} {task}" for verb, tasks in changes.items() for task in tasks) or "no change"
 
 
+class _AddressedEndpoints(Mapping[str, tuple[Endpoint, ...]]):
+    """The endpoints of a spec, made when they are first read: most callers of `cluster_spec` read none."""
+
+    __slots__ = ("_made", "_spec")
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self._spec = spec
+        self._made: dict[str, tuple[Endpoint, ...]] = {}
+
+    def __getitem__(self, job: str) -> tuple[Endpoint, ...]:
+        if job not in self._made:
+            if job not in self._spec.jobs:
+                raise KeyError(job)
+            indices = self._spec.task_indices(job)
+            self._made[job] = tuple(Endpoint(self._spec.task_address(job, index)) for index in indices)
+        return self._made[job]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._spec.jobs)
+
+    def __len__(self) -> int:
+        return len(self._spec.jobs)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterState:
     """The members of a cluster at one time.
@@ -299,11 +326,10 @@ class ClusterState:
     ) -> Self:
         """Return a state of endpoints that have an address only."""
         _check_spec(spec)
-        endpoints = {
-            job: tuple(Endpoint(spec.task_address(job, index)) for index in spec.task_indices(job))
-            for job in spec.jobs
-        }
-        return cls(endpoints, spec, version, observed_at, done)
+        state = cls({}, ClusterSpec({}), version, observed_at, done)
+        object.__setattr__(state, "endpoints", _AddressedEndpoints(spec))
+        object.__setattr__(state, "spec", spec)
+        return state
 
     @classmethod
     def _trusted(

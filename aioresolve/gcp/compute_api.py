@@ -9,27 +9,24 @@ filter, so that a few requests return those of a whole group, instead of one req
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from aioresolve.errors import APIError, ProtocolError
+from aioresolve.errors import APIError
 
 from .api_request import APIRequest
 from .tpu_api import decoder
-from .user_service import SOURCE, UserService
+from .user_service import SOURCE, UserService, decode_response
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
 
     from .client import GoogleSession
     from .resource_names import InstanceGroupName
-
-T = TypeVar("T")
 
 API = "Compute Engine API v1"
 
@@ -42,9 +39,6 @@ PAGE_SIZE = 500
 MAX_NAMES_LENGTH = 1_000
 """Maximum length of the names in one filter: a URL with them is shorter than 2,048 characters, the limit of
 Google's own client."""
-
-MAX_USER_PAGES = 1000
-"""Maximum number of pages through a user's client: a test double may never end them."""
 
 INSTANCE_FIELDS = (
     "id,name,hostname,status,selfLink,networkInterfaces(networkIP,ipv6Address,"
@@ -317,7 +311,7 @@ class UserComputeClient:
 
         scope = f"instances of {group}"
         for response in await self._service.execute(new_request, scope, progress) or ():
-            members += _decode_user_response(decode_group_page, response, scope).items
+            members += decode_response(decode_group_page, response, scope).items
         return members
 
     async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
@@ -337,7 +331,7 @@ class UserComputeClient:
         responses = await self._service.execute(new_request, scope, progress) or ()
         found: list[Instance] = []
         for response in responses:
-            found += _decode_user_response(decode_instance_page, response, scope).items
+            found += decode_response(decode_instance_page, response, scope).items
         return found
 
 
@@ -351,7 +345,7 @@ class _AllPages:
     def execute(self) -> list[Any]:
         pages: list[Any] = []
         request = self.first
-        while request is not None and len(pages) < MAX_USER_PAGES:
+        while request is not None:
             response = request.execute()
             pages.append(response)
             request = self.next_request(previous_request=request, previous_response=response)
@@ -409,15 +403,6 @@ def _group_request(group: InstanceGroupName, collection: str, verb: str, permiss
         method="POST",
         body=b"{}",
     )
-
-
-def _decode_user_response(decode: Callable[[bytes], T], response: Any, scope: str) -> T:
-    try:
-        return decode(json.dumps(response).encode())
-    except (TypeError, ValueError) as error:
-        raise ProtocolError(
-            f"{SOURCE} returned an invalid response to {scope}: {error}", scope=scope
-        ) from error
 
 
 decode_group_page = decoder(GroupPage)

@@ -108,11 +108,32 @@ def node_name(text: str, project: str | None = None, zone: str | None = None) ->
 def queued_resource_name(
     text: str, project: str | None = None, zone: str | None = None
 ) -> QueuedResourceName:
-    """Return the name of a queued resource, from its id or `projects/P/locations/Z/queuedResources/Q`.
-
-    Arguments and errors: see `node_name`.
-    """
+    """Return the name of a queued resource, from its id or full name; see `node_name`."""
     return QueuedResourceName(*_parse(text, QueuedResourceName.collection, "queued resource", project, zone))
+
+
+def _parse(
+    text: str, collection: str, kind: str, project: str | None, zone: str | None
+) -> tuple[str, str, str]:
+    """Return project, zone and id."""
+    full_name = f"projects/PROJECT/locations/ZONE/{collection}/ID"
+    name = text
+    if is_full_name(text):
+        match = _FULL_NAME.fullmatch(text)
+        if match is None or match[3] != collection:
+            raise _invalid(text, kind, full_name)
+        project = _agreed(kind, text, "project", match[1], project)
+        zone = _agreed(kind, text, "zone", match[2], zone)
+        name = match[4]
+    if _ID.fullmatch(name) is None:
+        raise _invalid(name, kind, full_name)
+    if zone == ALL_ZONES:
+        raise ConfigurationError(
+            f"{kind} {name!r} requires a zone, not {ALL_ZONES!r}",
+            hint="Pass the {zone} it is in, such as 'us-central2-b'.",
+        )
+    project, zone = _required(f"{kind} {name!r}", project, zone, full_name)
+    return validate_project(project), validate_zone(zone), name
 
 
 def instance_group_name(
@@ -130,39 +151,32 @@ def instance_group_name(
     Raises:
         ConfigurationError: a part is invalid, or missing, or contradicts another.
     """
-    kind = "instance group"
+    kind, full_name = "instance group", "projects/PROJECT/zones/ZONE/instanceGroups/NAME"
+    name = text
     if is_full_name(text):
         match = _GROUP_NAME.fullmatch(text)
         if match is None:
-            raise _invalid_group(text)
+            raise _invalid(text, kind, full_name)
         project = _agreed(kind, text, "project", match[1], project)
         if match[2] == "zones":
             zone = _agreed(kind, text, "zone", match[3], zone)
         else:
             region = _agreed(kind, text, "region", match[3], region)
-        text = match[4]
+        name = match[4]
     if zone and region:
         raise ConfigurationError(
-            f"{kind} {text!r} cannot be in the zone {zone!r} and in the region {region!r}",
+            f"{kind} {name!r} cannot be in the zone {zone!r} and in the region {region!r}",
             hint="Pass {zone} for a zonal group, or {region} for a regional one.",
         )
-    if _ID.fullmatch(text) is None:
-        raise _invalid_group(text)
-    location = zone or region
-    if not project or not location:
-        missing = [name for name, value in (("project", project), ("zone", location)) if not value]
-        raise ConfigurationError(
-            f"unknown {' and '.join(missing)} of {kind} {text!r}",
-            hint=Hint(
-                f"Pass {' and '.join(f'{{{name}}}' for name in missing)}, or the full name of the group."
-            ),
-        )
+    if _ID.fullmatch(name) is None:
+        raise _invalid(name, kind, full_name)
+    project, location = _required(f"{kind} {name!r}", project, zone or region, full_name)
     if _ZONE.fullmatch(location) is None:
         raise ConfigurationError(
             f"{location!r} is not a valid {'region' if region else 'zone'}",
             hint="Use the name of a zone such as 'us-central1-a', or of a region such as 'us-central1'.",
         )
-    return InstanceGroupName(validate_project(project), location, text, bool(region))
+    return InstanceGroupName(validate_project(project), location, name, bool(region))
 
 
 def validate_project(text: str) -> str:
@@ -184,34 +198,16 @@ def validate_zone(text: str) -> str:
     return text
 
 
-def _parse(
-    text: str, collection: str, kind: str, project: str | None, zone: str | None
-) -> tuple[str, str, str]:
-    """Return project, zone and id."""
-    if is_full_name(text):
-        match = _FULL_NAME.fullmatch(text)
-        if match is None or match[3] != collection:
-            raise _invalid_name(text, collection, kind)
-        project = _agreed(kind, text, "project", match[1], project)
-        zone = _agreed(kind, text, "zone", match[2], zone)
-        text = match[4]
-    if _ID.fullmatch(text) is None:
-        raise _invalid_name(text, collection, kind)
-    if not project or not zone:
-        missing = [name for name, value in (("project", project), ("zone", zone)) if not value]
-        raise ConfigurationError(
-            f"unknown {' and '.join(missing)} of {kind} {text!r}",
-            hint=Hint(
-                f"Pass {' and '.join(f'{{{name}}}' for name in missing)}, or the full name"
-                f" projects/PROJECT/locations/ZONE/{collection}/ID."
-            ),
-        )
-    if zone == ALL_ZONES:
-        raise ConfigurationError(
-            f"{kind} {text!r} requires a zone, not {ALL_ZONES!r}",
-            hint="Pass the {zone} it is in, such as 'us-central2-b'.",
-        )
-    return validate_project(project), validate_zone(zone), text
+def _required(what: str, project: str | None, zone: str | None, full_name: str) -> tuple[str, str]:
+    """Return project and zone, which `what` requires."""
+    if project and zone:
+        return project, zone
+    missing = [name for name, value in (("project", project), ("zone", zone)) if not value]
+    arguments = " and ".join(f"{{{name}}}" for name in missing)
+    raise ConfigurationError(
+        f"unknown {' and '.join(missing)} of {what}",
+        hint=Hint(f"Pass {arguments}, or the full name {full_name}."),
+    )
 
 
 def _agreed(kind: str, text: str, part: str, named: str, given: str | None) -> str:
@@ -225,18 +221,10 @@ def _agreed(kind: str, text: str, part: str, named: str, given: str | None) -> s
     return named
 
 
-def _invalid_group(text: str) -> ConfigurationError:
+def _invalid(text: str, kind: str, full_name: str) -> ConfigurationError:
+    is_group = kind == "instance group"
     return ConfigurationError(
-        f"{text!r} is not a valid name of an instance group",
-        argument="instance_group",
-        hint="Use its name, such as 'workers', or projects/PROJECT/zones/ZONE/instanceGroups/NAME, or that"
-        " with regions/REGION.",
-    )
-
-
-def _invalid_name(text: str, collection: str, kind: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{text!r} is not a valid name of a {kind}",
-        hint="Use its id (letters, digits, '-', '_', '.'), such as 'my-tpu', or its full name"
-        f" projects/PROJECT/locations/ZONE/{collection}/ID.",
+        f"{text!r} is not a valid name of {'an' if is_group else 'a'} {kind}",
+        argument="instance_group" if is_group else None,
+        hint=f"Use its id (letters, digits, '-', '_', '.'), or its full name {full_name}.",
     )

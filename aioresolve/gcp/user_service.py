@@ -5,13 +5,14 @@ Credentials, TLS, retries and the API version are those of that client, which it
 
 from __future__ import annotations
 
+import json
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.token_cache import CrossLoopLock
-from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError
+from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
 
 SOURCE = "the service object"
+
+T = TypeVar("T")
 
 
 class UserService:
@@ -52,15 +55,7 @@ class UserService:
     async def execute(self, new_request: Callable[[Any], Any], scope: str, progress: Progress) -> Any:
         """Return the response to a request of the service; both are made in a worker thread.
 
-        Args:
-            new_request: returns the request, given the service.
-            scope: the request as text, for messages.
-            progress: where the call is noted.
-
-        Raises:
-            ConfigurationError: the service does not support the request.
-            APIError: the API returned a failure status.
-            ConnectionFailedError: there was no response.
+        A service that does not support the request is a ConfigurationError.
         """
         progress.waiting(scope, f"{SOURCE} has not responded")
         is_abandoned = threading.Event()
@@ -87,6 +82,16 @@ class UserService:
                 ) from error
             except Exception as error:  # any transport of httplib2, and google-auth's errors
                 raise _translate_error(error, scope) from error
+
+
+def decode_response(decode: Callable[[bytes], T], response: Any, scope: str) -> T:
+    """Return a decoded response of the service; a ProtocolError if it has another format."""
+    try:
+        return decode(json.dumps(response).encode())
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(
+            f"{SOURCE} returned an invalid response to {scope}: {error}", scope=scope
+        ) from error
 
 
 def _translate_error(error: Exception, scope: str) -> APIError | ConnectionFailedError:

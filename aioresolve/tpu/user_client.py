@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aioresolve.errors import APIError, ConnectionFailedError, ProtocolError, TPULookupError
+from aioresolve.errors import APIError, ConnectionFailedError, TPULookupError
 from aioresolve.gcp.tpu_api import Node, QueuedResource, decode_node, decode_queued_resource
-from aioresolve.gcp.user_service import SOURCE, UserService
+from aioresolve.gcp.user_service import UserService, decode_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,9 +62,4 @@ class UserClient:
             ) from error.__cause__
         if isinstance(response, dict) and not response.get("name"):
             response = {**response, "name": path}  # clients for tests may leave it out
-        try:
-            return decode(json.dumps(response).encode())
-        except (TypeError, ValueError) as error:
-            raise ProtocolError(
-                f"{SOURCE} returned an invalid response to {scope}: {error}", scope=scope
-            ) from error
+        return decode_response(decode, response, scope)

@@ -96,7 +96,7 @@ def test_an_invalid_name_is_rejected_with_a_hint(
     ("project", "zone", "message"),
     [
         (None, None, "unknown project and zone of instance group 'g'. Pass `project=` and `zone=`, or the"),
-        ("p", None, "unknown zone of instance group 'g'. Pass `zone=`, or the full name of the group"),
+        ("p", None, "unknown zone of instance group 'g'. Pass `zone=`, or the full name projects/"),
     ],
 )
 def test_what_an_instance_group_lacks_is_named(project: str | None, zone: str | None, message: str) -> None:

@@ -57,7 +57,6 @@ LOOP = f'echo "$AIORESOLVE_RANK $JAX_NUM_PROCESSES $JAX_COORDINATOR_ADDRESS"; {S
 RESTARTED = (*EXEC, "--count", "3", "--for", "jax", "--restart-on-change")
 
 
-@pytest.mark.slow
 def test_program_is_restarted_once_when_a_pod_is_replaced(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:

@@ -178,7 +178,6 @@ def test_wait_prints_the_cluster_of_this_process(
     assert "3" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_watch_prints_the_tasks_and_continues(tmp_path: Path) -> None:
     with Running(("here", "-w"), environment(tmp_path / "config", TF_CONFIG=TWO_WORKERS)) as running:
         assert running.line().split()[:3] == ["EVENT", "JOB", "TASK"]

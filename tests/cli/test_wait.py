@@ -49,7 +49,6 @@ def test_a_complete_cluster_is_printed_as_by_kubernetes(run: Run, env: dict[str,
     assert (complete.code, complete.stderr) == (0, "")
 
 
-@pytest.mark.slow
 def test_it_exits_when_the_last_pod_is_ready(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     server.add(trainer(3, **PENDING))
     with Running((*TRAIN, "-o", "name"), env) as wait:

@@ -45,7 +45,6 @@ def trainer(number: int, **fields: Any) -> dict[str, Any]:
 # Rows
 
 
-@pytest.mark.slow
 def test_the_members_are_printed_first_and_then_each_change(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -83,7 +82,6 @@ def test_an_empty_cluster_is_reported_and_watched_also_with_the_option_w(
 # Documents
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("output", ["json", "yaml"])
 def test_documents_have_the_cluster_and_the_change(
     env: dict[str, str], server: ThreadedKubernetesServer, output: str
@@ -137,7 +135,6 @@ def test_a_reader_that_does_not_read_gets_the_latest_state_and_does_not_delay_th
 # Errors of the source
 
 
-@pytest.mark.slow
 def test_an_outage_is_reported_and_no_change_is_lost(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:

@@ -62,7 +62,7 @@ def _exit_on_signals() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, exit_at_once)
     # For the first process the kernel drops signals that have no handler.
-    if os.getpid() == 1:
+    if sys.platform != "win32" and os.getpid() == 1:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, exit_at_once)

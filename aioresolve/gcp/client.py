@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from dataclasses import dataclass
@@ -53,6 +52,9 @@ PageT = TypeVar("PageT", bound=Page)
 MAX_PAGES = 1000
 """Maximum number of pages of a list: half a million items."""
 
+MAX_CONCURRENCY = 16
+"""Maximum number of requests of a session at a time."""
+
 POLICY = RetryPolicy()
 """The waits between attempts."""
 
@@ -84,7 +86,6 @@ class GoogleSession:
     ) -> None:
         self._credentials = credentials or GoogleCredentials()
         self._endpoints = _endpoints(endpoints or {}, os.environ)
-        self._open: _OpenSession | None = None
 
     def __repr__(self) -> str:
         return f"<GoogleSession of {self._credentials!r}>"
@@ -98,14 +99,13 @@ class GoogleSession:
 
         Its status is 200; or 304, without a body, if `request.known_tag` is still current.
         """
-        opened = self._opened()
         response = await send_with_retries(
-            lambda attempts: self._send(opened.client, request, attempts, progress),
+            lambda attempts: self._send(request, attempts, progress),
             scope=request.scope,
             host=self.host(request.service),
             progress=progress,
             policy=POLICY,
-            limiter=opened.limiter,
+            limiter=self._limiter,
         )
         progress.done(request.scope, "received")
         return response
@@ -158,43 +158,20 @@ class GoogleSession:
         """
         if self.host(service).startswith("http:"):
             return NO_PRINCIPAL, ANONYMOUS
-        token = await self._credentials.token(self._opened().client, progress)
+        token = await self._credentials.token(self._client, progress)
         return self._credentials.principal, token
 
-    async def aclose(self) -> None:
-        """Close every connection. Closing twice has no effect."""
-        opened, self._open = self._open, None
-        if opened is not None:
-            await opened.client.aclose()
-
     async def __aenter__(self) -> Self:
-        if self._open is not None:
-            raise ConfigurationError(
-                f"{self!r} is already entered", hint="Use that session, or create another one."
-            )
-        client = HTTPClient(
-            hints=HINTS,
-            connect_timeout=CONNECT_TIMEOUT,
-            proxy=environment_proxy,
-            logger=logger,
+        self._client = HTTPClient(
+            hints=HINTS, connect_timeout=CONNECT_TIMEOUT, proxy=environment_proxy, logger=logger
         )
-        self._open = _OpenSession(client)
+        self._limiter = anyio.CapacityLimiter(MAX_CONCURRENCY)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
+        await self._client.aclose()
 
-    def _opened(self) -> _OpenSession:
-        opened = self._open
-        if opened is None or opened.loop is not asyncio.get_running_loop():
-            raise ConfigurationError(
-                f"{self!r} is not open in this event loop", hint="Use it inside its `async with`."
-            )
-        return opened
-
-    async def _send(
-        self, client: HTTPClient, request: APIRequest, attempts: Iterator[int], progress: Progress
-    ) -> Response:
+    async def _send(self, request: APIRequest, attempts: Iterator[int], progress: Progress) -> Response:
         host = self.host(request.service)
         is_anonymous = host.startswith("http:")
         headers = {"Accept": "application/json"}
@@ -202,26 +179,21 @@ class GoogleSession:
             headers["Content-Type"] = "application/json"
         if request.known_tag:
             headers["If-None-Match"] = request.known_tag
-        response = await client.send(
+        response = await self._client.send(
             request.method,
             URL(self._endpoints[request.service] + request.path).with_query(request.query),
             scope=request.scope,
             headers=headers,
             body=request.body,
-            auth=Auth() if is_anonymous else _RequestAuth(self._credentials, client, request, host, progress),
+            auth=Auth()
+            if is_anonymous
+            else _RequestAuth(self._credentials, self._client, request, host, progress),
             attempts=attempts,
         )
         if response.status == 200 or (request.known_tag and response.status == NOT_MODIFIED):
             return response
         principal = NO_PRINCIPAL if is_anonymous else self._credentials.principal
         raise error_from_response(response, request, host=host, principal=principal)
-
-
-class _OpenSession:
-    def __init__(self, client: HTTPClient) -> None:
-        self.client = client
-        self.loop = asyncio.get_running_loop()
-        self.limiter = anyio.CapacityLimiter(16)
 
 
 @dataclass(eq=False, repr=False)

@@ -12,7 +12,6 @@ the number of attempts at a server that may not exist from GCE_METADATA_DETECT_R
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import os
@@ -112,8 +111,7 @@ UNAVAILABLE = "Check the metadata server of this machine, and GCE_METADATA_HOST 
 class MetadataServer:
     """The metadata server of this machine.
 
-    Inside `async with` the connection is kept; outside of it each call opens its own. One object can be used
-    in several event loops.
+    Inside `async with` the connection is kept; outside of it each call opens its own.
 
     Requests are repeated until the deadline of the caller if the server is known to exist: it is configured,
     has responded to this process before, or refuses connections, as that of GKE does while a pod starts.
@@ -128,7 +126,6 @@ class MetadataServer:
     def __init__(self, host: str | None = None) -> None:
         self._host = host
         self._client: HTTPClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<MetadataServer {self._host or 'of this machine'}>"
@@ -199,22 +196,14 @@ class MetadataServer:
         text = await self.attribute("worker-network-endpoints", progress)
         return None if text is None else parse_worker_hosts(text)
 
-    async def aclose(self) -> None:
-        """Close the connection of `async with`. Closing twice has no effect."""
-        client, self._client, self._loop = self._client, None, None
-        if client is not None:
-            await client.aclose()
-
     async def __aenter__(self) -> Self:
-        if self._client is not None:
-            raise ConfigurationError(
-                f"{self!r} is already entered", hint="Use that object, or create another one."
-            )
-        self._client, self._loop = _new_client(), asyncio.get_running_loop()
+        self._client = _new_client()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     async def _get(
         self, path: str, progress: Progress | None, query: Mapping[str, str], within: int = 0
@@ -255,8 +244,7 @@ class MetadataServer:
 
     @asynccontextmanager
     async def _acquire_client(self) -> AsyncIterator[HTTPClient]:
-        # Sockets belong to the loop that opened them: a call from another loop uses a client of its own.
-        if self._client is not None and self._loop is asyncio.get_running_loop():
+        if self._client is not None:
             yield self._client
             return
         client = _new_client()

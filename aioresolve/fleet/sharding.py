@@ -39,33 +39,16 @@ def validate_shard(shard: Any, environ: Mapping[str, str]) -> tuple[int, int] | 
     """
     if shard is None:
         return None
-    if not isinstance(shard, tuple):
-        if not _is_positive(shard):
-            raise _invalid_shard(shard)
-        return _index_from_environment(shard, environ), shard
-    if len(shard) != 2:
-        raise _invalid_shard(shard)
-    index, number = shard
-    if not _is_positive(number) or not _is_integer(index) or not 0 <= index < number:
-        raise _invalid_shard(shard)
-    return index, number
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_positive(value: Any) -> bool:
-    return _is_integer(value) and value > 0
-
-
-def _invalid_shard(shard: Any) -> ConfigurationError:
-    return ConfigurationError(
-        f"{shard!r} is not a valid shard",
-        argument="shard",
-        hint="Pass the index of the shard, from 0, and the number of shards, such as (0, 4); or the number"
-        f" alone in a pod of an Indexed Job, which has its index in ${SHARD_INDEX}.",
-    )
+    is_pair = isinstance(shard, tuple) and len(shard) == 2
+    index, number = shard if is_pair else (0, shard)
+    if type(index) is not int or type(number) is not int or not 0 <= index < number:
+        raise ConfigurationError(
+            f"{shard!r} is not a valid shard",
+            argument="shard",
+            hint="Pass the index of the shard, from 0, and the number of shards, such as (0, 4); or the"
+            f" number alone in a pod of an Indexed Job, which has its index in ${SHARD_INDEX}.",
+        )
+    return (index if is_pair else _index_from_environment(number, environ)), number
 
 
 def _index_from_environment(number: int, environ: Mapping[str, str]) -> int:

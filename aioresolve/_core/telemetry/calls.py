@@ -9,6 +9,7 @@ import logging
 import re
 import sys
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -19,61 +20,77 @@ from aioresolve._version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import Span, Tracer
 
 Attributes: TypeAlias = dict[str, str | int]
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
-    """A call to a server, used as a context manager: it has a duration, and a response or an error."""
+class _Call(ABC):
+    """A call to a server, used as a context manager: it has a duration, and a response or an error.
+
+    While OpenTelemetry is in use it has a span of kind CLIENT, which is the current span inside the block.
+    """
 
     logger: logging.Logger
-    _span: _ClientSpan | None = field(default=None, init=False)
+    _context: AbstractContextManager[Span] | None = field(default=None, init=False)
+    _span: Span | None = field(default=None, init=False)
     _started: float = field(default=0.0, init=False)
 
     def __enter__(self) -> Self:
         # A process that uses OpenTelemetry has imported it; no other process should pay for the import.
         if sys.modules.get("opentelemetry.trace") is not None:
-            self._span = _ClientSpan(self._name(), self._request_attributes())
+            from opentelemetry.trace import SpanKind
+
+            self._context = _tracer().start_as_current_span(
+                self._name(),
+                kind=SpanKind.CLIENT,
+                attributes=self._request_attributes(),
+                record_exception=False,  # the status has the message; the stack of each retry helps no one
+                set_status_on_exception=False,
+            )
+            self._span = self._context.__enter__()
         self._started = time.perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        seconds = time.perf_counter() - self._started
-        span, metrics = self._span, instruments()
+        seconds, metrics = time.perf_counter() - self._started, instruments()
         if self.logger.isEnabledFor(logging.INFO):
             self._log(seconds, error)
-        if span is None and metrics is None:
-            return
-        outcome = self._outcome_attributes(error)
         if metrics is not None:  # while the span is current, because an exporter may link the two
-            self._measure(metrics, seconds, outcome)
-        if span is not None:
-            span.end(outcome, None if error is None else error_text(error))
+            self._measure(metrics, seconds, self._outcome_attributes(error))
+        if self._span is not None and self._context is not None:
+            from opentelemetry.trace import StatusCode
 
+            outcome = self._outcome_attributes(error)
+            self._span.set_attributes(outcome)
+            if "error.type" in outcome:
+                self._span.set_status(StatusCode.ERROR, None if error is None else error_text(error))
+            self._context.__exit__(None, None, None)
+
+    @abstractmethod
     def _name(self) -> str:
         """Return the name of the span, one of a small set."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _request_attributes(self) -> Attributes:
         """Return the attributes of the span that are known before the call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _outcome_attributes(self, error: BaseException | None) -> Attributes:
         """Return the attributes of the span and of measurements that are known after the call."""
-        raise NotImplementedError
 
-    def _log(self, seconds: float, error: BaseException | None) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _log(self, seconds: float, error: BaseException | None) -> None: ...
 
-    def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -180,7 +197,7 @@ class ProbeCall(_Call):
         self._source = source
         self.method = method
         if self._span is not None:
-            self._span.rename(self._name())
+            self._span.update_name(self._name())
 
     def _name(self) -> str:
         return self.method.lstrip("/")
@@ -283,34 +300,6 @@ task_counts: dict[str | None, dict[str, int]] = {}
 
 stale_since: dict[str | None, datetime | None] = {}
 """Target to the time since which its state is stale; None if the latest request succeeded."""
-
-
-class _ClientSpan:
-    """A span of kind CLIENT, the current span until `end`."""
-
-    def __init__(self, name: str, attributes: Attributes) -> None:
-        from opentelemetry.trace import SpanKind
-
-        self._context = _tracer().start_as_current_span(
-            name,
-            kind=SpanKind.CLIENT,
-            attributes=attributes,
-            record_exception=False,  # the status has the message; the stack of each retry helps no one
-            set_status_on_exception=False,
-        )
-        self._span = self._context.__enter__()
-
-    def rename(self, name: str) -> None:
-        self._span.update_name(name)
-
-    def end(self, attributes: Attributes, error: str | None) -> None:
-        """Add attributes and end the span; with `error.type` among them, as a failure."""
-        from opentelemetry.trace import StatusCode
-
-        self._span.set_attributes(attributes)
-        if "error.type" in attributes:
-            self._span.set_status(StatusCode.ERROR, error)
-        self._context.__exit__(None, None, None)
 
 
 class _Instruments(NamedTuple):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from aioresolve import Want
-    from aioresolve._core.deadline import Progress
     from aioresolve.fleet import TargetStatus
 
 __all__ = [
@@ -87,7 +86,7 @@ class Scripted(ClusterResolver):
         self.num_active = 0
         self.history: list[str] = []
 
-    async def observe(self, want: Want, progress: Progress) -> Observation:
+    async def observe(self, want: Want, progress: Any) -> Observation:
         self.num_requests += 1
         self.num_active += 1
         try:
@@ -118,7 +117,7 @@ class Source(ClusterResolver):
         self._emitted += emitted
         self._wakeup.set()
 
-    async def observe(self, want: Want, progress: Progress) -> Observation:
+    async def observe(self, want: Want, progress: Any) -> Observation:
         raise AssertionError("a source with a watch is not polled")
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
@@ -148,7 +147,7 @@ class Pooled(Scripted):
     __aenter__ = ClusterResolver.__aenter__
     aclose = ClusterResolver.aclose
 
-    async def observe(self, want: Want, progress: Progress) -> Observation:
+    async def observe(self, want: Want, progress: Any) -> Observation:
         async def create(stack: AsyncExitStack) -> str:
             self._open_clients.append(self._key)
             stack.callback(self._open_clients.remove, self._key)

@@ -22,7 +22,6 @@ from aioresolve.errors import (
     PodNotRunningError,
 )
 from aioresolve.fleet import Fleet, TargetStatus
-from aioresolve.fleet.sharding import shard_of
 from aioresolve.resolver import UnionClusterResolver
 from aioresolve.spec import Missing, Observation
 
@@ -101,7 +100,7 @@ class TestShards:
     def test_index_is_that_of_the_pod(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("JOB_COMPLETION_INDEX", "2")
         fleet = Fleet(scripted(50), shard=4)
-        assert list(fleet.targets) == [name for name in scripted(50) if shard_of(name, 4) == 2]
+        assert list(fleet.targets) == list(Fleet(scripted(50), shard=(2, 4)).targets)
         assert repr(fleet) == f"<Fleet of {len(fleet.targets)} targets, shard 2 of 4>"
 
 

@@ -15,7 +15,6 @@ import yaml
 
 import aioresolve
 from aioresolve.fleet import fleet_of
-from aioresolve.kubernetes.api.errors import rbac_manifest
 from tests.programs import ROOT
 
 PAGE = (Path(aioresolve.__file__).parent / "fleet" / "README.md").read_text()
@@ -70,19 +69,6 @@ class TestManifests:
     @pytest.mark.real
     def test_kubernetes_knows_each_field(self) -> None:
         assert [unknown_fields(each, f"V1{each['kind']}") for each in OBJECTS] == [[]] * len(OBJECTS)
-
-    @pytest.mark.parametrize(
-        ("documents", "user"),
-        [(HERE, "system:serviceaccount:fleet:fleet"), (WATCHED, "system:serviceaccount:training:fleet")],
-    )
-    def test_fleet_may_list_and_watch_pods_and_nothing_else(self, documents: list[Any], user: str) -> None:
-        expected = list(yaml.safe_load_all(rbac_manifest(user, "training", ("list", "watch"))))
-        assert [found for found in documents if found["apiVersion"].startswith("rbac")] == expected
-        assert expected[0]["rules"] == [
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
-        ]
-        account = of_kind(documents, "ServiceAccount")["metadata"]
-        assert of_kind(documents, "RoleBinding")["subjects"] == [{"kind": "ServiceAccount", **account}]
 
     def test_number_of_pods_is_the_number_of_shards(self) -> None:
         spec = JOB["spec"]

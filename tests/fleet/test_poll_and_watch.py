@@ -13,7 +13,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve._core.telemetry.calls import stale_since, task_counts
 from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededError, ResolveError
 from aioresolve.fleet import Fleet, TargetStatus, poller
 from aioresolve.spec import Missing, Observation
@@ -356,21 +355,6 @@ class TestTelemetry:
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
         assert "target 'us-east' is unavailable: connection refused" in caplog.text
         assert [vars(record)["target"] for record in caplog.records] == ["us-east"] * 2
-
-    async def test_gauges_include_a_target_while_it_is_polled(self) -> None:
-        resolver = Scripted(respond_with(3))
-        fleet = Fleet({"us-east": resolver, **scripted(1)})
-        async with aclosing(fleet.poll(interval=SHORT)) as readings:
-            await take(readings, 2)
-            assert task_counts["us-east"] == {"worker": 3}
-            assert stale_since["us-east"] is None
-            resolver.respond = fail
-            await until(lambda: stale_since["us-east"])
-            assert stale_since["us-east"] == fleet.readings["us-east"].stale_since
-            fleet.remove("us-east")
-            await until(lambda: "us-east" not in task_counts)
-            assert "us-east" not in stale_since
-        assert "t0" not in task_counts
 
 
 @each_in_virtual_time

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve._core import telemetry
-from aioresolve._core.telemetry import Outage, record_watch_restart
-from aioresolve.errors import APIError, ConnectionFailedError, ResolveError
+from aioresolve.errors import ResolveError
 from aioresolve.probe import ProbeChannels, probe_workers
 from aioresolve.testing import Answer, Reset, TPUWorker
 from tests.gcp.loopback import TOKEN as GOOGLE_TOKEN
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
     from .recording import Recording
 
-SERVER = "https://10.0.0.1:6443"
 SCOPE = "selector 'app=train' in namespace 'ml'"
 STANDARD_KEYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -90,44 +87,6 @@ async def test_each_probe_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         succeeded, failed = package_records(caplog, "aioresolve.probe")
     assert extra_without_duration(succeeded) == {"server": worker.address, "source": "tensorflow"}
     assert extra_without_duration(failed)["error_type"] == "UNIMPLEMENTED"
-
-
-def test_outage_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
-    outage = Outage(logging.getLogger("aioresolve.fleet"), "target 'us-east'", target="us-east")
-    outage.update(None)
-    for _ in range(3):
-        outage.update(ConnectionFailedError("no route"))
-    outage.update(None)
-    outage.update(None)
-    began, ended = package_records(caplog, "aioresolve.fleet")
-    assert (began.levelno, ended.levelno) == (logging.WARNING, logging.INFO)
-    assert began.getMessage() == "target 'us-east' is unavailable: no route"
-    assert extra(began) == {
-        "target": "us-east",
-        "error": "no route",
-        "error_type": "aioresolve.errors.ConnectionFailedError",
-    }
-    assert extra_without_duration(ended) == {"target": "us-east"}
-    outage.update(APIError("busy", status=503))
-    assert extra(package_records(caplog)[-1])["error_type"] == "503"
-
-
-async def test_every_key_of_extra_is_documented_and_differs_from_standard_keys(
-    loopback: Loopback, caplog: pytest.LogCaptureFixture
-) -> None:
-    loopback.server.inject(Answer(503))
-    await loopback.resolver(not_running="skip").cluster_spec()
-    await probe_workers(["127.0.0.1:9"], libtpu_ports=[])
-    async with TPUWorker() as worker:
-        await probe_workers([worker.address])
-    record_watch_restart(SERVER, SCOPE, "ended", seconds=1.0)
-    Outage(logging.getLogger("aioresolve.fleet"), "t", target="t").update(ConnectionFailedError("gone"))
-    found = {key for record in package_records(caplog) for key in extra(record)}
-    table = (telemetry.__doc__ or "").partition("| key |")[2].partition("\n\n")[0]
-    documented = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.splitlines()[2:]]
-    assert found == {key for keys in documented for key in keys}
-    for record in package_records(caplog):
-        assert all(isinstance(value, str | int | float) for value in extra(record).values())
 
 
 # Secrets

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.sdk.metrics.export import Histogram, HistogramDataPoint
 
-from aioresolve import ClusterState, Endpoint
-from aioresolve._core.telemetry import (
-    record_members,
-    record_staleness,
-    remove_target,
-)
 from aioresolve.errors import DeadlineExceededError
+from aioresolve.fleet import Fleet
 from aioresolve.probe import probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker
+from tests.fleet.fleets import Scripted, fail, respond_with, take, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +20,6 @@ if TYPE_CHECKING:
     from tests.kubernetes.loopback import Loopback
 
     from .recording import Recording
-
-SERVER = "https://10.0.0.1:6443"
-AT_SERVER = {"server.address": "10.0.0.1", "server.port": 6443}
 
 
 @pytest.mark.slow
@@ -81,35 +74,29 @@ async def test_probes_share_one_histogram_point(recording: Recording) -> None:
     )
 
 
-def test_members_are_reported_by_job_and_target(recording: Recording) -> None:
-    east = ClusterState.of({"worker": [Endpoint("a:1"), Endpoint("b:1")], "ps": [Endpoint("c:1")]})
-    record_members(east.endpoints, target="us-east")
-    record_members({"worker": ["d:1"]})
-    assert sorted_points(recording.points("aioresolve.members")) == sorted_points(
-        [
-            ({"aioresolve.job": "worker", "aioresolve.target": "us-east"}, 2),
-            ({"aioresolve.job": "ps", "aioresolve.target": "us-east"}, 1),
-            ({"aioresolve.job": "worker"}, 1),
-        ]
-    )
-    record_members({"worker": []}, target="us-east")
-    remove_target()
-    assert recording.points("aioresolve.members") == [
-        ({"aioresolve.job": "worker", "aioresolve.target": "us-east"}, 0)
-    ]
-
-
-def test_staleness_grows_until_the_target_responds_or_is_removed(recording: Recording) -> None:
-    record_staleness("us-east", datetime.now(UTC) - timedelta(seconds=90))
-    record_staleness("us-west", None)
-    first = stale_seconds(recording)
-    assert first["us-east"] >= 90.0
-    assert first["us-west"] == 0.0
-    assert stale_seconds(recording)["us-east"] > first["us-east"]
-    record_staleness("us-east", None)
-    assert stale_seconds(recording) == {"us-east": 0.0, "us-west": 0.0}
-    remove_target("us-east")
-    assert stale_seconds(recording) == {"us-west": 0.0}
+async def test_gauges_show_the_members_and_the_staleness_of_targets_while_they_are_polled(
+    recording: Recording,
+) -> None:
+    east = Scripted(respond_with(2))
+    fleet = Fleet({"us-east": east, "us-west": Scripted()})
+    async with aclosing(fleet.poll(interval=0.01)) as statuses:
+        await take(statuses, 2)
+        assert sorted_points(recording.points("aioresolve.members")) == sorted_points(
+            [
+                ({"aioresolve.job": "worker", "aioresolve.target": "us-east"}, 2),
+                ({"aioresolve.job": "worker", "aioresolve.target": "us-west"}, 1),
+            ]
+        )
+        assert stale_seconds(recording) == {"us-east": 0.0, "us-west": 0.0}
+        east.respond = fail
+        await until(lambda: fleet.readings["us-east"].is_stale)
+        first = stale_seconds(recording)
+        assert first["us-east"] > 0.0
+        assert stale_seconds(recording)["us-east"] > first["us-east"]
+        fleet.remove("us-east")
+        await until(lambda: list(stale_seconds(recording)) == ["us-west"])
+        assert len(recording.points("aioresolve.members")) == 1
+    assert recording.points("aioresolve.members") == []
 
 
 def stale_seconds(recording: Recording) -> dict[str, float]:

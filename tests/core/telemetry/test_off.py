@@ -59,8 +59,6 @@ def test_opentelemetry_is_not_loaded_by_a_process_that_does_not_use_it(tmp_path:
 def test_providers_that_are_set_late_receive_everything_from_then_on(tmp_path: object) -> None:
     script = """
         from opentelemetry import metrics, trace
-        from aioresolve._core import telemetry
-        telemetry.record_members({"worker": ["a:1", "b:1"]})
         asyncio.run(resolve())
 
         from opentelemetry.sdk.metrics import MeterProvider
@@ -83,7 +81,6 @@ def test_providers_that_are_set_late_receive_everything_from_then_on(tmp_path: o
     spans, *metrics = output_of(script, tmp_path).splitlines()
     assert spans == "GET /api/v1/pods tensorflow.WorkerService/GetStatus"
     assert sorted(metrics) == [
-        "aioresolve.members 2",
         "aioresolve.requests 1",
         "http.client.request.duration 1",
         "rpc.client.call.duration 1",

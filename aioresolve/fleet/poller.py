@@ -23,7 +23,7 @@ from aioresolve.errors import ConfigurationError, DeadlineExceededError, Resolve
 from aioresolve.resolver.polling import PollSchedule
 from aioresolve.resolver.want import ADDRESSES, Want
 
-from .connections import OpenResolvers
+from .open_resolvers import OpenResolvers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable

@@ -95,7 +95,7 @@ class CheckedPods:
 async def open_checks(
     pods: CheckedPods,
     find_connection: Callable[[], Awaitable[Connection]],
-    fetch_observation: Callable[[Progress], Awaitable[Observation]],
+    observe: Callable[[Progress], Awaitable[Observation]],
     this_task: Callable[[ClusterState], Awaitable[Task]],
 ) -> AsyncIterator[list[PlannedCheck]]:
     """Yield the checks, which share one client inside the block.
@@ -103,7 +103,7 @@ async def open_checks(
     Args:
         pods: the pods of the resolver.
         find_connection: returns the API server and the credentials.
-        fetch_observation: returns the cluster as the resolver orders it.
+        observe: returns the cluster as the resolver orders it.
         this_task: returns which task this process is.
     """
     server = ServerChecks(find_connection)
@@ -112,12 +112,12 @@ async def open_checks(
     try:
         if pods.reads_slices:
             lists = tuple(check.name for (verb, _), check in permissions.items() if verb == "list")
-            plan += cluster_checks(fetch_observation, this_task, after=lists, remedy=UNREACHABLE)
+            plan += cluster_checks(observe, this_task, after=lists, remedy=UNREACHABLE)
         else:
             listed = {
                 namespace: check.name for (verb, namespace), check in permissions.items() if verb == "list"
             }
-            plan += _PodChecks(pods, server, fetch_observation).plan(listed, this_task)
+            plan += _PodChecks(pods, server, observe).plan(listed, this_task)
         yield plan
     finally:
         await server.aclose()
@@ -158,7 +158,7 @@ class _PodChecks:
 
     pods: CheckedPods
     server: ServerChecks
-    fetch_observation: Callable[[Progress], Awaitable[Observation]]
+    observe: Callable[[Progress], Awaitable[Observation]]
     tasks: FoundTasks = field(default_factory=FoundTasks)
     found: dict[PodQuery, Found[Pod]] = field(default_factory=dict)
 
@@ -265,7 +265,7 @@ class _PodChecks:
         if self.pods.order_by != "name":
             # The check of the indices, or of the permission to list nodes, reports an error.
             with suppress(ResolveError):
-                self.tasks.state = (await self.fetch_observation(progress)).state or self.tasks.state
+                self.tasks.state = (await self.observe(progress)).state or self.tasks.state
         return Finding(self.tasks.counts)
 
     async def _check_size(self, _: Progress) -> Finding:

@@ -6,6 +6,7 @@ import abc
 import asyncio
 import logging
 import math
+import operator
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -525,3 +526,16 @@ class ClusterResolver(Copyable, abc.ABC):
 def master_url(address: str, rpc_layer: str | None) -> str:
     """Return `rpc_layer://address`, or the bare address if there is no `rpc_layer`."""
     return f"{rpc_layer}://{address}" if rpc_layer else address
+
+
+def forwarded(name: str, owner: str) -> Any:
+    """Return a property that reads and sets the one of that name of the object in the attribute `owner`.
+
+    It is None if that object has no such attribute, as some of TensorFlow's resolvers have no `rpc_layer`.
+    """
+    find = operator.attrgetter(owner)
+    return property(
+        lambda self: getattr(find(self), name, None),
+        lambda self, value: setattr(find(self), name, value),
+        doc=getattr(ClusterResolver, name).__doc__,
+    )

@@ -9,7 +9,7 @@ from aioresolve._core.deadline import within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
-from .base import ClusterResolver
+from .base import ClusterResolver, forwarded
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
@@ -42,34 +42,9 @@ class BlockingResolver(ClusterResolver):
     def __repr__(self) -> str:
         return repr(self._resolver)
 
-    @property
-    def task_type(self) -> str | None:
-        """The `task_type` of the blocking resolver. Can be set."""
-        task_type: str | None = self._resolver.task_type
-        return task_type
-
-    @task_type.setter
-    def task_type(self, task_type: str | None) -> None:
-        self._resolver.task_type = task_type
-
-    @property
-    def task_id(self) -> int | None:
-        """The `task_id` of the blocking resolver. Can be set."""
-        task_id: int | None = self._resolver.task_id
-        return task_id
-
-    @task_id.setter
-    def task_id(self, task_id: int | None) -> None:
-        self._resolver.task_id = task_id
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """The `rpc_layer` of the blocking resolver, if it has one. Can be set."""
-        return getattr(self._resolver, "rpc_layer", None)
-
-    @rpc_layer.setter
-    def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._resolver.rpc_layer = rpc_layer
+    task_type: str | None = forwarded("task_type", "_resolver")
+    task_id: int | None = forwarded("task_id", "_resolver")
+    rpc_layer: str | None = forwarded("rpc_layer", "_resolver")
 
     @property
     def environment(self) -> str:

@@ -220,7 +220,7 @@ class FoundTasks:
 
 
 def cluster_checks(
-    fetch_observation: Callable[[Progress], Awaitable[Observation]],
+    observe: Callable[[Progress], Awaitable[Observation]],
     this_task: Callable[[ClusterState], Awaitable[Task]],
     *,
     after: tuple[str, ...] = (),
@@ -230,7 +230,7 @@ def cluster_checks(
     tasks = FoundTasks()
 
     async def resolve(progress: Progress) -> Finding:
-        observation = await fetch_observation(progress)
+        observation = await observe(progress)
         tasks.state = observation.state or tasks.state
         missing = [f"{one.name}: {one.reason}" for one in (*observation.absent, *observation.unready)]
         if not missing:

@@ -30,23 +30,14 @@ R = TypeVar("R")
 SharedT = TypeVar("SharedT", bound=SharedResource[Any])
 
 
-def _forwarded(name: str) -> Any:
-    """Return a property that reads and sets that of the async resolver."""
-    return property(
-        lambda self: getattr(self._shared.resource, name),
-        lambda self, value: setattr(self._shared.resource, name, value),
-        doc=getattr(base.ClusterResolver, name).__doc__,
-    )
-
-
 class ResolverAttributes:
     """The properties of a facade: they read and set those of the async resolver."""
 
     _shared: SharedResource[base.ClusterResolver]
 
-    task_type: str | None = _forwarded("task_type")
-    task_id: int | None = _forwarded("task_id")
-    rpc_layer: str | None = _forwarded("rpc_layer")
+    task_type: str | None = base.forwarded("task_type", "_shared.resource")
+    task_id: int | None = base.forwarded("task_id", "_shared.resource")
+    rpc_layer: str | None = base.forwarded("rpc_layer", "_shared.resource")
 
     @property
     def environment(self) -> str:

@@ -99,20 +99,13 @@ class ClusterResolver(ResolverAttributes, Facade[SharedResource[base.ClusterReso
     watch = blocking_iterator(base.ClusterResolver.watch)
 
 
-def _of_facade(name: str) -> Any:
-    """Return a property that keeps its value in the facade, where TensorFlow's implementors may set it."""
-    return property(
-        lambda self: getattr(self._facade, name, None),
-        lambda self, value: setattr(self._facade, name, value),
-    )
-
-
 class _Implementation(base.ClusterResolver):
     """The async resolver behind a facade that implements `cluster_spec` itself."""
 
-    _task_type = _of_facade("_task_type")
-    _task_id = _of_facade("_task_id")
-    _rpc_layer = _of_facade("_rpc_layer")
+    # Kept in the facade, where TensorFlow's implementors may set them.
+    _task_type: str | None = base.forwarded("_task_type", "_facade")
+    _task_id: int | None = base.forwarded("_task_id", "_facade")
+    _rpc_layer: str | None = base.forwarded("_rpc_layer", "_facade")
 
     def __init__(self, facade: weakref.ref[ClusterResolver]) -> None:
         # Not that of the base class, which would reset what the facade has set.

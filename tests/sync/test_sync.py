@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import inspect
 import pickle
-import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,15 +18,14 @@ import aioresolve
 from aioresolve import ClusterSpec, ClusterState, Observation, Want, sync
 from aioresolve.errors import (
     ConfigurationError,
-    DeadlineExceededError,
     InvalidClusterError,
     PodNotRunningError,
     ProbeError,
     ResolveError,
 )
 from aioresolve.sync import probe
-from aioresolve.testing import Hang, KubernetesServer, pod, tpu_worker_process
-from tests.sync.loop import current_loop_thread, get_loop_thread, in_loop
+from aioresolve.testing import KubernetesServer, pod, tpu_worker_process
+from tests.sync.loop import current_loop_thread, in_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,33 +188,6 @@ def test_override_of_a_user_is_called_with_the_context_variables_of_the_caller()
 # Connections
 
 
-@pytest.mark.slow
-def test_200_threads_share_one_loop_thread_and_leave_nothing_behind(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    loop_thread = get_loop_thread()
-    tasks = loop_thread.run(number_of_tasks)
-    started = threading.Barrier(200)
-    results: list[tuple[ClusterSpec, object]] = []
-
-    with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=8) as resolver:
-
-        def call() -> None:
-            started.wait()
-            results.append((resolver.cluster_spec(timeout=100), get_loop_thread()))
-
-        callers = [threading.Thread(target=call) for _ in range(200)]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join()
-        assert results == [(WORKERS, loop_thread)] * 200
-        assert len(server.requests) == 2 * 200
-        assert 1 <= server.connections <= 8
-    assert loop_thread.run(number_of_tasks) == tasks
-    server.until(lambda: server.connections == 0)
-
-
 async def test_call_can_be_made_inside_a_running_loop(resolver: sync.KubernetesClusterResolver) -> None:
     assert resolver.cluster_spec() == WORKERS
     assert await anyio.to_thread.run_sync(resolver.cluster_spec) == WORKERS
@@ -230,17 +201,6 @@ async def number_of_tasks() -> int:
 
 async def running_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
-
-
-def test_closed_resolver_can_be_used_and_closed_again(
-    server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
-) -> None:
-    for _ in range(2):
-        resolver.cluster_spec()
-        assert server.connections == 1
-        resolver.close()
-        resolver.close()
-        server.until(lambda: server.connections == 0)
 
 
 def test_resolver_collected_in_the_loop_thread_closes_its_connection(
@@ -299,15 +259,6 @@ def test_traceback_of_an_error_keeps_the_frames_of_a_resolver_of_users() -> None
         assert caught.value.__cause__ is not None
         frames = [frame.name for frame in traceback.extract_tb(caught.value.__cause__.__traceback__)]
         assert frames == ["observe"]
-
-
-def test_blocking_call_has_a_deadline(
-    server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
-) -> None:
-    server.inject(Hang())
-    with pytest.raises(DeadlineExceededError, match=r"cluster_spec\(\) of <Kubernetes.* within 0\.1 s"):
-        resolver.cluster_spec(timeout=0.1)
-    assert resolver.cluster_spec() == WORKERS
 
 
 def test_callback_that_calls_a_facade_in_the_loop_thread_raises_an_error(kubeconfig: Path) -> None:

@@ -28,7 +28,7 @@ from aioresolve.gcp.compute_api import (
     instance_name,
 )
 from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name, is_full_name
-from aioresolve.kubernetes.tasks.task_order import natural_keys
+from aioresolve.kubernetes.tasks.order_by import natural_keys
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim

@@ -48,9 +48,10 @@ from .api.objects import (
     json_resource,
     version_number,
 )
+from .tasks.matched_pods import MatchedPod
+from .tasks.order_by import natural_keys, validate_order_by
 from .tasks.pod_index import IndexLabel, PodIndex
 from .tasks.pods import raise_not_running
-from .tasks.task_order import MatchedPod, natural_keys, validate_order_by
 from .watch.cluster_cache import ClusterCache, QueryStore
 
 if TYPE_CHECKING:

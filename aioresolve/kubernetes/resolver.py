@@ -35,8 +35,9 @@ from .auth import (
 from .members import PodMembers, SliceMembers
 from .tasks.accelerators import device_counts
 from .tasks.controllers import Controllers
+from .tasks.order_by import addresses_by_name, validate_order_by
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
-from .tasks.task_order import LabelOrdering, addresses_by_name, validate_order_by
+from .tasks.task_order import LabelOrdering
 from .watch.pod_cache import PodCache
 from .watch.reflector import Reflector, WatchPolicy
 

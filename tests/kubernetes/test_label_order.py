@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from aioresolve import KubernetesClusterResolver
 from aioresolve.errors import ConfigurationError, ForbiddenError, PodIndexError
-from aioresolve.kubernetes.tasks.task_order import (
-    JobTasks,
-    LabelOrdering,
-    MatchedPod,
-    SelectorTasks,
-    match_pods,
-    validate_order_by,
-)
+from aioresolve.kubernetes.tasks.matched_pods import MatchedPod, match_pods
+from aioresolve.kubernetes.tasks.order_by import validate_order_by
+from aioresolve.kubernetes.tasks.task_order import JobTasks, LabelOrdering, SelectorTasks
 from aioresolve.testing import Answer, node
 
 from . import samples

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
+from aioresolve.kubernetes.tasks.matched_pods import match_pods
 from aioresolve.kubernetes.tasks.pod_index import group_starts, index_label
-from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks, match_pods
+from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks
 
 from .samples import labelled, pod
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from aioresolve.errors import PodNotRunningError
 from aioresolve.kubernetes.api.objects import MAX_NAME, Rows, Table, decode_list
+from aioresolve.kubernetes.tasks.order_by import natural_keys
 from aioresolve.kubernetes.tasks.pods import MAX_SHOWN, raise_not_running
-from aioresolve.kubernetes.tasks.task_order import natural_keys
 
 from .samples import COLUMNS, READY, ROWS, pod, table
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aioresolve import ClusterState
-    from aioresolve.kubernetes.tasks.task_order import MatchedPod
+    from aioresolve.kubernetes.tasks.matched_pods import MatchedPod
     from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback

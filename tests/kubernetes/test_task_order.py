@@ -10,13 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.tasks.task_order import (
-    JobTasks,
-    MatchedPod,
-    SelectorTasks,
-    addresses_by_name,
-    match_pods,
-)
+from aioresolve.kubernetes.tasks.matched_pods import MatchedPod, match_pods
+from aioresolve.kubernetes.tasks.order_by import addresses_by_name
+from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks
 
 from .samples import READY, labelled, pod
 

@@ -1,7 +1,7 @@
 """The order in which the pods of a job's selectors become its tasks.
 
 One engine orders the tasks of a list and of a watch: a list fills it once, and a watch changes it pod by pod.
-Rows of a Table, which have names and addresses only, are ordered by the same keys (see `addresses_by_name`).
+Rows of a Table, which have names and addresses only, are ordered by the same keys (see `order_by`).
 
 Results are cached until they change, because usually one pod of thousands changes at a time.
 """
@@ -9,315 +9,27 @@ Results are cached until they change, because usually one pod of thousands chang
 from __future__ import annotations
 
 import operator
-import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from aioresolve.errors import ConfigurationError
-from aioresolve.kubernetes.api.objects import Record
-from aioresolve.spec import DoneTask, Endpoint, Missing
+from aioresolve.spec import DoneTask, Missing
 
-from .accelerators import claims_of, declared_accelerators
-from .controllers import Controller, PodSet, SelectedPods, pod_set, run_of
-from .pod_index import IndexLabel, PodIndex, group_starts, index_label, index_order_error
-from .pods import (
-    is_final,
-    is_replaced,
-    membership,
-    not_ready_reason,
-    not_running_reason,
-    restarts_in_place,
-)
+from .controllers import Controller, PodSet, SelectedPods
+from .order_by import NODE_LABEL, POD_LABEL, natural_key
+from .pod_index import PodIndex, group_starts, index_order_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
-    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.spec import Endpoint
+
+    from .matched_pods import MatchedPod
 
 K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
-
-# Order by name
-
-_digits = re.compile("([0-9]+)")
-
-BATCH = 1000
-"""How many names are processed at once; each run of digits takes up to 200 bytes of memory for that time."""
-
-
-def natural_keys(names: Sequence[str]) -> list[str]:
-    """Return a sort key for each name that compares numbers in names as numbers: worker-2 before worker-10.
-
-    In a key, each number is preceded by its length, so that the key of a name does not depend on other names.
-    """
-    if len(names) <= BATCH:
-        return _natural_keys(names)
-    batches = (names[start : start + BATCH] for start in range(0, len(names), BATCH))
-    return [key for batch in batches for key in _natural_keys(batch)]
-
-
-def _natural_keys(names: Sequence[str]) -> list[str]:
-    # The regular expression runs once over many names, which is several times faster than once for each.
-    text = "\n".join(names)
-    if text.count("\n") >= max(len(names), 1):  # names contain no line break, but the server is not trusted
-        text = "\n".join(name.replace("\n", " ") for name in names)
-    parts = _digits.split(text)
-    parts[1::2] = [
-        f"{len(number)}{number}" if number[0] != "0" and len(number) < 9 else _number_key(number)
-        for number in parts[1::2]
-    ]
-    return "".join(parts).split("\n") if names else []
-
-
-def _number_key(number: str) -> str:
-    significant = number.lstrip("0") or "0"
-    # A prefix code for the length: 1 to 8, 91 to 98, 991 to 998, ... ascend, and none is a prefix of another.
-    nines, rest = divmod(len(significant) - 1, 8)
-    return f"{'9' * nines}{rest + 1}{significant}"
-
-
-def addresses_by_name(names: Sequence[str], addresses: Sequence[str]) -> list[str]:
-    """Return `addresses` in the order of the `names` that belong to them.
-
-    Equal names keep their order. Names that differ in leading zeros only (worker-01, worker-1) are ordered as
-    text. Both hold for `MatchedPod.key` too.
-    """
-    keys = zip(natural_keys(names), names, range(len(names)), strict=True)
-    return [addresses[position] for _, _, position in sorted(keys)]
-
-
-# Order by labels
-
-POD_LABEL, NODE_LABEL = "label:", "node-label:"
-"""The prefixes of the key of a label of a pod, and of the node that it runs on."""
-
-_LABEL_KEY = re.compile(
-    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-)
-"""An optional DNS subdomain and a name: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/"""
-
-
-COMBINE_LABELS = (
-    "Only labels can be combined, such as 'node-label:topology.kubernetes.io/zone' and then 'label:rank'."
-)
-
-
-def validate_order_by(order_by: object) -> str | tuple[str, ...]:
-    """Return `"name"`, `"index"`, or the labels to order by, each with its prefix.
-
-    Raises:
-        ConfigurationError: it is something else.
-    """
-    terms = (order_by,) if isinstance(order_by, str) else order_by
-    if not isinstance(terms, Sequence) or not terms:
-        raise _order_error(order_by)
-    for term in terms:
-        if term in ("name", "index") and len(terms) == 1:
-            return str(term)
-        if term in ("name", "index"):
-            raise ConfigurationError(
-                f"{term!r} cannot be combined with another order", argument="order_by", hint=COMBINE_LABELS
-            )
-        if not isinstance(term, str):
-            raise _order_error(term)
-        prefix, colon, key = term.partition(":")
-        if prefix + colon not in (POD_LABEL, NODE_LABEL) or not _LABEL_KEY.fullmatch(key):
-            raise _order_error(term)
-    return tuple(terms)
-
-
-def _order_error(order_by: object) -> ConfigurationError:
-    return ConfigurationError(
-        f"{order_by!r} is not one of 'name', 'index', 'label:KEY' and 'node-label:KEY'",
-        argument="order_by",
-        hint=COMBINE_LABELS,
-    )
-
-
-class LabelOrdering:
-    """The order by the labels of pods and of their nodes; pods with the same labels are ordered by name.
-
-    Values are compared as names are: numbers in them as numbers.
-
-    Args:
-        terms: the labels, the most important one first, each with its prefix.
-
-    Attributes:
-        pod_keys: the keys of the labels of pods.
-        node_keys: the keys of the labels of nodes.
-        nodes: the values of the labels of each node by its name, as far as they were read.
-        absent: the names of nodes that did not exist when the nodes were read.
-    """
-
-    def __init__(self, terms: Sequence[str]) -> None:
-        self._terms = [term.partition(":") for term in terms]
-        self.pod_keys = tuple(key for prefix, _, key in self._terms if prefix + ":" == POD_LABEL)
-        self.node_keys = tuple(key for prefix, _, key in self._terms if prefix + ":" == NODE_LABEL)
-        self.nodes: Mapping[str, tuple[str | None, ...]] = {}
-        self.absent: frozenset[str] = frozenset()
-
-    def __str__(self) -> str:
-        """Return the labels as text for messages."""
-        kinds = {"label": "label {!r}", "node-label": "label {!r} of the node"}
-        return " and ".join(kinds[prefix].format(key) for prefix, _, key in self._terms)
-
-    def unknown_node(self, pod: MatchedPod) -> str | None:
-        """Return the node of a pod if its labels were not read yet."""
-        if not self.node_keys:
-            return None
-        node = pod.node or ""
-        return None if node in self.nodes or node in self.absent else node
-
-    def key(self, pod: MatchedPod) -> tuple[tuple[str, ...], str] | None:
-        """Return the sort key of a pod; None if it or its node lacks a label."""
-        of_node = iter(self.nodes.get(pod.node or "", (None,) * len(self._terms)))
-        of_pod = iter(pod.labels)
-        values = [next(of_node if prefix == "node-label" else of_pod) for prefix, _, _ in self._terms]
-        return None if None in values else (tuple(_natural_key(value or "") for value in values), pod.key)
-
-
-@lru_cache(maxsize=4096)
-def _natural_key(value: str) -> str:
-    return natural_keys([value])[0]
-
-
-# Pods
-
-
-class MatchedPod(Record, frozen=True):
-    """The part of a pod that is kept after a selector matched it.
-
-    Attributes:
-        key: the sort key among the pods of one selector.
-        full_name: `namespace/name`.
-        uid: the pod's uid, which differs from that of an earlier pod with the same name.
-        endpoint: the endpoint of a member; None for all other pods.
-        fault: why the pod is not running; None for a member and for a pod that is being deleted.
-        unready: why a member is not ready; None if it is ready, and for all other pods.
-        is_final: whether the pod will never be a member.
-        is_replaced: whether the pod has ended and its controller decides what follows.
-        label: the index that the pod's labels give it.
-        labels: the values of the labels by which the pods are ordered, if they are.
-        pod_set: the pods of its controller that have the same template; None if the controller is unknown.
-        has_succeeded: whether all containers of the pod have succeeded, and it is not being deleted.
-        run: identifies the run of the controller that the pod belongs to: a Job that is created again, or a
-            JobSet that is restarted, is another run.
-        node: the node of the pod.
-        failure: why a pod that `is_replaced` has failed.
-        claims: the names of the ResourceClaims of a member whose devices are not among its accelerators yet.
-    """
-
-    key: str
-    full_name: str
-    uid: str
-    endpoint: Endpoint | None
-    fault: str | None
-    unready: str | None
-    is_final: bool
-    is_replaced: bool
-    label: IndexLabel
-    labels: tuple[str | None, ...] = ()
-    pod_set: PodSet | None = None
-    has_succeeded: bool = False
-    run: str = ""
-    node: str | None = None
-    failure: str | None = None
-    claims: tuple[str, ...] = ()
-
-    def equals(self, other: MatchedPod) -> bool:
-        """Whether both are equal, including node and readiness, which the comparison of endpoints ignores."""
-        mine, its = self.endpoint, other.endpoint
-        if mine is its:
-            return self == other
-        return (
-            mine is not None
-            and its is not None
-            and (mine.node, mine.ready) == (its.node, its.ready)
-            and self == other
-        )
-
-
-def match_pods(
-    pods: Sequence[Pod],
-    choice: str | Callable[[Pod], Any],
-    port: int,
-    *,
-    scope: int = 0,
-    label_keys: Sequence[str] = (),
-) -> list[MatchedPod]:
-    """Return the part of each pod that is kept; one selector matched all `pods`.
-
-    Args:
-        pods: the pods.
-        choice: the kind of address; see `pod_address`.
-        port: the port to append to a host.
-        scope: the position of the queried namespace among those of the selector. Pods of equal names are in
-            the order of these, and within one scope in that of their namespaces, as the server lists them.
-        label_keys: the keys of the labels to keep.
-
-    Raises:
-        ConfigurationError: a running pod cannot have such an address.
-    """
-    keys = natural_keys([pod.metadata.name for pod in pods])
-    return [_match(pod, key, choice, port, scope, label_keys) for pod, key in zip(pods, keys, strict=True)]
-
-
-def _match(
-    pod: Pod,
-    natural_key: str,
-    choice: str | Callable[[Pod], Any],
-    port: int,
-    scope: int,
-    label_keys: Sequence[str],
-) -> MatchedPod:
-    metadata = pod.metadata
-    name, namespace = metadata.name, metadata.namespace
-    label = index_label(pod)
-    address, fault = membership(pod, choice, port)
-    endpoint = unready = None
-    if address is not None:
-        unready = not_ready_reason(pod)
-        endpoint = Endpoint(
-            address,
-            name=name,
-            uid=metadata.uid or None,
-            namespace=namespace or None,
-            node=pod.spec.node_name,
-            ready=unready is None,
-            status=unready or "Running",
-            index=None if label.in_role is None else label.in_role.member,
-            restarts=restarts_in_place(pod),
-            accelerators=declared_accelerators(pod),
-        )
-    replaced = endpoint is None and is_replaced(pod)
-    failure = not_running_reason(pod, None) if replaced and pod.status.phase == "Failed" else None
-    return MatchedPod(
-        # The slash is part of the key because the server lists `a-b/name` before `a/name`.
-        f"{natural_key}\0{name}\0{scope:06}{namespace}/",
-        f"{namespace}/{name}",
-        metadata.uid,
-        endpoint,
-        fault,
-        unready,
-        endpoint is None and is_final(pod),
-        replaced,
-        label,
-        tuple([metadata.labels.get(label_key) for label_key in label_keys]) if label_keys else (),
-        pod_set(pod),
-        pod.status.phase == "Succeeded" and metadata.deletion_timestamp is None,
-        run_of(pod),
-        pod.spec.node_name,
-        failure,
-        () if endpoint is None else claims_of(pod),
-    )
-
-
-# Tasks
 
 
 class SortedValues(Generic[K, V]):
@@ -383,6 +95,48 @@ class Numbering(NamedTuple):
     done: Mapping[int, MatchedPod]
     duplicates: dict[int, list[str]]
     unindexed: Sequence[str]
+
+
+class LabelOrdering:
+    """The order by the labels of pods and of their nodes; pods with the same labels are ordered by name.
+
+    Values are compared as names are: numbers in them as numbers.
+
+    Args:
+        terms: the labels, the most important one first, each with its prefix.
+
+    Attributes:
+        pod_keys: the keys of the labels of pods.
+        node_keys: the keys of the labels of nodes.
+        nodes: the values of the labels of each node by its name, as far as they were read.
+        absent: the names of nodes that did not exist when the nodes were read.
+    """
+
+    def __init__(self, terms: Sequence[str]) -> None:
+        self._terms = [term.partition(":") for term in terms]
+        self.pod_keys = tuple(key for prefix, _, key in self._terms if prefix + ":" == POD_LABEL)
+        self.node_keys = tuple(key for prefix, _, key in self._terms if prefix + ":" == NODE_LABEL)
+        self.nodes: Mapping[str, tuple[str | None, ...]] = {}
+        self.absent: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        """Return the labels as text for messages."""
+        kinds = {"label": "label {!r}", "node-label": "label {!r} of the node"}
+        return " and ".join(kinds[prefix].format(key) for prefix, _, key in self._terms)
+
+    def unknown_node(self, pod: MatchedPod) -> str | None:
+        """Return the node of a pod if its labels were not read yet."""
+        if not self.node_keys:
+            return None
+        node = pod.node or ""
+        return None if node in self.nodes or node in self.absent else node
+
+    def key(self, pod: MatchedPod) -> tuple[tuple[str, ...], str] | None:
+        """Return the sort key of a pod; None if it or its node lacks a label."""
+        of_node = iter(self.nodes.get(pod.node or "", (None,) * len(self._terms)))
+        of_pod = iter(pod.labels)
+        values = [next(of_node if prefix == "node-label" else of_pod) for prefix, _, _ in self._terms]
+        return None if None in values else (tuple(natural_key(value or "") for value in values), pod.key)
 
 
 class PositionOrder(Generic[K]):

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from aioresolve.kubernetes.api.objects import Query, WatchEvent
     from aioresolve.kubernetes.tasks.controllers import Controller
-    from aioresolve.kubernetes.tasks.task_order import LabelOrdering, MatchedPod
+    from aioresolve.kubernetes.tasks.matched_pods import MatchedPod
+    from aioresolve.kubernetes.tasks.task_order import LabelOrdering
     from aioresolve.spec import Missing
 
 T = TypeVar("T")

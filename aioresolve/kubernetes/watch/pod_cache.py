@@ -19,7 +19,8 @@ from aioresolve.kubernetes.api.objects import (
     version_number,
 )
 from aioresolve.kubernetes.tasks.controllers import Controllers
-from aioresolve.kubernetes.tasks.task_order import LabelOrdering, MatchedPod, are_identical, match_pods
+from aioresolve.kubernetes.tasks.matched_pods import MatchedPod, match_pods
+from aioresolve.kubernetes.tasks.task_order import LabelOrdering, are_identical
 from aioresolve.spec import DoneTask
 
 from .cluster_cache import ClusterCache, QueryStore

@@ -117,19 +117,6 @@ class TestGCE:
             several = self.resolver(module, self.THREE).cluster_spec().as_dict()
             assert several == {"worker": ["10.1.2.3:8470", "10.2.3.4:8470", "10.3.4.5:8470"]}
 
-    def test_union_merges_groups(self, ours: Any, theirs: Any) -> None:
-        second = {"instance4": "10.4.5.6", "instance5": "10.5.6.7"}
-        for module in (ours, theirs):
-            union = module.UnionResolver(
-                self.resolver(module, self.THREE),
-                self.resolver(module, second),
-                self.resolver(module, {"ps1": "10.100.1.2"}, task_type="ps", port=2222),
-            )
-            assert union.cluster_spec().as_dict() == {
-                "ps": ["10.100.1.2:2222"],
-                "worker": [f"{ip}:8470" for ip in (*self.THREE.values(), *second.values())],
-            }
-
     def test_instances_are_in_the_order_of_their_names(self, ours: Any, theirs: Any) -> None:
         addresses = {"vm-10": "10.0.0.1", "vm-9": "10.0.0.20", "vm-1": "10.0.0.3"}
         by_name = self.resolver(ours, addresses).cluster_spec().as_dict()["worker"]
@@ -195,15 +182,6 @@ class TestUnion:
         with pytest.raises(errors.DeadlineExceededError, match=r"cluster_spec\(\) has not returned"):
             await union.cluster_spec(timeout=0.1)
         released.set()
-
-    def test_invalid_arguments_raise_the_same_types(self, ours: Any, theirs: Any) -> None:
-        own: Any = aioresolve.UnionClusterResolver
-        for arguments in ((), ("text",)):
-            with pytest.raises((TypeError, ValueError)) as expected:
-                theirs.UnionResolver(*arguments)
-            for union in (ours.UnionResolver, own):
-                with pytest.raises(expected.type):
-                    union(*arguments)
 
     def test_unknown_keyword_is_a_value_error(self, tf: Any, ours: Any, theirs: Any) -> None:
         for union in (ours.UnionResolver, theirs.UnionResolver):

@@ -16,8 +16,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioresolve import EnvironmentVariableError
-from aioresolve.environment.slurm import gpus as slurm_gpus
-from aioresolve.environment.slurm.host_list import expand_counts, expand_host_list
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +28,7 @@ FIVE_TASKS = {**THREE_NODES, "PROCID": "1", "STEP_NUM_TASKS": "5", "STEP_TASKS_P
 def variables(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that sets variables; `slurm(...)` adds the prefix."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(slurm_gpus, "_assigned", None)
+    monkeypatch.setattr("aioresolve.environment.slurm.gpus._assigned", None)
 
     def set_variables(prefix: str = "", **values: str) -> None:
         for name, value in values.items():
@@ -127,19 +125,6 @@ class TestSlurm:
 
         return make
 
-    def test_host_lists_and_counts(self, theirs: Any) -> None:
-        import importlib
-
-        module = importlib.import_module(theirs.SlurmClusterResolver.__module__)
-        for text in ("n1", "n[1,3]", "n[1-3]", "n[1-2],m5,o[3-4,6,7-9]", "n[0001-0003],m5,o[009-011]"):
-            assert expand_host_list(text) == module.expand_hostlist(text)
-        for text in ("2", "2,1,3", "3(x2),2,1", "3(x2),2,11(x4)", "13(x10)"):
-            assert expand_counts(text) == module.expand_tasks_per_node(text)
-        # Two brackets, which Slurm writes for two-dimensional names.
-        assert expand_host_list("r[1-2]n[1-2]") == ["r1n1", "r1n2", "r2n1", "r2n2"]
-        with pytest.raises(ValueError, match="Invalid part"):
-            module.expand_hostlist("r[1-2]n[1-2]")
-
     def test_step(self, pair: Any, variables: Any, tf: Any) -> None:
         variables("SLURM_", **THREE_NODES, STEP_TASKS_PER_NODE="1(x3)")
         variables(CUDA_VISIBLE_DEVICES="0")
@@ -205,22 +190,6 @@ class TestSlurm:
         other.cluster_spec()
         assert mine.master() == "grpc://n2:8888"
         assert other.master() == "grpc://n1:8889"
-
-    def test_node_without_gpus_is_resolved_but_not_by_tensorflow(
-        self, ours: Any, theirs: Any, variables: Any, monkeypatch: Any, tmp_path: Any
-    ) -> None:
-        # https://github.com/tensorflow/tensorflow/issues/56894
-        variables("SLURM_", **THREE_NODES, STEP_TASKS_PER_NODE="1(x3)")
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-        monkeypatch.setattr(slurm_gpus, "DRIVER_FOLDER", tmp_path / "none")
-        variables(PATH="")
-        with pytest.raises(OSError, match="nvidia-smi"):
-            theirs.SlurmClusterResolver()
-        with pytest.raises(ValueError, match="must not be zero"):
-            theirs.SlurmClusterResolver(gpus_per_node=0).cluster_spec()
-        resolver = ours.SlurmClusterResolver()
-        assert len(resolver.cluster_spec().as_dict()["worker"]) == 3
-        assert resolver.num_accelerators() == {"GPU": 0}
 
     def test_devices_are_those_of_slurm_but_counted_from_0_in_tensorflow(
         self, ours: Any, theirs: Any, variables: Any

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve.errors import DeadlineExceededError, ProbeError
+from aioresolve.errors import ProbeError
 from aioresolve.probe import ProbeChannels, WorkerProbe, probe_worker, probe_workers
-from aioresolve.probe.accelerators import accelerators_per_worker
-from aioresolve.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,14 +136,11 @@ async def test_stopped_server_is_named_within_the_deadline(
         try:
             kept = await probe_workers(addresses, channels=channels, worker_timeout=3.0)
             fresh = await probe_workers(addresses, worker_timeout=3.0)
-            with pytest.raises(DeadlineExceededError) as caught:
-                await accelerators_per_worker(ClusterSpec({"worker": addresses}), timeout=3.0)
         finally:
             stopped.resume()
         after = await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
     for probes in (kept, fresh):
         assert [probe.error and probe.error.code for probe in probes] == [None, "deadline", None]
-    assert list(caught.value.missing) == ["/job:worker/task:1"]
     assert [probe.error for probe in after] == [None] * 3
 
 

@@ -6,47 +6,26 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioresolve.errors import InvalidClusterError
 from aioresolve.spec import ClusterSpec
 
-ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=5)  # lone surrogates included
-NOT_TEXT: st.SearchStrategy[Any] = st.sampled_from([None, 3, 2.5, True, (), ("a",), frozenset()])
-
 NAMES = st.text(max_size=5)
-ODD_NAMES = ANY_TEXT | ANY_TEXT.map(np.str_) | st.binary(max_size=3) | NOT_TEXT
 ADDRESSES = st.text(max_size=5)
-ODD_ADDRESSES = ANY_TEXT | st.binary(max_size=3) | st.binary(max_size=3).map(bytearray) | NOT_TEXT
 INDICES = st.integers(0, 9) | st.integers(0, 2**31 - 1)
-ODD_INDICES = (
-    st.integers(-3, 9)
-    | st.integers()
-    | st.booleans()
-    | st.floats()
-    | st.integers(-3, 9).map(str)
-    | st.integers(0, 9).map(lambda index: str(index).encode())
-    | st.integers(-3, 9).map(np.int64)
-    | st.sampled_from([None, "x", "", (), (1,), 1j, -(2**31), 2**31 - 1, 2**31, "9" * 5000])
-)
 TASKS = st.lists(ADDRESSES, max_size=4) | st.dictionaries(INDICES, ADDRESSES, max_size=4)
-ODD_TASKS = (
-    st.lists(ODD_ADDRESSES, max_size=3)
-    | st.lists(ADDRESSES, max_size=3).map(tuple)
-    | st.dictionaries(ODD_INDICES, ADDRESSES | ODD_ADDRESSES, max_size=3)
-    | st.sampled_from([None, "a:1", b"a:1", 3, {"a:1"}, np.array(["a:1"]), [["a:1"]], [{0: "a:1"}]])
-    | st.builds(lambda: (address for address in ["a:1"]))
-)
 CLUSTERS = st.dictionaries(NAMES, TASKS, max_size=4)
-ODD_CLUSTERS: st.SearchStrategy[Any] = (
-    st.dictionaries(NAMES | ODD_NAMES, TASKS | ODD_TASKS, max_size=3)
-    | st.dictionaries(NAMES, ODD_TASKS, min_size=1, max_size=1)
-    | st.dictionaries(ODD_NAMES, TASKS, min_size=1, max_size=1)
-    | st.sampled_from([None, [], (), "worker", 3, {"worker"}, object])
+ODD_TASKS = (
+    st.lists(st.binary(max_size=3) | st.sampled_from([None, 3, "\ud800", bytearray(b"a")]), max_size=3)
+    | st.dictionaries(st.sampled_from([-1, True, 1.5, "3", "x", None, 2**31]), ADDRESSES, max_size=3)
+    | st.sampled_from([None, "a:1", b"a:1", 3, {"a:1"}, ("a:1",), [["a:1"]]])
 )
+ODD_CLUSTERS: st.SearchStrategy[Any] = st.dictionaries(
+    NAMES | st.binary(max_size=3) | st.sampled_from([None, 3, ()]), TASKS | ODD_TASKS, max_size=3
+) | st.sampled_from([None, [], "worker", 3, object])
 
 CONVERSIONS = (ValueError, OverflowError)
 """Errors of int(), protobuf and codecs inside TensorFlow, which documents a TypeError."""
@@ -109,14 +88,7 @@ def test_valid_clusters_give_the_same_results(tf_spec: Any, cluster: Any) -> Non
 
 
 @given(ODD_CLUSTERS)
-@example({"worker": {"x": "a:1"}})
-@example({"worker": {float("inf"): "a:1"}})
-@example({"worker": {2**31: "a:1"}})
-@example({"worker": ["\ud800"]})
-@example({b"\xff": ["a:1"]})
 @example({"worker": [], b"worker": []})
-@example({"worker": [], 3: []})
-@example({b"worker": [b"a:1", bytearray(b"b:2")]})
 @example({"worker": {1: "a:1", "1": "b:2", 1.5: "c:3"}})
 def test_odd_input_gives_the_same_results_or_is_rejected_by_both(tf_spec: Any, cluster: Any) -> None:
     try:
@@ -128,18 +100,15 @@ def test_odd_input_gives_the_same_results_or_is_rejected_by_both(tf_spec: Any, c
         assert_same(ClusterSpec(cluster), theirs)
 
 
-@given(CLUSTERS, NAMES | ODD_NAMES | st.just([]), INDICES | ODD_INDICES | st.just([]))
+@given(CLUSTERS, NAMES, INDICES)
 def test_unknown_jobs_and_tasks_raise_the_same_errors(
     tf_spec: Any, cluster: Any, job: Any, index: Any
 ) -> None:
-    assume(not isinstance(job, tuple))  # formatting the error message fails in TensorFlow
     ours, theirs = ClusterSpec(cluster), tf_spec(cluster)
     for name in (job, *ours.jobs):
         assert result(ours, "num_tasks", name) == result(theirs, "num_tasks", name)
         assert result(ours, "task_indices", name) == result(theirs, "task_indices", name)
         assert result(ours, "task_address", name, index) == result(theirs, "task_address", name, index)
-    if job not in ours.jobs:
-        assert result(ours, "job_tasks", job) == result(theirs, "job_tasks", job)
 
 
 @given(CLUSTERS | ODD_CLUSTERS)
@@ -154,17 +123,6 @@ def test_specs_and_messages_of_both_libraries_give_the_same_specs(
     for source in (ours, theirs, theirs.as_cluster_def(), ours.as_cluster_def(), serialize(theirs)):
         assert_same(ClusterSpec(source), copy)
     assert_same(ClusterSpec(serialize(ours)), tf_spec(tf.train.ClusterDef.FromString(serialize(ours))))
-
-
-@given(st.lists(st.tuples(NAMES, st.dictionaries(st.integers(-3, 9), ADDRESSES, max_size=3)), max_size=4))
-def test_unordered_message_with_duplicate_jobs_gives_the_same_spec(
-    tf: Any, tf_spec: Any, jobs: list[tuple[str, dict[int, str]]]
-) -> None:
-    message = tf.train.ClusterDef()
-    for name, tasks in jobs:
-        message.job.add(name=name, tasks=tasks)
-    assert_same(ClusterSpec(message), tf_spec(message))
-    assert_same(ClusterSpec(ClusterSpec(message)), tf_spec(tf_spec(message)))
 
 
 @given(CLUSTERS, CLUSTERS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -85,21 +84,6 @@ def dockerfile_stages() -> list[Stage]:
     return stages
 
 
-def docker_context(folder: Path) -> Path:
-    """Copy the files that `.dockerignore` does not exclude, all of which are listed there."""
-    excluded, *lines = [
-        line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")
-    ]
-    assert excluded == "*"
-    for name in (line[1:] for line in lines if line.startswith("!")):
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            folder.mkdir(exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    return folder
-
-
 class TestImage:
     def test_process_has_no_privileges_and_is_the_command(self) -> None:
         stage = dockerfile_stages()[-1]
@@ -121,26 +105,6 @@ class TestImage:
         needed = {"pyproject.toml", project["readme"], *project["license-files"], *wheel["packages"]}
         assert "*" in lines
         assert {line[1:] for line in lines if line.startswith("!")} == needed
-
-    @pytest.mark.slow
-    def test_instructions_install_the_command(self, tmp_path: Path) -> None:
-        # Few machines that run tests have a Docker daemon: the instructions run here, in folders of the test.
-        folders = {"/src": docker_context(tmp_path / "src"), "/dist": tmp_path / "dist"}
-        folders["/opt/aioresolve"] = tmp_path / "aioresolve"
-        programs = tmp_path / "bin"
-        programs.mkdir()
-        for name, command in {"python": sys.executable, "pip": f"{sys.executable} -m pip"}.items():
-            (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-            (programs / name).chmod(0o755)
-        environment = {**os.environ, **PIP_OFFLINE, "PATH": f"{programs}:{os.environ['PATH']}"}
-        for line in dockerfile_stages()[0].arguments("RUN"):
-            line = line.replace(" install ", " install --no-deps ")
-            for folder, replacement in folders.items():
-                line = re.sub(rf"(?<![\w/]){folder}\b", str(replacement), line)
-            run("sh", "-euc", line, env=environment)
-        installed = folders["/opt/aioresolve"]
-        add_dependencies(installed)
-        assert run(installed / "bin" / "aioresolve", "--version").stdout == f"aioresolve {__version__}\n"
 
 
 class Distributions(NamedTuple):

@@ -27,8 +27,6 @@ SHOW_AFTER = 0.4
 REDRAW_PERIOD = 0.1
 """Seconds between two updates of the terminal."""
 
-BAR_COLUMNS = 24
-
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -98,14 +96,7 @@ def show_progress(progress: Progress, *, quiet: bool) -> Iterator[None]:
         yield
         return
     if streams.can_draw(sys.stderr):
-
-        def render(columns: int, lines: int) -> RenderableType:
-            from .drawing import single_line
-
-            frame = SPINNER[int(time.monotonic() / REDRAW_PERIOD) % len(SPINNER)]
-            return single_line(f"{frame} {progress_line(progress)}")
-
-        with draw_live(sys.stderr, render):
+        with _draw_spinner(lambda: progress_line(progress)):
             yield
         return
     written: set[str] = set()
@@ -131,29 +122,33 @@ def progress_line(progress: Progress) -> str:
 
 
 @contextmanager
-def show_bar(
+def show_counts(
     total: int, counts: Callable[[], tuple[int, int]], *, quiet: bool
 ) -> Iterator[Callable[[], None]]:
-    """Show how many of `total` workers or targets have completed, as a bar on stderr, until the block ends.
+    """Show on stderr how many of `total` workers or targets have completed, until the block ends.
 
     Nothing is drawn if stderr has log lines, or is not a terminal. `counts` returns how many have completed,
-    and how many of those have failed. Yields a function that removes the bar until it is drawn again.
+    and how many of those have failed. Yields a function that removes the line until it is drawn again.
     """
     if quiet or not streams.can_draw(sys.stderr):
         yield lambda: None
         return
 
-    def render(columns: int, lines: int) -> RenderableType:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
+    def text() -> str:
+        done, failed = counts()
+        return f"{done} of {total} done" + (f", {failed} failed" if failed else "")
 
+    with _draw_spinner(text) as hide:
+        yield hide
+
+
+@contextmanager
+def _draw_spinner(text: Callable[[], str]) -> Iterator[Callable[[], None]]:
+    def render(columns: int, lines: int) -> RenderableType:
         from .drawing import single_line
 
-        done, failed = counts()
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        text = f"{done} of {total} done" + (f", {failed} failed" if failed else "")
-        grid.add_row(ProgressBar(max(total, 1), done, width=BAR_COLUMNS), single_line(text))
-        return grid
+        frame = SPINNER[int(time.monotonic() / REDRAW_PERIOD) % len(SPINNER)]
+        return single_line(f"{frame} {text()}")
 
     with draw_live(sys.stderr, render) as hide:
         yield hide

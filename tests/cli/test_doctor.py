@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.testing import Hang, pod
+from aioresolve.testing import pod
 
-from .process import TOKEN, Run, Terminal, environment
+from .process import TOKEN, Run, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,15 +83,6 @@ def test_without_a_source_this_machine_is_checked(run: Run, env: dict[str, str])
     assert rows(done.stdout) == dict.fromkeys(names, "ok")
     assert "context 'here' (user 'here': token)" in done.stdout
     assert "NO_GCE_CHECK=true" in done.stdout
-
-
-@pytest.mark.slow
-def test_terminal_shows_the_check_that_it_waits_for(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    server.inject(Hang(), match=lambda request: request.path == "/version")
-    with Terminal((*TRAIN, "--check-timeout", "60s"), env) as terminal:
-        terminal.wait_for_text("waiting for API server (5 of 20 received): in progress")
 
 
 def test_tpu_is_checked(run: Run, env: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from aioresolve.testing import GoogleServer, pod, tpu_node, tpu_worker_process
 
-from .process import Result, Run, Running, environment, run_process
+from .process import Result, Run, environment, run_process
 from .test_completion import candidates
 from .test_program_outputs import uid
 
@@ -80,17 +80,6 @@ def test_program_inherits_no_file_descriptors_and_no_ignored_signals(
     # posix_spawn of glibc ignores 32 and 33 in the child, the signals that it reserves for itself.
     assert result.stdout.replace("0000000180000000", "0000000000000000") == plain
     assert (result.code, result.stderr) == (7, "")
-
-
-@pytest.mark.slow
-def test_it_waits_until_the_cluster_is_complete(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    with Running((*EXEC, "--count", "4", "--", "sh", "-c", "echo $AIORESOLVE_NUM_TASKS"), env) as running:
-        assert running.stderr_line("3 of 4") == "waiting: job 'worker': 3 tasks, 3 of 4 tasks in total"
-        server.add(pod("train-20", "ml", labels={"app": "train"}, ip="10.0.0.20"))
-        assert running.line() == "4"
-        assert running.wait_for_exit().code == 0
 
 
 def test_deadline_exits_with_3_and_the_reasons(run: Run, env: dict[str, str]) -> None:

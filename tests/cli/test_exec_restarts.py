@@ -324,16 +324,6 @@ async def test_signal_that_the_parent_process_ignores_does_not_prevent_a_restart
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_signal_ends_a_program_that_is_stopped(tmp_path: Path) -> None:
-    async with supervised(tmp_path, f"echo $$ >>$0; kill -STOP $$; {SLEEP}") as supervised_run:
-        await until(lambda: bool(supervised_run.lines()))
-        process = psutil.Process(int(supervised_run.lines()[0]))
-        await until(lambda: process.status() == psutil.STATUS_STOPPED)
-        signal.raise_signal(signal.SIGINT)
-        assert await supervised_run.exit_code() == 130
-
-
 LEAVE_ORPHANS = """
 import os, subprocess, sys, time
 for number in range(20):

@@ -111,17 +111,6 @@ def test_the_first_response_is_printed_first(workers: list[str], slow: str, env:
 
 
 @pytest.mark.slow
-def test_all_workers_have_a_total_deadline(silent: str, capsys: pytest.CaptureFixture[str]) -> None:
-    # The deadline for one worker ends 5 % earlier: its error needs that time on a busy machine.
-    arguments = ("probe", "-o", "json", "--timeout", "4", "--max-concurrency", "1")
-    assert main([*arguments, silent, silent]) == 1
-    first, second = (json.loads(line)["error"] for line in capsys.readouterr().out.splitlines())
-    assert "did not respond to GetStatus within 3.8" in first["message"]
-    assert "was not probed before the deadline for all workers (4 s) passed" in second["message"]
-    assert second["message"].endswith("Raise --timeout or --max-concurrency.")
-
-
-@pytest.mark.slow
 def test_tls_is_used_with_the_option(capsys: pytest.CaptureFixture[str]) -> None:
     with tpu_worker_process(devices=4, tls=True) as (address,):
         assert main(["probe", "-o", "json", address]) == 1
@@ -145,12 +134,14 @@ def test_an_invalid_host_is_invalid_usage(host: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_a_progress_bar(workers: list[str], slow: str, env: dict[str, str]) -> None:
+def test_a_terminal_shows_how_many_workers_have_responded(
+    workers: list[str], slow: str, env: dict[str, str]
+) -> None:
     code, sent = run_on_terminal(("probe", workers[0], slow), env)
     assert code == 0
     shown = without_colors(sent)
     assert "1 of 2 done" in shown
-    # The bar is erased before the row is written, and not drawn after it.
+    # The line is erased before the row is written, and not drawn after it.
     last = shown.rindex("done")
     assert "\x1b[2K" in shown[last:]
     assert shown.splitlines()[-1].startswith(slow) or f"\x1b[2K{slow}" in shown

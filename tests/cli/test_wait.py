@@ -29,7 +29,6 @@ pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 
 SELECTORS = ("-l", "worker=app=train")
 TRAIN = ("wait", "kubernetes", *SELECTORS)
-PS = ("wait", "kubernetes", "-l", "ps=app=ps")
 
 
 def trainer(number: int, **fields: Any) -> dict[str, Any]:

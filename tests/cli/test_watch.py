@@ -65,20 +65,6 @@ def test_the_members_are_printed_first_and_then_each_change(
         ]
 
 
-@pytest.mark.slow
-def test_an_empty_cluster_is_reported_and_watched_also_with_the_option_w(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    with Running(("kubernetes", "-l", "worker=app=late", "-w", "-o", "wide"), env) as watch:
-        header = watch.line()
-        assert watch.stderr_line() == "no tasks yet: -l worker=app=late"
-        server.add(pod("late-0", "ml", labels={"app": "late"}, ip="10.0.1.1"))
-        row = watch.line()
-    assert row.split()[:7] == ["JOINED", "worker", "0", "10.0.1.1:8470", "<none>", "late-0", "ml"]
-    assert [row.index("10.0.1.1"), row.index("late-0")] == [header.index("ADDRESS"), header.index("NAME")]
-    assert header.split()[5:] == ["NAME", "NAMESPACE", "NODE", "READY", "UID", "ACCELERATORS", "STATUS"]
-
-
 # Documents
 
 

@@ -180,13 +180,13 @@ def _read_fleet(
 
 
 async def _run_round(fleet: Fleet, *, quiet: bool) -> list[TargetStatus]:
-    from aioresolve.cli.live import show_bar
+    from aioresolve.cli.live import show_counts
 
     def counts() -> tuple[int, int]:
         readings = fleet.readings
         return len(readings), sum(status.error is not None for status in readings.values())
 
-    with show_bar(len(fleet.targets), counts, quiet=quiet):
+    with show_counts(len(fleet.targets), counts, quiet=quiet):
         return list((await fleet.resolve()).values())
 
 

@@ -123,11 +123,11 @@ async def probe_workers(
     is_tls: bool = False,
     **given: Any,
 ) -> list[WorkerProbe]:
-    """Return the result of each worker in the order of the responses, with a progress bar on stderr.
+    """Return the result of each worker in the order of the responses, with progress on stderr.
 
     `write`, if given, is called with each result as soon as the worker has responded.
     """
-    from aioresolve.cli.live import show_bar
+    from aioresolve.cli.live import show_counts
     from aioresolve.probe import ProbeChannels, stream_workers
 
     results: list[WorkerProbe] = []
@@ -136,7 +136,7 @@ async def probe_workers(
         return len(results), sum(probe.error is not None for probe in results)
 
     channels = ProbeChannels.over_tls() if is_tls else ProbeChannels()
-    with show_bar(len(addresses), counts, quiet=quiet) as hide:
+    with show_counts(len(addresses), counts, quiet=quiet) as hide:
         async with stream_workers(addresses, channels=channels, **given) as probes:
             async for probe in probes:
                 results.append(probe)

@@ -8,7 +8,7 @@ import pytest
 
 from .client import JSON, TABLE, Client, failure
 from .servers import CROWD
-from .states import GRACE, HOST_IP, NODE, STATES, Row, manifest, pod, running
+from .states import GRACE, NODE, STATES, Row, manifest, pod
 
 if TYPE_CHECKING:
     from .servers import ApiServer
@@ -69,28 +69,6 @@ async def test_each_state_has_the_expected_row_phase_and_addresses(server: ApiSe
     for name, reason in {"done": "Succeeded", "evicted": "Failed"}.items():
         (condition,) = conditions[name]
         assert (condition["type"], condition["status"], condition["reason"]) == ("Completed", "True", reason)
-
-
-async def test_list_has_a_kind_and_its_items_have_identities(server: ApiServer) -> None:
-    async with server.client() as admin:
-        await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
-        response = await admin.list_pods(server.namespace)
-        read = await admin.request("GET", f"/api/v1/namespaces/{server.namespace}/pods/one")
-    assert response.headers["Content-Type"] == JSON
-    assert (response.body["kind"], response.body["apiVersion"]) == ("PodList", "v1")
-    (item,) = response.body["items"]
-    assert "kind" not in item
-    assert (read.body["kind"], read.body["apiVersion"]) == ("Pod", "v1")
-    assert read.body == {"kind": "Pod", "apiVersion": "v1", **item}
-    metadata, status = item["metadata"], item["status"]
-    assert (metadata["name"], metadata["namespace"]) == ("one", server.namespace)
-    assert len(metadata["uid"]) == 36
-    assert int(metadata["resourceVersion"]) <= int(response.version)
-    assert metadata["creationTimestamp"].endswith("Z")
-    assert (status["hostIP"], status["podIP"]) == (HOST_IP, "10.8.0.1")
-    assert status["podIPs"] == [{"ip": "10.8.0.1"}]
-    assert status["containerStatuses"][0]["state"] == running("10.8.0.1")["containerStatuses"][0]["state"]
-    assert item["spec"]["containers"][0]["image"] == "trainer:v1"
 
 
 async def test_table_rows_include_no_object_metadata_or_the_whole_object(server: ApiServer) -> None:
@@ -227,40 +205,7 @@ async def test_field_selector_selects(server: ApiServer) -> None:
             assert (response.status, response.body) == (400, failure(400, "BadRequest", message))
 
 
-async def test_list_of_all_namespaces_is_ordered_by_namespace_and_name(server: ApiServer) -> None:
-    first, second = f"{server.namespace}-1", f"{server.namespace}-2"
-    labels = {"test": server.namespace}
-    async with server.client() as admin:
-        for namespace in (second, first):
-            await server.create_namespace(admin, namespace)
-            for name in ("worker-10", "worker-2"):
-                await admin.create_pod(*pod(name, namespace, "10.8.0.1", labels=labels))
-        response = await admin.list_pods(None, labelSelector=f"test={server.namespace}")
-    found = [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in response.body["items"]]
-    assert found == [(first, "worker-10"), (first, "worker-2"), (second, "worker-10"), (second, "worker-2")]
-
-
-async def test_missing_namespace_is_an_empty_list_and_missing_pod_is_404(server: ApiServer) -> None:
-    async with server.client() as admin:
-        pods = await admin.list_pods("nowhere")
-        rows = await admin.list_pods("nowhere", accept=TABLE)
-        missing = await admin.request("GET", f"/api/v1/namespaces/{server.namespace}/pods/none")
-    assert (pods.status, pods.names, rows.status, rows.rows) == (200, [], 200, [])
-    assert pods.version.isdigit()
-    expected = failure(404, "NotFound", 'pods "none" not found', details={"name": "none", "kind": "pods"})
-    assert (missing.status, missing.body) == (404, expected)
-
-
 # -- pages and deletion ------------------------------------------------------------------------------------
-
-
-EXPIRED_CONTINUE = (
-    "The provided continue parameter is too old to display a consistent list result. You can start a new "
-    "list without the continue parameter, or use the continue token in this response to retrieve the "
-    "remainder of the results. Continuing with the provided token results in an inconsistent list - objects "
-    "that were created, modified, or deleted between the time the first chunk was returned and now may show "
-    "up in the list."
-)
 
 
 def name_of(entry: dict[str, Any]) -> str:
@@ -294,41 +239,7 @@ async def test_pages_of_two_thousand_pods_have_one_version(server: ApiServer, ac
     assert accept == JSON or all(page["columnDefinitions"] for page in pages)
 
 
-async def test_expired_continue_token_is_410_with_a_token_for_the_rest(server: ApiServer) -> None:
-    async with server.client() as admin:
-        for name in ("a", "b"):
-            await admin.create_pod(*pod(name, server.namespace, "10.8.0.1"))
-        first = await admin.list_pods(server.namespace, limit="1")
-        await admin.create_pod(*pod("c", server.namespace, "10.8.0.1"))
-        await server.compact()
-        token = first.body["metadata"]["continue"]
-        gone = await admin.list_pods(server.namespace, limit="1", **{"continue": token})
-        fresh = gone.body["metadata"].pop("continue")
-        rest = await admin.list_pods(server.namespace, **{"continue": fresh})
-    assert (gone.status, gone.body) == (410, failure(410, "Expired", EXPIRED_CONTINUE))
-    assert fresh != token
-    assert rest.names == ["b", "c"]
-    assert int(rest.version) > int(first.version)
-
-
-async def test_pod_in_its_grace_period_remains_with_a_deletion_timestamp(server: ApiServer) -> None:
-    async with server.client() as admin:
-        await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
-        deleted = await admin.delete_pod({"name": "one", "namespace": server.namespace}, grace=GRACE)
-        response = await admin.list_pods(server.namespace)
-    (item,) = response.body["items"]
-    assert deleted.body["metadata"]["deletionTimestamp"] == item["metadata"]["deletionTimestamp"]
-    assert item["metadata"]["deletionGracePeriodSeconds"] == GRACE
-    assert item["status"]["phase"] == "Running"
-
-
 # -- permissions -------------------------------------------------------------------------------------------
-
-
-async def test_wrong_token_is_401(server: ApiServer) -> None:
-    async with Client(server.url, server.ca_pem, "not-a-token") as client:
-        response = await client.list_pods(server.namespace)
-    assert (response.status, response.body) == (401, failure(401, "Unauthorized", "Unauthorized"))
 
 
 @pytest.mark.parametrize(("user", "name"), [("limited", "limited"), (None, "system:anonymous")])
@@ -348,10 +259,3 @@ async def test_user_without_permission_is_403_with_verb_and_scope(
                 )
                 expected = failure(403, "Forbidden", message, details={"kind": "pods"})
                 assert (response.status, response.body) == (403, expected)
-
-
-async def test_permission_in_one_namespace_is_sufficient_there(server: ApiServer) -> None:
-    async with server.client() as admin:
-        await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
-    async with server.client("limited") as limited:
-        assert (await limited.list_pods(server.namespace)).names == ["one"]

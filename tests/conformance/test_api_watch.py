@@ -110,24 +110,6 @@ async def test_bookmark_has_the_version_that_the_watch_has_reached(server: ApiSe
     assert "name" not in bookmark["metadata"]
 
 
-async def test_watch_from_an_expired_version_gets_an_error_event(server: ApiServer) -> None:
-    async with server.client() as admin:
-        version = (await admin.list_pods(server.namespace)).version
-        await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
-        await server.compact()
-    await server.stop()
-    await server.start()
-    async with (
-        server.client() as admin,
-        admin.watch_pods(server.namespace, resourceVersion=version, timeoutSeconds="10") as stream,
-    ):
-        (event,) = await read_rest(stream)
-    status = event["object"]
-    assert event["type"] == "ERROR"
-    assert (status["kind"], status["code"], status["reason"]) == ("Status", 410, "Expired")
-    assert status["message"].startswith(f"too old resource version: {version} (")
-
-
 async def test_bookmark_marks_the_end_of_the_initial_events(server: ApiServer) -> None:
     options = {
         "sendInitialEvents": "true",

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-import yaml
 
-from aioresolve.errors import ForbiddenError, PodNotRunningError
+from aioresolve.errors import PodNotRunningError
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import endpoint, endpoint_slice
 
 from .client import TABLE, failure, slices_path
-from .servers import ApiServer, RealServer
 from .test_api_watch import read_events
-from .test_resolver import rbac_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .client import Client, Response
+    from .servers import ApiServer
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
@@ -55,22 +53,6 @@ def resolver(
 
 
 # -- the API -----------------------------------------------------------------------------------------------
-
-
-async def test_list_has_a_kind_and_its_items_have_none(server: ApiServer) -> None:
-    conditions = {"ready": True, "serving": True, "terminating": False}
-    found = trainer(server, of_pod(server, "train-0", "10.8.0.1", **conditions))
-    async with server.client() as admin:
-        (created,) = await create(admin, found)
-        listed = await admin.request("GET", slices_path(server.namespace), params={"labelSelector": TRAINER})
-    assert (listed.body["kind"], listed.body["apiVersion"]) == ("EndpointSliceList", "discovery.k8s.io/v1")
-    (item,) = listed.body["items"]
-    assert list(item) == ["metadata", "addressType", "endpoints", "ports"]
-    assert item["endpoints"] == found["endpoints"]
-    assert item["ports"] == [{"name": "grpc", "protocol": "TCP", "port": 8470}]
-    assert item["metadata"]["resourceVersion"] == created.version
-    assert item["metadata"]["generation"] == 1
-    assert set(created.body) == {"kind", "apiVersion", *item}
 
 
 async def test_watch_sends_each_change_relative_to_the_selector(server: ApiServer) -> None:
@@ -157,18 +139,3 @@ async def test_watch_follows_the_slices(server: ApiServer, tmp_path: Path) -> No
                 assert (await anext(states)).spec.num_tasks("worker") == 2
                 await admin.write("DELETE", path, None)
                 assert (await anext(states)).spec.num_tasks("worker") == 0
-
-
-async def test_manifest_of_a_forbidden_error_is_sufficient(server: ApiServer, tmp_path: Path) -> None:
-    if not isinstance(server, RealServer):
-        pytest.skip("the embedded server has no RBAC objects to apply")
-    one = resolver(server, tmp_path, user="applicant")
-    async with server.client() as admin:
-        await create(admin, trainer(server, of_pod(server, "train-1", "10.8.0.1")))
-        with pytest.raises(ForbiddenError) as caught:
-            await one.cluster_spec()
-        for document in yaml.safe_load_all(caught.value.manifest):
-            await admin.write("POST", rbac_path(document), document)
-        path = slices_path(server.namespace)
-        await server.wait_until_allowed("applicant", server.namespace, path=path)
-    assert (await one.cluster_spec()).job_tasks("worker") == ["10.8.0.1:8470"]

@@ -13,15 +13,13 @@ import pytest
 import yaml
 
 from aioresolve.errors import (
-    ConfigurationError,
     ForbiddenError,
-    PodIndexError,
     PodNotRunningError,
 )
 from aioresolve.kubernetes import KubernetesClusterResolver
 
-from .servers import CROWD, CROWD_LABELS, ApiServer, RealServer, crowd_ip
-from .states import GRACE, HOST_IP, NODE, STATES, State, manifest, pod, running
+from .servers import ApiServer, RealServer
+from .states import GRACE, STATES, State, pod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,19 +101,6 @@ async def test_every_running_pod_with_an_address_is_a_member(server: ApiServer, 
     assert (await members.cluster_spec()).job_tasks("worker") == addresses(MEMBERS)
 
 
-async def test_endpoint_describes_its_pod(server: ApiServer, tmp_path: Path) -> None:
-    labels = {"app": "trainer", COMPLETION_INDEX: "0"}
-    async with server.client() as admin:
-        created = await admin.create_pod(*pod("one", server.namespace, "10.8.0.1", labels=labels))
-    found = await resolver(server, tmp_path, "app=trainer").cluster_state()
-    (endpoint,) = found.endpoints["worker"]
-    assert (endpoint.address, endpoint.name, endpoint.namespace) == ("10.8.0.1:8470", "one", server.namespace)
-    assert endpoint.uid == created.body["metadata"]["uid"]
-    assert (endpoint.node, endpoint.ready, endpoint.index) == (NODE, True, 0)
-    assert found.version is not None
-    assert int(found.version) >= int(created.version)
-
-
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
 async def test_kubectl_sees_the_same_pods(server: ApiServer, tmp_path: Path) -> None:
     await create_states(server)
@@ -156,73 +141,6 @@ async def test_job_has_the_pods_of_its_selectors_in_order(server: ApiServer, tmp
         "ps": ["10.8.0.4:2222"],
         "worker": ["10.8.0.3:2222", "10.8.0.0:2222", "10.8.0.2:2222", "10.8.0.1:2222"],
     }
-
-
-async def test_pods_of_several_namespaces_are_one_cluster(server: ApiServer, tmp_path: Path) -> None:
-    other = f"{server.namespace}-other"
-    labels = {"test": server.namespace}
-    async with server.client() as admin:
-        await server.create_namespace(admin, other)
-        await admin.create_pod(*pod("w-2", server.namespace, "10.8.0.2", labels=labels))
-        await admin.create_pod(*pod("w-10", server.namespace, "10.8.0.10", labels=labels))
-        await admin.create_pod(*pod("w-3", other, "10.8.0.3", labels=labels))
-    for namespace in (None, [other, server.namespace]):
-        one = resolver(server, tmp_path, f"test={server.namespace}", namespace=namespace)
-        spec, found = await one.cluster_spec(), await one.cluster_state()
-        assert list(spec.job_tasks("worker")) == ["10.8.0.2:8470", "10.8.0.3:8470", "10.8.0.10:8470"]
-        assert found.spec == spec
-        namespaces = [endpoint.namespace for endpoint in found.endpoints["worker"]]
-        assert namespaces == [server.namespace, other, server.namespace]
-
-
-async def test_two_thousand_pods_are_two_thousand_tasks(server: ApiServer, tmp_path: Path) -> None:
-    namespace = await server.ensure_crowd()
-    selector = ",".join(f"{name}={value}" for name, value in CROWD_LABELS.items())
-    expected = [f"{crowd_ip(number)}:8470" for number in range(CROWD)]
-    by_name = resolver(server, tmp_path, selector, namespace=namespace)
-    assert list((await by_name.cluster_spec()).job_tasks("worker")) == expected
-    found = await resolver(server, tmp_path, selector, namespace=None, order_by="index").cluster_state()
-    assert [endpoint.address for endpoint in found.endpoints["worker"]] == expected
-    assert [endpoint.index for endpoint in found.endpoints["worker"]] == list(range(CROWD))
-
-
-async def test_tasks_can_be_ordered_by_completion_index(server: ApiServer, tmp_path: Path) -> None:
-    async with server.client() as admin:
-        for name, index in [("c", "0"), ("a", "2"), ("b", "1")]:
-            metadata = {"annotations" if name == "b" else "labels": {COMPLETION_INDEX: index}}
-            manifest_, status = pod(name, server.namespace, f"10.8.0.{index}", **metadata)
-            manifest_["metadata"]["labels"]["app"] = "trainer"
-            await admin.create_pod(manifest_, status)
-        one = resolver(server, tmp_path, "app=trainer", order_by="index")
-        spec = await one.cluster_spec()
-        await admin.delete_pod({"namespace": server.namespace, "name": "b"}, grace=0)
-        with pytest.raises(PodIndexError) as caught:
-            await one.cluster_spec()
-    assert list(spec.job_tasks("worker")) == ["10.8.0.0:8470", "10.8.0.1:8470", "10.8.0.2:8470"]
-    assert caught.value.missing == (1,)
-
-
-async def test_address_can_be_chosen(server: ApiServer, tmp_path: Path) -> None:
-    async with server.client() as admin:
-        named = manifest("one", server.namespace, labels={"app": "trainer"}, hostname="w0", subdomain="train")
-        status = running("10.8.0.1")
-        status["podIPs"].append({"ip": "fd00::1"})
-        await admin.create_pod(named, status)
-    expected: dict[Any, str] = {
-        "pod_ip": "10.8.0.1:8470",
-        "pod_ipv4": "10.8.0.1:8470",
-        "pod_ipv6": "[fd00::1]:8470",
-        "host_ip": f"{HOST_IP}:8470",
-        "hostname": f"w0.train.{server.namespace}.svc:8470",
-    }
-    for choice, address_ in expected.items():
-        spec = await resolver(server, tmp_path, "app=trainer", address=choice).cluster_spec()
-        assert spec.job_tasks("worker") == [address_]
-
-
-async def test_malformed_selector_is_a_configuration_error(server: ApiServer, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"app=trainer,,.*found ',', expected: identifier"):
-        await resolver(server, tmp_path, "app=trainer,,").cluster_spec()
 
 
 # -- permissions -------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import ssl
 from contextlib import asynccontextmanager
@@ -81,10 +80,6 @@ def recorded_pods() -> list[dict[str, Any]]:
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
-
-
-def basic(user: str, password: str) -> dict[str, str]:
-    return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
 
 
 @asynccontextmanager

@@ -4,41 +4,21 @@ from __future__ import annotations
 
 from aioresolve.testing import KubernetesServer, pod, service
 
-from .client import NAMESPACE, TABLE, basic, bearer, fetch, open_session, trainers
+from .client import NAMESPACE, TABLE, bearer, fetch, trainers
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 PODS, SLICES, CLAIMS = "pods", "endpointslices.discovery.k8s.io", "resourceclaims.resource.k8s.io"
 
 
-async def test_an_open_server_accepts_every_request() -> None:
-    async with KubernetesServer([pod("a")]) as server:
-        for headers in ({}, bearer("any"), basic("alice", "any")):
-            assert (await fetch(server, headers=headers)).names == ["a"]
-        assert [(request.scheme, request.user) for request in server.requests] == [
-            ("", "system:anonymous"),
-            ("Bearer", "system:anonymous"),
-            ("Basic", "alice"),
-        ]
-
-
-async def test_only_known_tokens_and_passwords_are_accepted() -> None:
-    async with KubernetesServer(tokens={"old": "alice"}, passwords={"bob": "secret"}) as server:
-        for headers in (bearer("old"), basic("bob", "secret")):
-            assert (await fetch(server, headers=headers)).status == 200
-        for headers in (
-            {},
-            bearer("wrong"),
-            bearer("secret"),
-            basic("bob", "wrong"),
-            basic("alice", "old"),
-            {"Authorization": "Basic ~"},
-        ):
+async def test_only_known_tokens_are_accepted() -> None:
+    async with KubernetesServer(tokens={"old": "alice"}) as server:
+        assert (await fetch(server, headers=bearer("old"))).status == 200
+        for headers in ({}, bearer("wrong"), {"Authorization": "Basic YTpi"}):
             assert (await fetch(server, headers=headers)).status == 401
         server.tokens = {"new": "alice"}
         assert (await fetch(server, headers=bearer("old"))).status == 401
-        assert (await fetch(server, headers=bearer("new"))).status == 200
-    async with KubernetesServer(passwords={"bob": "secret"}) as server:
-        assert (await fetch(server, headers=bearer("secret"))).status == 401
+        server.tokens = None
+        assert (await fetch(server, headers=bearer("any"))).status == 200
 
 
 async def test_user_can_access_only_its_namespaces() -> None:
@@ -58,29 +38,6 @@ async def test_user_can_access_only_its_namespaces() -> None:
         'in the namespace "ml"'
     )
     assert stranger.json["details"] == {"name": "train-0", "kind": "pods"}
-
-
-async def test_user_may_be_permitted_only_some_resources() -> None:
-    resources = {"reader": [PODS]}
-    async with KubernetesServer(tokens={"a": "reader"}, resources=resources) as server:
-
-        async def refused(allowed: str) -> list[str]:
-            server.resources["reader"] = [allowed.partition(".")[0]]
-            messages = []
-            for resource in (PODS, SLICES, CLAIMS):
-                name, _, group = resource.partition(".")
-                root = f"/apis/{group}/v1" if group else "/api/v1"
-                got = await fetch(server, f"{root}/namespaces/ml/{name}", headers=bearer("a"))
-                messages += [got.message] if got.status == 403 else []
-            return messages
-
-        for resource in (PODS, SLICES, CLAIMS):
-            others = [each for each in (PODS, SLICES, CLAIMS) if each != resource]
-            assert await refused(resource) == [
-                f'{each} is forbidden: User "reader" cannot list resource "{each.partition(".")[0]}" '
-                f'in API group "{each.partition(".")[2]}" in the namespace "ml"'
-                for each in others
-            ]
 
 
 async def test_access_review_and_requests_agree_about_verbs_and_namespaces() -> None:
@@ -135,13 +92,3 @@ async def test_requests_are_recorded_without_secrets() -> None:
     assert listed.user_agent == "tests"
     assert (patched.verb, patched.namespace, patched.name) == ("patch", "ml", "a")
     assert (other.verb, other.resource, other.user) == ("", "", None)
-
-
-async def test_open_connections_are_counted() -> None:
-    async with KubernetesServer() as server:
-        assert server.connections == 0
-        async with open_session(server) as session:
-            async with session.get("/version") as response:
-                await response.read()
-            assert server.connections == 1
-        await server.until(lambda: server.connections == 0)

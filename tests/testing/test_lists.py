@@ -7,59 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.testing import KubernetesServer, pod, resource_claim
-from aioresolve.testing.kubernetes.selectors import SelectorError, field_selector, label_selector
 
-from .client import NAMESPACE, TABLE, Response, bearer, fetch, ml_server, open_session, trainers
+from .client import NAMESPACE, Response, bearer, fetch, open_session, trainers
 
-METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims"
 
 
 # Representations
-
-
-async def test_every_representation_contains_the_same_pods() -> None:
-    async with ml_server() as server:
-        listed = (await fetch(server, NAMESPACE)).json
-        one = (await fetch(server, f"{NAMESPACE}/train-0")).json
-        partial = (await fetch(server, NAMESPACE, headers={"Accept": METADATA})).json
-        whole = (await fetch(server, NAMESPACE, headers={"Accept": TABLE}, includeObject="Object")).json
-        row = (await fetch(server, f"{NAMESPACE}/train-0", headers={"Accept": TABLE})).json["rows"][0]
-        refused = await fetch(server, NAMESPACE, headers={"Accept": TABLE}, includeObject="Some")
-    head = {"kind": "Pod", "apiVersion": "v1"}
-    assert [each["metadata"]["name"] for each in listed["items"]] == [
-        "train-0",
-        "train-1",
-        "train-10",
-        "train-2",
-    ]
-    assert one == head | listed["items"][0]
-    assert partial["kind"] == "PartialObjectMetadataList"
-    assert partial["items"] == [{"metadata": each["metadata"]} for each in listed["items"]]
-    assert [each["object"] for each in whole["rows"]] == [head | each for each in listed["items"]]
-    assert (row["cells"][0], row["object"]["kind"]) == ("train-0", "PartialObjectMetadata")
-    assert (refused.status, 'includeObject: Invalid value: "Some": must be' in refused.message) == (400, True)
-
-
-async def test_interactive_clients_get_indented_json() -> None:
-    async with KubernetesServer([pod("a")]) as server:
-        for accept, agent, pretty, is_indented in [
-            ("application/json", "kubectl/v1.36", "", False),
-            ("application/json", "Mozilla/5.0 (X11)", "", True),
-            ("application/json", "curl/8.5.0", "false", False),
-            ("application/json", "kubectl/v1.36", "true", True),
-            ("application/json;pretty=1", "kubectl/v1.36", "", True),
-        ]:
-            headers = {"Accept": accept, "User-Agent": agent}
-            got = await fetch(server, headers=headers, pretty=pretty)
-            assert got.body.startswith(b'{\n  "kind": "PodList",\n') is is_indented
 
 
 async def test_large_list_is_compressed_if_the_client_accepts_it() -> None:
@@ -79,57 +39,6 @@ async def test_large_list_is_compressed_if_the_client_accepts_it() -> None:
 
 
 # Selectors
-
-WORDS = st.sampled_from(["a", "b", "c", "in", "notin", "x-1"])
-LABELS = st.dictionaries(WORDS, WORDS | st.sampled_from(["", "1", "2"]), max_size=4)
-REQUIREMENTS: st.SearchStrategy[tuple[str, str, list[str]]] = st.one_of(
-    st.tuples(
-        WORDS, st.sampled_from(["=", "==", "!="]), st.lists(WORDS | st.just(""), min_size=1, max_size=1)
-    ),
-    st.tuples(WORDS, st.sampled_from(["in", "notin"]), st.lists(WORDS, min_size=1, max_size=3)),
-    st.tuples(WORDS, st.sampled_from([">", "<"]), st.sampled_from([["1"], ["2"]])),
-    st.tuples(WORDS, st.sampled_from(["exists", "!"]), st.just([])),
-)
-
-
-def spelled(key: str, operator: str, values: list[str], space: str) -> str:
-    if operator == "exists":
-        return f"{space}{key}{space}"
-    if operator == "!":
-        return f"!{space}{key}"
-    if operator in {"in", "notin"}:
-        return f"{key} {operator}{space}({space}{f'{space},{space}'.join(values)}{space})"
-    return f"{space}{key}{space}{operator}{space}{values[0]}"
-
-
-def is_satisfied(key: str, operator: str, values: list[str], labels: dict[str, str]) -> bool:
-    match operator:
-        case "exists":
-            return key in labels
-        case "!":
-            return key not in labels
-        case "=" | "==" | "in":
-            return key in labels and labels[key] in values
-        case ">" | "<":
-            number = labels.get(key, "")
-            return number.isdigit() and (number > values[0] if operator == ">" else number < values[0])
-        case _:
-            return key not in labels or labels[key] not in values
-
-
-@given(st.lists(REQUIREMENTS, max_size=4), LABELS, st.sampled_from(["", " ", "\t "]))
-def test_label_selector_matches_if_every_requirement_does(
-    terms: list[tuple[str, str, list[str]]], labels: dict[str, str], space: str
-) -> None:
-    selector = label_selector(",".join(spelled(*term, space) for term in terms))
-    assert selector.matches(labels) is all(is_satisfied(*term, labels) for term in terms)
-
-
-@given(st.text(alphabet="ab=!<>(), in/.-\\", max_size=20))
-def test_any_text_is_a_selector_or_a_selector_error(text: str) -> None:
-    for parsed in (label_selector, field_selector):
-        with suppress(SelectorError):
-            parsed(text)
 
 
 # Pages and versions

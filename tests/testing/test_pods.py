@@ -92,28 +92,3 @@ def parts(written: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("size", [4096, 16384])
 def test_a_pod_can_be_as_big_as_real_ones(size: int) -> None:
     assert abs(len(json.dumps(pod("train-0", size=size), separators=(",", ":"))) - size) < 150
-
-
-def test_built_pods_share_no_values() -> None:
-    def clear(value: Any) -> None:
-        for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
-            clear(child)
-        if isinstance(value, dict | list):
-            value.clear()
-
-    first, second = (pod("a", size=4096, containers=("main", "log")) for _ in range(2))
-    before = json.dumps(second)
-    clear(first)
-    assert json.dumps(second) == before
-    assert json.dumps(pod("a", size=4096, containers=("main", "log"))) == before
-
-
-def test_arguments_of_the_builder_have_defaults() -> None:
-    assert pod("a")["status"]["podIP"] == pod("a")["status"]["podIP"] != pod("b")["status"]["podIP"]
-    assert "podIP" not in pod("a", phase="Pending")["status"]
-    assert "podIPs" not in pod("a", ip=None)["status"]
-    metadata = pod("train-3", index=3)["metadata"]
-    assert metadata["labels"][INDEX] == metadata["annotations"][INDEX] == "3"
-    spec = pod("a", resource_claims=["gpus"])["spec"]
-    assert spec["resourceClaims"] == [{"name": "claim-0", "resourceClaimName": "gpus"}]
-    assert spec["containers"][0]["resources"] == {"claims": [{"name": "claim-0"}]}

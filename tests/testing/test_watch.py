@@ -44,19 +44,6 @@ async def test_event_contains_the_pod_as_get_returns_it() -> None:
         assert await watch.line() == b'{"type":"ADDED","object":%s}\n' % one.rstrip()
 
 
-@pytest.mark.parametrize("query", [{}, {"resourceVersion": "0"}, INITIAL])
-async def test_watch_without_a_version_starts_with_existing_pods(query: dict[str, str]) -> None:
-    async with KubernetesServer([pod("b"), pod("a")]) as server:
-        server.compact()
-        async with open_watch(server, query, allowWatchBookmarks="true") as watch:
-            assert await watch.events(2) == [("ADDED", "a", "3"), ("ADDED", "b", "2")]
-            kind, bookmark = await watch.event()
-    assert (kind, bookmark["metadata"]) == (
-        "BOOKMARK",
-        {"resourceVersion": "4", "annotations": {END: "true"}},
-    )
-
-
 async def test_watch_sends_only_selected_pods() -> None:
     pods = [pod("a", "ml", labels={"app": "x"}), pod("b", "ml", labels={"app": "x"}, phase="Pending")]
     async with KubernetesServer([*pods, pod("c", labels={"app": "x"})]) as server:
@@ -108,37 +95,12 @@ async def test_only_metadata_can_be_watched() -> None:
         assert (shown["kind"], sorted(shown)) == ("PartialObjectMetadata", ["apiVersion", "kind", "metadata"])
 
 
-async def test_bookmark_has_the_version_that_the_watch_has_reached() -> None:
-    async with (
-        KubernetesServer([pod("a")], bookmark_interval=3600.0) as server,
-        open_watch(server, NEW_ONLY, labelSelector="app=x", allowWatchBookmarks="true") as watch,
-        open_watch(server, NEW_ONLY, labelSelector="app=x") as without,
-    ):
-        server.bookmark()
-        server.bookmark()
-        assert await watch.events(2) == [("BOOKMARK", "", "2")] * 2
-        server.add(pod("unselected"))
-        server.bookmark()
-        assert await watch.events(1) == [("BOOKMARK", "", "3")]
-        server.add(pod("selected", labels={"app": "x"}))
-        assert await without.events(1) == [("ADDED", "selected", "4")]
-
-
 async def test_bookmarks_are_sent_periodically() -> None:
     async with (
         KubernetesServer(bookmark_interval=0.02) as server,
         open_watch(server, NEW_ONLY, allowWatchBookmarks="true") as watch,
     ):
         assert await watch.events(2) == [("BOOKMARK", "", "1")] * 2
-
-
-@pytest.mark.slow
-async def test_watch_ends_at_its_timeout_with_a_last_bookmark() -> None:
-    async with KubernetesServer() as server:
-        async with open_watch(server, NEW_ONLY, timeoutSeconds="1", allowWatchBookmarks="true") as watch:
-            assert await watch.events(1) == [("BOOKMARK", "", "1")]
-            assert await watch.line() == b""
-        await server.until(lambda: server.watches == 0)
 
 
 async def test_watch_from_a_future_version_waits_for_it() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aioresolve.errors import ConfigurationError
 from aioresolve.testing import KubernetesServer, pod
 
-from .client import NAMESPACE, NOW, fetch, open_watch
+from .client import NAMESPACE, NOW, fetch
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 POD = f"{NAMESPACE}/live-0"
@@ -134,13 +134,6 @@ async def test_test_can_change_and_remove_pods() -> None:
         server.add({"kind": "ConfigMap", "metadata": {"name": "a"}})
     with pytest.raises(ConfigurationError, match="0 is less than one"):
         KubernetesServer(history=0)
-
-
-async def test_deletion_is_two_events() -> None:
-    server = KubernetesServer([pod("a")])
-    async with server, open_watch(server, resourceVersion="2") as watch:
-        server.delete("a")
-        assert [kind for kind, *_ in await watch.events(2)] == ["MODIFIED", "DELETED"]
 
 
 VALUES = st.recursive(

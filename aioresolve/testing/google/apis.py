@@ -18,7 +18,6 @@ from .statuses import (
     no_such_page,
     not_found,
     permission_denied,
-    service_disabled,
     unauthenticated,
 )
 
@@ -59,16 +58,13 @@ def _page_document(field: str, items: Sequence[Any], token: str, **more: str) ->
     return more | ({field: items} if items else {}) | ({"nextPageToken": token} if token else {})
 
 
-def _check_service(cloud: Cloud, service: str, project: str, authorization: str, user: str | None) -> None:
+def _check_user(cloud: Cloud, authorization: str, user: str | None) -> None:
     if cloud.tokens.known is not None and user is None:
         raise unauthenticated(bool(authorization))
-    if service in cloud.disabled_services:
-        raise service_disabled(service, project)
 
 
 # The Cloud TPU API
 
-_TPU_SERVICE = "tpu.googleapis.com"
 _TPU_PATH = re.compile(
     r"/(?P<version>v[12])/(?P<parent>projects/(?P<project>[^/]+)/locations/(?P<zone>[^/]+))"
     r"/(?P<collection>nodes|queuedResources)(?:/(?P<name>[^/]+))?"
@@ -101,7 +97,7 @@ def tpu_reply(
         raise no_such_page()
     if found["version"] == "v1" and found["collection"] == "queuedResources":
         raise no_such_page()
-    _check_service(cloud, _TPU_SERVICE, found["project"], authorization, user)
+    _check_user(cloud, authorization, user)
     permission = f"tpu.{found['collection']}.{'get' if found['name'] else 'list'}"
     resource = path.split("/", 2)[2]
     if permission in cloud.denied or found["project"] not in cloud.projects:
@@ -163,7 +159,6 @@ def _tpu_json(version: str, resource: Mapping[str, Any]) -> dict[str, Any]:
 
 # Compute Engine
 
-_COMPUTE_SERVICE = "compute.googleapis.com"
 _COMPUTE_BASE = "https://www.googleapis.com/compute/v1"
 _COMPUTE_PATH = re.compile(
     r"/compute/v1/(?P<parent>projects/(?P<project>[^/]+)/(?:zones|regions)/(?P<location>[^/]+))"
@@ -189,7 +184,7 @@ def compute_reply(
     found = _COMPUTE_PATH.fullmatch(path)
     if found is None:
         raise no_such_page()
-    _check_service(cloud, _COMPUTE_SERVICE, found["project"], authorization, user)
+    _check_user(cloud, authorization, user)
     parent = found["parent"]
     is_zonal = "/zones/" in parent
     match method, found["collection"], found["name"], found["verb"]:

@@ -119,7 +119,6 @@ class Cloud:
     metadata: dict[str, str] = field(default_factory=dict)
     unreachable: list[str] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
-    disabled_services: set[str] = field(default_factory=set)
     instance_groups: dict[str, list[str]] = field(default_factory=dict)
     unmanaged_groups: set[str] = field(default_factory=set)
     managed_instances: dict[str, dict[str, Any]] = field(default_factory=dict)

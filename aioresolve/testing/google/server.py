@@ -213,11 +213,6 @@ class GoogleControls(Controls[GoogleRequest]):
         return self._cloud.denied
 
     @property
-    def disabled_services(self) -> set[str]:
-        """APIs that are not enabled (403), such as `tpu.googleapis.com`; may be changed at any time."""
-        return self._cloud.disabled_services
-
-    @property
     def email(self) -> str:
         """The service account's address."""
         return self._cloud.tokens.email
@@ -265,26 +260,10 @@ class GoogleControls(Controls[GoogleRequest]):
             "credential_source": {"file": str(token)},
         }
         if impersonate is not None:
-            document["service_account_impersonation_url"] = self._impersonation_url(impersonate)
+            document["service_account_impersonation_url"] = (
+                f"{self.url}/v1/projects/-/serviceAccounts/{impersonate}:generateAccessToken"
+            )
         return _write_json(file, document)
-
-    def write_impersonated_account(self, path: str | Path, email: str) -> Path:
-        """Write the file of `gcloud auth application-default login --impersonate-service-account` to `path`.
-
-        Its source is the service account key. For the tokens of the impersonated account google-auth calls
-        Google's own server, whatever the file contains.
-        """
-        source = service_account_key(self.email, self._cloud.project, f"{self.url}/token")
-        document = {
-            "type": "impersonated_service_account",
-            "delegates": [],
-            "service_account_impersonation_url": self._impersonation_url(email),
-            "source_credentials": source,
-        }
-        return _write_json(path, document)
-
-    def _impersonation_url(self, email: str) -> str:
-        return f"{self.url}/v1/projects/-/serviceAccounts/{email}:generateAccessToken"
 
 
 class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):

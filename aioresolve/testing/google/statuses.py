@@ -116,20 +116,6 @@ def compute_permission_denied(permission: str, resource: str) -> Failure:
     return _compute_failure(403, f"Required '{permission}' permission for '{resource}'", "forbidden")
 
 
-def service_disabled(service: str, project: str) -> Failure:
-    """403: the API is not enabled in the project."""
-    page = f"https://console.developers.google.com/apis/api/{service}/overview?project={project}"
-    return _rpc_failure(
-        403,
-        f"{service} has not been used in project {project} before or it is disabled. Enable it by visiting"
-        f" {page} then retry.",
-        "SERVICE_DISABLED",
-        service=service,
-        consumer=f"projects/{project}",
-        activationUrl=page,
-    )
-
-
 def not_found(resource: str) -> Failure:
     """404 of the Cloud TPU API."""
     return _rpc_failure(404, f"Resource '{resource}' was not found", "RESOURCE_NOT_FOUND", resource=resource)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -70,24 +68,21 @@ class Caller:
 class Access:
     """The users of a server and their permissions; every attribute may be changed while the server runs.
 
-    `tokens` is bearer token to user (None accepts every request), `passwords` user to password. `allow` is
-    user to the namespaces that the user may access, None for all; without a mapping every user may access
-    everything. `resources` and `verbs` are user to the resources and RBAC verbs that the user may use; other
-    users may use all. With `anonymous`, requests without credentials are accepted as `system:anonymous`,
-    which `allow` then denies.
+    `tokens` is bearer token to user (None accepts every request). `allow` is user to the namespaces that the
+    user may access, None for all; without a mapping every user may access everything. `resources` and `verbs`
+    are user to the resources and RBAC verbs that the user may use; other users may use all. With
+    `anonymous`, requests without credentials are accepted as `system:anonymous`, which `allow` then denies.
     """
 
     def __init__(
         self,
         tokens: Mapping[str, str] | None,
-        passwords: Mapping[str, str] | None,
         allow: Mapping[str, Collection[str] | None] | None,
         anonymous: bool,
         resources: Mapping[str, Collection[str]] | None = None,
         verbs: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self.tokens = None if tokens is None else dict(tokens)
-        self.passwords = dict(passwords or {})
         self.allow = None if allow is None else dict(allow)
         self.anonymous = anonymous
         self.resources = dict(resources or {})
@@ -98,13 +93,11 @@ class Access:
         if certificate_user is not None:
             return Caller(certificate_user, "Certificate")
         scheme, _, credentials = authorization.partition(" ")
+        if self.tokens is None:
+            return Caller(ANONYMOUS, scheme)
         if scheme.lower() == "bearer":
-            return Caller(self._token_user(credentials.strip()), "Bearer")
-        if scheme.lower() == "basic":
-            return Caller(self._password_user(credentials.strip()), "Basic")
-        if self._open or self.anonymous:
-            return Caller(ANONYMOUS)
-        return Caller(None)
+            return Caller(self.tokens.get(credentials.strip()), "Bearer")
+        return Caller(ANONYMOUS if self.anonymous and not scheme else None, scheme)
 
     def check(self, caller: Caller, info: RequestInfo) -> None:
         """Return if `caller` may make the request; otherwise raise the API server's 401 or 403."""
@@ -113,32 +106,13 @@ class Access:
         if not self.may(caller.user, info.verb, info.kind.resource, info.namespace):
             raise forbidden(caller.user, info.verb, info.namespace, info.name, info.subresource, info.kind)
 
-    @property
-    def _open(self) -> bool:
-        return self.tokens is None and not self.passwords
-
     def may(self, user: str, verb: str, resource: str, namespace: str | None) -> bool:
         """Whether `user` may use `verb` for `resource` in a namespace; None for all namespaces."""
         if resource not in self.resources.get(user, (resource,)) or verb not in self.verbs.get(user, (verb,)):
             return False
         if self.allow is None:
-            return self._open or user != ANONYMOUS
+            return self.tokens is None or user != ANONYMOUS
         if user not in self.allow:
             return False
         namespaces = self.allow[user]
         return namespaces is None or namespace in namespaces
-
-    def _token_user(self, token: str) -> str | None:
-        if self.tokens is None:
-            return ANONYMOUS if self._open else None
-        return self.tokens.get(token)
-
-    def _password_user(self, credentials: str) -> str | None:
-        try:
-            user, _, password = base64.b64decode(credentials, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            return None
-        if self._open:
-            return user
-        known = self.passwords.get(user)
-        return user if known is not None and known == password else None

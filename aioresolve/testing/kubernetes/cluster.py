@@ -28,7 +28,7 @@ _MAX_CACHED_BYTES = 512 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A request that the server received, without its token, password or certificate.
+    """A request that the server received, without its token or certificate.
 
     Attributes:
         method: `GET`, ...
@@ -40,7 +40,7 @@ class RequestRecord:
         name: the requested object, None for a collection.
         user_agent: the `User-Agent` header.
         accept: the `Accept` header.
-        scheme: how the client authenticated: `Bearer`, `Basic`, `Certificate`, or empty.
+        scheme: how the client authenticated: `Bearer`, `Certificate`, another scheme, or empty.
         user: the authenticated user; None if the credentials were rejected.
         impersonated_user: the user of `Impersonate-User`, whose permissions then apply; every user may
             impersonate.

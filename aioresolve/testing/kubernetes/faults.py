@@ -90,7 +90,7 @@ def endless_page(fault: EndlessPages, options: ListOptions, now: datetime) -> Pa
     size = options.limit or fault.page_size
     namespace = options.selection.namespace or "default"
     requirements = options.selection.labels.requirements
-    labels = {r.key: min(r.values) for r in requirements if r.operator in {"=", "==", "in"}}
+    labels = {r.key: min(r.values) for r in requirements if r.operator in {"=", "in"}}
     names = [f"endless-{number:09}" for number in range(first, first + size)]
     pods = [stored_object(pod(name, namespace, labels=labels), _ENDLESS_VERSION, now) for name in names]
     prefix = "" if options.selection.namespace else f"{namespace}/"

@@ -271,11 +271,6 @@ class KubernetesControls(Controls[RequestRecord]):
         self._cluster.access.tokens = None if tokens is None else dict(tokens)
 
     @property
-    def passwords(self) -> MutableMapping[str, str]:
-        """User to password; may be changed at any time."""
-        return self._cluster.access.passwords
-
-    @property
     def allow(self) -> MutableMapping[str, Collection[str] | None] | None:
         """User to its namespaces (None: all); may be changed at any time. None if no user is restricted."""
         return self._cluster.access.allow
@@ -314,7 +309,6 @@ class KubernetesControls(Controls[RequestRecord]):
         self,
         *,
         token: str | None = None,
-        password_of: str | None = None,
         certificate_of: str | None = None,
         namespace: str | None = None,
         context: str = "loopback",
@@ -325,13 +319,12 @@ class KubernetesControls(Controls[RequestRecord]):
 
         Args:
             token: a bearer token.
-            password_of: a user in `passwords`, for basic authentication.
             certificate_of: the name of a user, for whom a client certificate is issued (TLS only).
             namespace: the namespace of the context.
             context: the name of the context, and of its cluster and user.
 
         Raises:
-            ConfigurationError: `password_of` has no password, or a certificate is requested without TLS.
+            ConfigurationError: a certificate is requested without TLS.
         """
         cluster: dict[str, Any] = {"server": self.url}
         if self._state.tls:
@@ -340,10 +333,6 @@ class KubernetesControls(Controls[RequestRecord]):
         if certificate_of is not None:
             chain, key = self.client_certificate(certificate_of)
             user = {"client-certificate-data": _base64(chain), "client-key-data": _base64(key)}
-        elif password_of is not None:
-            if password_of not in self.passwords:
-                raise ConfigurationError(f"user {password_of!r} has no password", hint="Add it to passwords.")
-            user = {"username": password_of, "password": self.passwords[password_of]}
         elif token or self.tokens:
             user = {"token": token or next(iter(self.tokens or ()))}
         named = {"cluster": context, "user": context} | ({"namespace": namespace} if namespace else {})
@@ -361,18 +350,13 @@ class KubernetesControls(Controls[RequestRecord]):
         path: str | Path,
         *,
         token: str | None = None,
-        password_of: str | None = None,
         certificate_of: str | None = None,
         namespace: str | None = None,
         context: str = "loopback",
     ) -> Path:
         """Write `kubeconfig(...)` to `path` (as JSON, which is YAML too), readable only by its owner."""
         document = self.kubeconfig(
-            token=token,
-            password_of=password_of,
-            certificate_of=certificate_of,
-            namespace=namespace,
-            context=context,
+            token=token, certificate_of=certificate_of, namespace=namespace, context=context
         )
         return write_private(Path(path), json.dumps(document, indent=2))
 
@@ -420,8 +404,7 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
         tls: use TLS, with a certificate from an authority of its own (needs the extra `testing`).
         hostnames: further names and addresses for which the certificate is valid, in addition to localhost,
             127.0.0.1 and ::1.
-        tokens: bearer token to user name; with None, and no `passwords`, the server needs no credentials.
-        passwords: user name to password, for basic authentication.
+        tokens: bearer token to user name; with None the server needs no credentials.
         allow: user name to the namespaces that the user may access, None for all; other users are denied
             everything. Without it every user may access everything.
         resources: user name to the resources, such as `pods` or `resourceclaims`, that the user may access;
@@ -447,7 +430,6 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
         tls: bool = False,
         hostnames: Sequence[str] = (),
         tokens: Mapping[str, str] | None = None,
-        passwords: Mapping[str, str] | None = None,
         allow: Mapping[str, Collection[str] | None] | None = None,
         resources: Mapping[str, Collection[str]] | None = None,
         verbs: Mapping[str, Collection[str]] | None = None,
@@ -460,7 +442,7 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
     ) -> None:
         if history < 1:
             raise ConfigurationError(f"{history} is less than one", argument="history")
-        access = Access(tokens, passwords, allow, anonymous, resources, verbs)
+        access = Access(tokens, allow, anonymous, resources, verbs)
         cluster = Cluster(Store(clock=clock, history=history), access, bookmark_interval)
         super().__init__(cluster, ServerState(host, port, tls=tls, hostnames=hostnames))
         self.add(*objects)

@@ -144,7 +144,7 @@ class _Parser:
     """A recursive descent parser with the error messages of `labels.Parse`; the token at the end is empty."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = [*_TOKEN.findall(text), ""]
+        self._tokens: list[str] = [*_TOKEN.findall(text), ""]
 
     @property
     def _ahead(self) -> str:

@@ -14,7 +14,6 @@ import gc
 import gzip
 import json
 import random
-import re
 import secrets
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -186,12 +185,9 @@ def _write_kubeconfig(path: Path, servers: Mapping[str, Mapping[str, str]]) -> s
 class TargetResponses:
     """The responses of all targets of a process, and how the targets behave."""
 
-    def __init__(
-        self, names: Sequence[str], recorded: bytes, table: bytes, others: bytes, token: str
-    ) -> None:
+    def __init__(self, names: Sequence[str], recorded: bytes, table: bytes, token: str) -> None:
         self._authorization = f"Bearer {token}".encode()
         self._table = table
-        self._others = others
         self._prepared = {name: _response(HTTPStatus.OK, _of_target(recorded, name)) for name in names}
         self._late = {name: random.Random(name).uniform(1 - JITTER, 1 + JITTER) for name in names}
         self._delay = 0.0
@@ -217,8 +213,6 @@ class TargetResponses:
             return late, _response(HTTPStatus(status))
         if b"as=Table" in headers[b"accept"]:
             return late, _response(HTTPStatus.OK, _of_target(self._table, target))
-        if re.search(rb"[?&]fieldSelector=status\.phase(?:!|%21)", first):
-            return late, _response(HTTPStatus.OK, self._others)
         return late, self._prepared[target]
 
     async def behave(self, delay: float, hanging: list[str], failing: dict[str, int]) -> None:
@@ -289,8 +283,8 @@ def _response(status: HTTPStatus, body: bytes | None = None) -> bytes:
     return head % (status, status.phrase.encode(), encoding, len(body)) + body
 
 
-async def record_response(accept: str, phase: str = "=Running") -> bytes:
-    """Return the response of a KubernetesServer to the request for the pods of one target in some phases."""
+async def record_response(accept: str) -> bytes:
+    """Return the response of a KubernetesServer to the request for the pods of one target."""
     import aiohttp
 
     from aioresolve.testing import KubernetesServer, pod
@@ -309,11 +303,7 @@ async def record_response(accept: str, phase: str = "=Running") -> bytes:
         for number in range(PODS)
     ]
     async with KubernetesServer(made) as server, aiohttp.ClientSession() as session:
-        query = {
-            "labelSelector": f"app={NAME}",
-            "includeObject": "None",
-            "fieldSelector": f"status.phase{phase}",
-        }
+        query = {"labelSelector": f"app={NAME}", "includeObject": "None"}
         url = f"{server.url}/api/v1/namespaces/{NAMESPACE}/pods"
         async with session.get(url, params=query, headers={"Accept": accept}) as response:
             response.raise_for_status()
@@ -326,8 +316,8 @@ async def serve(numbers: range, *, is_one: bool) -> None:
 
     authority, token = CertificateAuthority(), secrets.token_urlsafe(32)
     names = list(map(name_of, numbers))
-    recorded, others = await record_response(JSON), await record_response(JSON, "!=Running")
-    responses = TargetResponses(names, recorded, await record_response(TABLE), others, token)
+    recorded, table = await record_response(JSON), await record_response(TABLE)
+    responses = TargetResponses(names, recorded, table, token)
     context = authority.server_context()
     ports = [await listening(responses, context) for _ in names[: 1 if is_one else None]]
 

@@ -9,7 +9,7 @@ import pytest
 
 from aioresolve import CONTEXT_NAMESPACE, ConfigurationError, KubernetesClusterResolver
 from aioresolve.kubernetes.auth import ExecutableLocation, validate_location
-from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces
+from aioresolve.kubernetes.resolver import validate_jobs
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,6 @@ def test_an_invalid_argument_is_named(arguments: dict[str, Any], complaint: str)
     assert isinstance(caught.value, ValueError)
 
 
-def test_any_tcp_port_is_valid() -> None:
-    for port in (1, 65535):
-        KubernetesClusterResolver(tf_server_port=port)
-
-
 def test_a_selector_may_be_a_string_and_the_default_mapping_is_that_of_tensorflow() -> None:
     assert validate_jobs({"worker": "app=a"}) == {"worker": ("app=a",)}
     assert validate_jobs(None) == {"worker": ("job-name=tensorflow",)}
@@ -93,11 +88,6 @@ def test_later_changes_of_the_mapping_have_no_effect() -> None:
     mapping["worker"].append("app=b")
     mapping["ps"] = []
     assert jobs == {"worker": ("app=a",)}
-
-
-def test_a_namespace_given_twice_is_queried_once() -> None:
-    assert validate_namespaces(["ml", "default", "ml"]) == ("ml", "default")
-    assert validate_namespaces(None) == (None,)
 
 
 class KubernetesExecutableLocation(enum.Enum):

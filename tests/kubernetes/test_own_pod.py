@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from aioresolve.errors import ConfigurationError, CredentialsError, TaskIdentityError
+from aioresolve.errors import CredentialsError, TaskIdentityError
 from aioresolve.kubernetes import own_pod
 from aioresolve.kubernetes.own_pod import Workload, find_own_pod, workload_of
 from aioresolve.testing import KubernetesServer, pod
@@ -107,15 +107,6 @@ async def test_own_pod_is_found_by_its_name(
     server.add(pod("train-0", "ml"), pod("train-1", "ml"), pod("train-1", "other"))
     monkeypatch.setenv("POD_NAME", "train-1")
     assert (await find_own_pod(timeout=30)).full_name == "ml/train-1"
-
-
-async def test_invalid_namespace_of_the_pod_is_an_error(
-    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("POD_NAMESPACE", "..")
-    with pytest.raises(ConfigurationError, match=r"'\.\.' is not a valid namespace name"):
-        await find_own_pod(timeout=30)
-    assert not server.requests
 
 
 async def test_own_pod_is_found_by_its_address_while_others_are_not(server: ThreadedKubernetesServer) -> None:

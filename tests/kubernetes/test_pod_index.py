@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
 from aioresolve.kubernetes.tasks.matched_pods import match_pods
-from aioresolve.kubernetes.tasks.pod_index import group_starts, index_label
+from aioresolve.kubernetes.tasks.pod_index import index_label
 from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks
 
 from .samples import labelled, pod
@@ -199,8 +199,4 @@ def test_complete_groups_are_numbered_without_gaps(sizes: list[int]) -> None:
         for group, size in enumerate(sizes)
         for member in range(size)
     ]
-    starts = group_starts("worker", [index for pod in pods if (index := index_label(pod).in_role)])
-    tasks = [starts[index.group] + index.member for pod in pods if (index := index_label(pod).in_role)]
-    assert tasks == list(range(len(pods)))
     assert index_order(pods) == [pod.metadata.name for pod in pods]
-    assert starts[-1] == len(pods)

@@ -65,13 +65,6 @@ def owned(one: dict[str, Any]) -> dict[str, Any]:
     return one
 
 
-async def test_a_complete_cluster_is_returned_immediately(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1")
-    state = await resolver_of(loopback).wait(2, timeout=10)
-    assert state.spec.num_tasks("worker") == 2
-    assert client_sockets(loopback) == 0
-
-
 async def test_the_cluster_is_complete_when_the_last_pod_becomes_ready(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.train("train-1", ready=False)
@@ -95,15 +88,6 @@ async def test_a_pod_that_becomes_ready_between_list_and_watch_is_not_missed(loo
     assert loopback.server.watches == 0
     loopback.train("train-0")
     assert (await task).endpoints["worker"][0].ready
-
-
-async def test_without_a_count_every_matching_pod_must_be_a_member(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    loopback.server.add(unschedulable("train-1"))
-    task = await waiting(resolver_of(loopback).wait(timeout=10))
-    await watching(loopback)
-    loopback.train("train-1")
-    assert (await task).spec.num_tasks("worker") == 2
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import errno
 import logging
 import os
 import re
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Self
@@ -40,7 +40,7 @@ from .resource_names import validate_project, validate_zone
 from .tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from aioresolve._core.http import Response
 
@@ -197,7 +197,7 @@ class MetadataServer:
         return None if text is None else parse_worker_hosts(text)
 
     async def __aenter__(self) -> Self:
-        self._client = _new_client()
+        self._client = HTTPClient(hints=connection_hints(NOT_GOOGLE_CLOUD), logger=logger)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -209,24 +209,26 @@ class MetadataServer:
         self, path: str, progress: Progress | None, query: Mapping[str, str], within: int = 0
     ) -> Response:
         """Return a response with status 200 or 404, which the server may send after `within` seconds."""
+        if self._client is None:
+            async with MetadataServer(self._host) as opened:
+                return await opened._get(path, progress, query, within)
         progress = progress or Progress()
         name = metadata_host(os.environ, self._host)
         host = f"http://{name}"
         scope = f"metadata {path}"
-        async with self._acquire_client() as client:
-            request = _Request(
-                client,
-                URL(f"{host}/computeMetadata/v1/{path}").with_query(query),
-                name,
-                scope,
-                timeout=within + response_timeout(),
+        request = _Request(
+            self._client,
+            URL(f"{host}/computeMetadata/v1/{path}").with_query(query),
+            name,
+            scope,
+            timeout=within + response_timeout(),
+        )
+        if "last_etag" in query:
+            response = await request.send(count(1))
+        else:
+            response = await send_with_retries(
+                request.send, scope=scope, host=name, progress=progress, policy=POLICY
             )
-            if "last_etag" in query:
-                response = await request.send(count(1))
-            else:
-                response = await send_with_retries(
-                    request.send, scope=scope, host=name, progress=progress, policy=POLICY
-                )
         progress.done(scope, "received")
         return response
 
@@ -241,21 +243,6 @@ class MetadataServer:
                 status=404,
             )
         return value
-
-    @asynccontextmanager
-    async def _acquire_client(self) -> AsyncIterator[HTTPClient]:
-        if self._client is not None:
-            yield self._client
-            return
-        client = _new_client()
-        try:
-            yield client
-        finally:
-            await client.aclose()
-
-
-def _new_client() -> HTTPClient:
-    return HTTPClient(hints=connection_hints(NOT_GOOGLE_CLOUD), logger=logger)
 
 
 def response_timeout() -> float:

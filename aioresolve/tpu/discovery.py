@@ -213,15 +213,11 @@ def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
             "Pass the name of a TPU, the address of a worker such as 'grpc://10.0.0.7:8470', a list of"
             " either, or 'local'.",
         )
-    if not entries:
-        raise invalid_value(where, f"{tpu!r} is empty", "Name at least one TPU, or pass None.")
-    if not all(isinstance(text, str) and text for text in entries):
-        raise invalid_value(
-            where, f"{tpu!r} has an entry that is empty or not text", "Pass names or addresses."
-        )
+    if not all(isinstance(text, str) for text in entries):
+        raise invalid_value(where, f"{tpu!r} has an entry that is not text", "Pass names or addresses.")
     names = tuple(name for text in entries for name in _list_entries(text))
-    if not all(names):
-        raise invalid_value(where, f"{tpu!r} contains an empty name", "Remove the extra comma.")
+    if not names or not all(names):
+        raise invalid_value(where, f"{tpu!r} has an empty name", "Name at least one TPU, or pass None.")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise invalid_value(where, f"{tpu!r} names {', '.join(repeated)} twice", "Name each TPU once.")
     if LOCAL in names and len(names) > 1:

@@ -9,12 +9,8 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from aioresolve.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +107,9 @@ def slice_topology(
     accelerator_type: str | None = None,
     *,
     kind: str | None = None,
-    chip_bounds: Sequence[int] | None = None,
-    chips_per_host_bounds: Sequence[int] | None = None,
-    host_bounds: Sequence[int] | None = None,
+    chip_bounds: tuple[int, ...] | None = None,
+    chips_per_host_bounds: tuple[int, ...] | None = None,
+    host_bounds: tuple[int, ...] | None = None,
     hosts: int | None = None,
     processes: int | None = None,
 ) -> TPUTopology | None:
@@ -145,7 +141,8 @@ def slice_topology(
         )
     if hosts is None:
         # Only a slice with a single host may have more chips per host than usual.
-        hosts = math.prod(host_bounds) if host_bounds is not None else _default_hosts(chips, generation)
+        by_rule = 1 if chips <= generation.largest_host else chips // CHIPS_PER_HOST
+        hosts = by_rule if host_bounds is None else math.prod(host_bounds)
     _divide(chips, hosts, f"{chips} chips of {accelerator_type or kind}", f"among {hosts} hosts")
     processes = processes or hosts
     _divide(chips, processes, f"{chips} chips of {accelerator_type or kind}", f"among {processes} processes")
@@ -157,9 +154,9 @@ def slice_topology(
         hosts,
         processes,
         chips * generation.devices_per_chip,
-        _tuple(chip_bounds),
-        _tuple(chips_per_host_bounds),
-        _tuple(host_bounds),
+        chip_bounds,
+        chips_per_host_bounds,
+        host_bounds,
     )
 
 
@@ -178,17 +175,7 @@ def parse_bounds(text: str | None) -> tuple[int, ...] | None:
     return tuple(map(int, text.split("x")))
 
 
-def _default_hosts(chips: int, generation: Generation) -> int:
-    if chips <= generation.largest_host:
-        return 1
-    return chips // CHIPS_PER_HOST
-
-
 def _divide(total: int, by: int, what: str, how: str) -> int:
     if by < 1 or total % by:
         raise ProtocolError(f"{what} cannot be divided {how}")
     return total // by
-
-
-def _tuple(numbers: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if numbers is None else tuple(numbers)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = "aioresolve"
 TEST_FOLDERS = {
-    "_core": ("core", "kubernetes", "fleet", "gcp/test_transport.py"),
+    "_core": ("core", "kubernetes", "fleet", "gcp/test_requests.py"),
     "environment": ("environment", "contract", "sync"),
     "errors": ("test_public_api.py", "core", "gcp", "kubernetes"),
     "fleet": ("fleet", "sync"),

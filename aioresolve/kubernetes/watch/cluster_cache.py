@@ -103,12 +103,12 @@ class ClusterCache(abc.ABC, Generic[T, S]):
         return all(store.is_listed for store in self._stores.values())
 
     @property
+    @abc.abstractmethod
     def in_transit(self) -> bool:
         """Whether the objects changed in a way that will most likely be completed a moment later.
 
         It need not be, so wait for this only briefly.
         """
-        return False
 
     def raise_not_running(self) -> None:
         """Raise a PodNotRunningError if there are pods that are not running."""

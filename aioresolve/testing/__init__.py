@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .faults import Answer, Cut, Delay, End, Endless, Fault, Hang, Redirect, Reset, Stall, Trickle
-    from .google.cloud import GoogleRequest
-    from .google.resources import instance, queued_resource, tpu_node, tpu_vm
+    from .google.resources import GoogleRequest, instance, queued_resource, tpu_node, tpu_vm
     from .google.server import GoogleServer, ThreadedGoogleServer
-    from .kubernetes.cluster import RequestRecord
+    from .kubernetes.access import RequestRecord
     from .kubernetes.endpoint_slices import endpoint, endpoint_slice, service
-    from .kubernetes.faults import EndlessPages, WatchError
+    from .kubernetes.lists import EndlessPages
     from .kubernetes.pods import node, pod, resource_claim
     from .kubernetes.server import KubernetesServer, ThreadedKubernetesServer
+    from .kubernetes.watches import WatchError
     from .tpu_worker import Silence, TPUWorker, tpu_worker_process
 
 __all__ = [
@@ -59,16 +59,16 @@ __all__ = [
 ]
 
 _MODULES = {
-    "EndlessPages": "kubernetes.faults",
-    "GoogleRequest": "google.cloud",
+    "EndlessPages": "kubernetes.lists",
+    "GoogleRequest": "google.resources",
     "GoogleServer": "google.server",
     "KubernetesServer": "kubernetes.server",
-    "RequestRecord": "kubernetes.cluster",
+    "RequestRecord": "kubernetes.access",
     "Silence": "tpu_worker",
     "TPUWorker": "tpu_worker",
     "ThreadedGoogleServer": "google.server",
     "ThreadedKubernetesServer": "kubernetes.server",
-    "WatchError": "kubernetes.faults",
+    "WatchError": "kubernetes.watches",
     "endpoint": "kubernetes.endpoint_slices",
     "endpoint_slice": "kubernetes.endpoint_slices",
     "instance": "google.resources",

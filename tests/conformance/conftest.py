@@ -16,7 +16,7 @@ from .servers import USERS, ApiServer, EmbeddedServer, RealServer
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
+    from aioresolve.testing import ThreadedKubernetesServer
 
 CONTROL_PLANE = pytest.StashKey[ControlPlane]()
 

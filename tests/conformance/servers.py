@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
+    from aioresolve.testing import ThreadedKubernetesServer
 
     from .control_plane import ControlPlane
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from aioresolve._core.http import close_one_sidedly
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.testing import GoogleServer, KubernetesServer, pod
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -82,12 +82,17 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+def trusting(server: KubernetesServer | GoogleServer) -> ssl.SSLContext:
+    """Return the TLS settings of a client that trusts the certificate authority of a server."""
+    return close_one_sidedly(ssl.create_default_context(cadata=server.ca_pem))
+
+
 @asynccontextmanager
 async def open_session(server: KubernetesServer, **headers: str) -> AsyncIterator[aiohttp.ClientSession]:
     """Open a session with the base URL of `server` and its own connections."""
     context: ssl.SSLContext | bool = True
     if server.url.startswith("https"):
-        context = close_one_sidedly(ssl.create_default_context(cadata=server.ca_pem))
+        context = trusting(server)
     connector = aiohttp.TCPConnector(ssl=context)
     async with aiohttp.ClientSession(server.url, connector=connector, headers=headers) as session:
         yield session

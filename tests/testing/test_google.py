@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import ssl
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -15,7 +14,6 @@ import aiohttp
 import anyio
 import pytest
 
-from aioresolve._core.http import close_one_sidedly
 from aioresolve.errors import ConfigurationError
 from aioresolve.testing import (
     Answer,
@@ -26,13 +24,12 @@ from aioresolve.testing import (
     tpu_node,
 )
 
-from .client import Response
+from .client import Response, trusting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
-    from aioresolve.testing.google.server import GoogleControls
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
@@ -43,15 +40,15 @@ FLAVOR = {"Metadata-Flavor": "Google"}
 
 
 @asynccontextmanager
-async def open_session(server: GoogleControls) -> AsyncIterator[aiohttp.ClientSession]:
+async def open_session(server: GoogleServer) -> AsyncIterator[aiohttp.ClientSession]:
     secure = server.url.startswith("https:")
-    context: Any = close_one_sidedly(ssl.create_default_context(cadata=server.ca_pem)) if secure else True
+    context: Any = trusting(server) if secure else True
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
         yield session
 
 
 async def fetch(
-    server: GoogleControls,
+    server: GoogleServer,
     path: str,
     *,
     headers: Mapping[str, str] | None = None,

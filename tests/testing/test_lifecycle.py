@@ -16,11 +16,10 @@ import aiohttp
 import pytest
 
 import aioresolve.testing
-from aioresolve._core.http import close_one_sidedly
 from aioresolve.errors import ConfigurationError, MissingDependencyError
 from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 
-from .client import fetch, open_watch
+from .client import fetch, open_watch, trusting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,7 +147,7 @@ async def test_client_certificate_authenticates_a_user(tmp_path: Path) -> None:
         chain, key = server.client_certificate("carol")
         (tmp_path / "chain.pem").write_text(chain)
         (tmp_path / "key.pem").write_text(key)
-        context = close_one_sidedly(ssl.create_default_context(cadata=server.ca_pem))
+        context = trusting(server)
         context.load_cert_chain(tmp_path / "chain.pem", tmp_path / "key.pem")
         async with (
             aiohttp.ClientSession() as session,

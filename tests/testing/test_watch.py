@@ -84,17 +84,6 @@ async def test_bookmark_in_a_table_is_an_empty_row(include: str, carried: dict[s
     assert row["object"] == (None if carried is None else {**carried, "metadata": metadata})
 
 
-async def test_only_metadata_can_be_watched() -> None:
-    accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-    async with (
-        KubernetesServer([pod("a")]) as server,
-        open_watch(server, accept=accept, allowWatchBookmarks="1") as watch,
-    ):
-        events = [await watch.event(), await watch.event()]
-    for _, shown in events:
-        assert (shown["kind"], sorted(shown)) == ("PartialObjectMetadata", ["apiVersion", "kind", "metadata"])
-
-
 async def test_bookmarks_are_sent_periodically() -> None:
     async with (
         KubernetesServer(bookmark_interval=0.02) as server,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aioresolve.testing.replies import Reply
 
-    from .cloud import Cloud, ResourceStore
+    from .resources import Cloud, ResourceStore
 
 _PAGE_START = "after "
 
@@ -168,7 +168,6 @@ _COMPUTE_PATH = re.compile(
 _REGEX_FILTER = re.compile(
     r"""\s*(?P<field>[A-Za-z]+)\s+(?P<operator>eq|ne)\s+(?P<quote>["']?)(?P<regex>.*?)(?P=quote)\s*"""
 )
-_FIELD = re.compile(r"[A-Za-z0-9]+")
 
 
 def compute_reply(
@@ -314,34 +313,25 @@ _Selection = dict[str, "_Selection"]
 
 def _parse_fields(text: str) -> _Selection:
     """Return the selection of `a,b/c,d(e,f)`."""
-    tokens = re.findall(r"[A-Za-z0-9]+|.", text)
-    selection, position = _parse_selection(tokens, 0, text)
-    if position != len(tokens):
+    if re.search(r"[^\w,/()]|[,/(][,/()]|^[,/()]|[,/(]$", text) or text.count("(") != text.count(")"):
         raise invalid_fields(text)
-    return selection
-
-
-def _parse_selection(tokens: Sequence[str], position: int, text: str) -> tuple[_Selection, int]:
     selection: _Selection = {}
-    while True:
-        if position == len(tokens) or _FIELD.fullmatch(tokens[position]) is None:
-            raise invalid_fields(text)
-        inner = selection.setdefault(tokens[position], {})
-        position += 1
-        while tokens[position : position + 1] == ["/"]:
-            if position + 1 == len(tokens):
-                raise invalid_fields(text)
-            inner = inner.setdefault(tokens[position + 1], {})
-            position += 2
-        if tokens[position : position + 1] == ["("]:
-            nested, position = _parse_selection(tokens, position + 1, text)
-            inner |= nested
-            if tokens[position : position + 1] != [")"]:
-                raise invalid_fields(text)
-            position += 1
-        if tokens[position : position + 1] != [","]:
-            return selection, position
-        position += 1
+    outer: list[_Selection] = []
+    enclosing = parent = selection
+    for token in re.findall(r"\w+|.", text):
+        match token:
+            case "(":
+                outer.append(enclosing)
+                enclosing = parent
+            case ")":
+                enclosing = outer.pop()
+            case ",":
+                parent = enclosing
+            case "/":
+                pass
+            case _:
+                parent = parent.setdefault(token, {})
+    return selection
 
 
 def _select(value: Any, selection: _Selection, text: str) -> Any:

@@ -17,7 +17,7 @@ from aioresolve.testing.replies import Reply
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .cloud import Cloud
+    from .resources import Cloud
 
 _ROOT = "/computeMetadata/v1/"
 _ACCOUNT = "instance/service-accounts/default/"

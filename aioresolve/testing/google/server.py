@@ -20,8 +20,8 @@ from aioresolve.testing.lifecycle import (
 )
 
 from .apis import compute_reply, tpu_reply
-from .cloud import Cloud, GoogleRequest
 from .metadata import default_metadata, metadata_reply
+from .resources import Cloud, GoogleRequest
 from .statuses import Failure, add_etag, failure_of_status, no_such_page
 from .tokens import Tokens, service_account_key
 

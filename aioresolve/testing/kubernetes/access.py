@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .kinds import KINDS, POD, SERVICE
@@ -23,6 +23,44 @@ _OBJECTS = re.compile(
 )
 _BY_RESOURCE = {(kind.group, kind.resource): kind for kind in (*KINDS, SERVICE)}
 _NAMED_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """A request that the server received, without its token or certificate.
+
+    Attributes:
+        method: `GET`, ...
+        path: the path without the query.
+        query: parameter name to (last) value.
+        verb: list, watch, get, create, update, patch, delete; empty for kinds that cannot be listed.
+        resource: such as `pods` or `endpointslices`; empty for kinds that cannot be listed.
+        namespace: the requested namespace, None for all.
+        name: the requested object, None for a collection.
+        user_agent: the `User-Agent` header.
+        accept: the `Accept` header.
+        scheme: how the client authenticated: `Bearer`, `Certificate`, another scheme, or empty.
+        user: the authenticated user; None if the credentials were rejected.
+        impersonated_user: the user of `Impersonate-User`, whose permissions then apply; every user may
+            impersonate.
+        impersonated_groups: the groups of `Impersonate-Group`.
+        time: when it arrived, in seconds of `time.monotonic()`.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    verb: str = ""
+    resource: str = ""
+    namespace: str | None = None
+    name: str | None = None
+    user_agent: str = ""
+    accept: str = ""
+    scheme: str = ""
+    user: str | None = None
+    impersonated_user: str | None = None
+    impersonated_groups: tuple[str, ...] = ()
+    time: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

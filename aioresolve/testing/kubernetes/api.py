@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,9 @@ import anyio.to_thread
 
 from aioresolve.testing.replies import JSON_HEADERS, Reply
 
-from .cluster import RunningWatch
-from .faults import endless_page
+from .endpoint_slices import EndpointSliceController, EndpointSliceWriter
 from .kinds import ENDPOINT_SLICE, NODE, POD, RESOURCE_CLAIM, SERVICE
-from .lists import list_body, object_body, page
+from .lists import ResponseCache, endless_page, list_body, object_body, page
 from .options import (
     ListOptions,
     Representation,
@@ -38,19 +37,20 @@ from .statuses import (
     watch_list_disabled,
 )
 from .store import timestamp
-from .watches import EventEncoder, check_watch, watch_pieces
+from .watches import EventEncoder, Notifier, RunningWatch, check_watch, watch_pieces
+from .writes import PodWriter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from aioresolve.testing.faults import StreamFault
 
-    from .access import Caller, RequestInfo
-    from .cluster import Cluster, RequestRecord
-    from .faults import EndlessPages
+    from .access import Access, Caller, RequestInfo, RequestRecord
     from .kinds import Kind
+    from .lists import EndlessPages
     from .options import IncludeObject
-    from .store import StoredObject
+    from .store import Store, StoredObject
+    from .writes import Writer
 
 _HEALTH = frozenset({"/readyz", "/livez", "/healthz"})
 _PUBLIC_PATHS = _HEALTH | {"/version"}
@@ -124,6 +124,34 @@ _GZIP_MINIMUM = 128 * 1024
 """The API server compresses bodies of at least this many bytes."""
 _GZIP_HEADERS = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
 _PATCH_TYPES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Everything that survives a restart of the server.
+
+    `writers` apply the writes of clients, and `services` derives EndpointSlices from pods. `watches` are
+    those that are connected; each sends a bookmark every `bookmark_interval` seconds, and with `watch_list`
+    they may begin with the existing objects. `controllers` are Jobs and other objects that can only be read,
+    by the path of their URL.
+    """
+
+    store: Store
+    access: Access
+    bookmark_interval: float
+    notifier: Notifier = field(default_factory=Notifier)
+    responses: ResponseCache = field(default_factory=ResponseCache)
+    writers: Mapping[Kind, Writer] = field(init=False)
+    services: EndpointSliceController = field(init=False)
+    watches: list[RunningWatch] = field(default_factory=list)
+    controllers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    watch_list: bool = True
+
+    def __post_init__(self) -> None:
+        self.writers = {POD: PodWriter(self.store), ENDPOINT_SLICE: EndpointSliceWriter(self.store)}
+        self.services = EndpointSliceController(self.store)
+        self.store.listen(self.services.sync)
+        self.store.listen(self.notifier.notify)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Lists of objects as bytes: PodList, Table or PartialObjectMetadataList, complete or in pages.
+"""Lists of objects as bytes: PodList or Table, complete or in pages.
 
 The continue token of a page is `{"v":"meta.k8s.io/v1","rv":8470,"start":"/train-1\u0000"}` in base64. `start`
 is the key with which the next page begins, relative to the listed namespace; `rv` is the version of the first
@@ -8,29 +8,32 @@ page, or -1 for the current one. Format: k8s.io/apiserver/pkg/storage/continue.g
 from __future__ import annotations
 
 import base64
-import binascii
 import bisect
 import json
-import posixpath
-import re
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from aioresolve.testing.faults import Fault
+
 from .kinds import POD
+from .pods import pod
 from .statuses import bad_request, compact_json, expired_list, expired_page, too_large_version
-from .store import Expired
+from .store import Expired, stored_object
 from .table import COLUMN_DEFINITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from .kinds import Kind
     from .options import Form, IncludeObject, ListOptions
     from .store import Store, StoredObject
 
 _INVALID = "continue key is not valid"
+_ENDLESS_VERSION = 1_000_000
+_MAX_CACHED_BYTES = 512 * 1024 * 1024
 
 
 class InvalidTokenError(ValueError):
@@ -57,56 +60,19 @@ class ContinueToken:
     @classmethod
     def decode(cls, text: str) -> ContinueToken:
         """Parse the token that a client sent; raises an InvalidTokenError."""
-        document = _json_object(_decode_base64(text))
-        version = document.get("v", "")
-        if version != "meta.k8s.io/v1":
-            raise InvalidTokenError(f'{_INVALID}: server does not recognize this encoded version "{version}"')
-        revision, start = document.get("rv", 0), document.get("start", "")
-        if not isinstance(revision, int) or not isinstance(start, str):
-            raise InvalidTokenError(f"{_INVALID}: json: cannot unmarshal")
-        if revision == 0:
+        body = b""
+        try:
+            body = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            document = json.loads(body)
+            token = cls(int(document["rv"]), document["start"].removeprefix("/"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            shown = repr(body[:1])[2:-1] if body else ""
             raise InvalidTokenError(
-                f"{_INVALID}: incorrect encoded start resourceVersion (version meta.k8s.io/v1)"
-            )
-        if not start:
-            raise InvalidTokenError(f"{_INVALID}: encoded start key empty (version meta.k8s.io/v1)")
-        key = start if start.startswith("/") else f"/{start}"
-        if posixpath.normpath(key) != key:
-            raise InvalidTokenError(f"{_INVALID}: {start}")
-        return cls(revision, key[1:])
-
-
-def _decode_base64(text: str) -> bytes:
-    invalid = re.search(r"[^A-Za-z0-9_-]", text)
-    if invalid is not None:
-        raise InvalidTokenError(f"{_INVALID}: illegal base64 data at input byte {invalid.start()}")
-    try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except binascii.Error:
-        raise InvalidTokenError(f"{_INVALID}: illegal base64 data at input byte {len(text)}") from None
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(body)
-    except UnicodeDecodeError:
-        raise InvalidTokenError(f"{_INVALID}: {_json_problem(body, 0)}") from None
-    except json.JSONDecodeError as error:
-        raise InvalidTokenError(f"{_INVALID}: {_json_problem(body, error.pos)}") from None
-    if not isinstance(document, dict):
-        raise InvalidTokenError(
-            f"{_INVALID}: json: cannot unmarshal into Go value of type storage.continueToken"
-        )
-    return document
-
-
-def _json_problem(body: bytes, position: int) -> str:
-    """Describe invalid JSON in the words of Go's encoding/json."""
-    if position >= len(body):
-        return "unexpected end of JSON input"
-    byte = body[position]
-    shown = chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}"
-    return f"invalid character '{shown}' looking for beginning of value"
+                f"{_INVALID}: invalid character '{shown}' looking for beginning of value"
+            ) from None
+        if not token.version or not token.start:
+            raise InvalidTokenError(f"{_INVALID}: incorrect encoded start (version meta.k8s.io/v1)")
+        return token
 
 
 COLUMNS = compact_json(COLUMN_DEFINITIONS)
@@ -168,9 +134,6 @@ def list_body(listed: Page, form: Form, include: IncludeObject) -> bytes:
             rows = b",".join(row_of(pod, include) for pod in listed.objects)
             head = b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":'
             return b"".join((head, metadata, b',"columnDefinitions":', COLUMNS, b',"rows":[', rows, b"]}\n"))
-        case "metadata":
-            head = b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":'
-            items = b",".join(b'{"metadata":' + each.metadata + b"}" for each in listed.objects)
         case "object":
             head = listed.kind.list_head + b'"metadata":'
             items = b",".join([each.item for each in listed.objects])
@@ -182,8 +145,6 @@ def object_body(stored: StoredObject, form: Form, include: IncludeObject) -> byt
     match form:
         case "table":
             return list_body(Page([stored], {"resourceVersion": str(stored.version)}), form, include)
-        case "metadata":
-            return stored.partial + b"\n"
         case "object":
             return stored.whole + b"\n"
 
@@ -216,3 +177,59 @@ def _position(store: Store, options: ListOptions) -> tuple[int, str]:
     if options.exact and options.version is not None:
         return options.version, ""
     return current, ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndlessPages(Fault):
+    """Every list is a page of running pods that do not exist, and there is always a next page.
+
+    Inject it with `times=None`. The length of a page is the client's `limit`, or without one `page_size`
+    pods; the pods have the labels that the selector requires.
+    """
+
+    page_size: int = 500
+
+
+def endless_page(fault: EndlessPages, options: ListOptions, now: datetime) -> Page:
+    """Return the page after the continue token of `options`, or the first."""
+    first = 0
+    if options.continue_token:
+        try:
+            start = ContinueToken.decode(options.continue_token).start
+            first = int(start.rpartition("-")[2].rstrip("\0")) + 1
+        except (InvalidTokenError, ValueError) as error:
+            raise bad_request(f"invalid continue token: {error}") from None
+    size = options.limit or fault.page_size
+    namespace = options.selection.namespace or "default"
+    requirements = options.selection.labels.requirements
+    labels = {r.key: min(r.values) for r in requirements if r.operator in {"=", "in"}}
+    names = [f"endless-{number:09}" for number in range(first, first + size)]
+    pods = [stored_object(pod(name, namespace, labels=labels), _ENDLESS_VERSION, now) for name in names]
+    prefix = "" if options.selection.namespace else f"{namespace}/"
+    token = ContinueToken(_ENDLESS_VERSION, f"{prefix}{names[-1]}\0").encode()
+    metadata = {"resourceVersion": str(_ENDLESS_VERSION), "continue": token, "remainingItemCount": 1_000_000}
+    return Page(pods, metadata)
+
+
+class ResponseCache:
+    """Whole response bodies by request, until the next write; limited by their size in bytes."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._size = 0
+        self._bodies: dict[tuple[object, ...], bytes] = {}
+
+    def get(self, version: int, key: tuple[object, ...]) -> bytes | None:
+        return self._bodies.get(key) if version == self._version else None
+
+    def clear(self) -> None:
+        """Remove every body, because a version number may be used again for other content."""
+        self._bodies.clear()
+        self._version, self._size = -1, 0
+
+    def put(self, version: int, key: tuple[object, ...], body: bytes) -> None:
+        if version != self._version or self._size + len(body) > _MAX_CACHED_BYTES:
+            self._bodies.clear()
+            self._version, self._size = version, 0
+        self._bodies[key] = body
+        self._size += len(body)

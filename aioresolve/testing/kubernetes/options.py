@@ -28,23 +28,18 @@ _INTERACTIVE_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 """The texts that Go's strconv.ParseBool accepts as true."""
 
-Form = Literal["object", "table", "metadata"]
+Form = Literal["object", "table"]
 
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """The form of the objects in a response: complete objects, a Table of rows, or only metadata."""
+    """The form of the objects in a response: complete objects, or a Table of rows."""
 
     kind: Form
     indent: bool = False
 
 
-_FORMS: dict[str, Form] = {
-    "": "object",
-    "Table": "table",
-    "PartialObjectMetadata": "metadata",
-    "PartialObjectMetadataList": "metadata",
-}
+_FORMS: dict[str, Form] = {"": "object", "Table": "table"}
 
 
 def negotiate_representation(

@@ -24,13 +24,13 @@ from aioresolve.testing.lifecycle import (
 )
 from aioresolve.testing.replies import JSON_HEADERS, Reply
 
-from .access import Access, Caller, request_info
-from .api import Call, reply_to
-from .cluster import Cluster, RequestRecord
-from .faults import EndlessPages, WatchError, WatchFault, validate_watch_fault
+from .access import Access, Caller, RequestRecord, request_info
+from .api import Call, Cluster, reply_to
 from .kinds import ENDPOINT_SLICE, KINDS, POD, SERVICE
+from .lists import EndlessPages
 from .statuses import failure_of_status
 from .store import Expired, Store
+from .watches import WatchError, WatchFault, validate_watch_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence

@@ -7,23 +7,24 @@ store's bounded history. If it falls behind that history it ends like a real one
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
 
-from .faults import WatchError
+from aioresolve.errors import ConfigurationError
+from aioresolve.testing.faults import Fault, StreamFault
+
 from .lists import COLUMNS, row_of
-from .statuses import expired_watch, too_large_version
+from .statuses import Failure, expired_watch, failure_of_status, too_large_version
 from .store import Expired
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import AsyncGenerator, Iterator
 
-    from aioresolve.testing.faults import StreamFault
-
-    from .cluster import Notifier
-    from .faults import WatchFault
+    from .access import RequestRecord
     from .kinds import Kind
     from .options import Form, IncludeObject, ListOptions, Selection
     from .store import Event, Store, StoredObject
@@ -32,6 +33,109 @@ _EMPTY_ROW = b'{"cells":["","0/0","","0","\\u003cunknown\\u003e"' + b',"\\u003cn
 _BATCH = 256
 _MAX_SECONDS = 1800.0
 """The API server ends a watch without a timeout of its own after 1800 to 3600 seconds."""
+
+
+_WATCH_EXPIRED = "The resourceVersion for the provided watch is too old."
+
+
+@dataclass(frozen=True, slots=True)
+class WatchError(Fault):
+    """A watch ends with an ERROR event, after its HTTP status was 200.
+
+    Attributes:
+        code: the code of the Status, such as 410, 429 or 500.
+        reason: the reason of the Status, such as `Expired`; None for the usual one of that code.
+        retry_after: seconds, sent in the Status as `details.retryAfterSeconds`.
+    """
+
+    code: int
+    reason: str | None = None
+    retry_after: int | None = None
+
+    @property
+    def failure(self) -> Failure:
+        """The failure that the event contains."""
+        failure = failure_of_status(self.code)
+        if self.code == 410:
+            failure.status["message"] = _WATCH_EXPIRED
+        if self.reason is not None:
+            failure.status["reason"] = self.reason
+        if self.retry_after is not None:
+            failure.status["details"] = {"retryAfterSeconds": self.retry_after}
+        return failure
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFault:
+    """A fault of a connected watch, applied when every event up to `version` has been sent."""
+
+    fault: StreamFault | WatchError
+    version: int
+
+
+def validate_watch_fault(fault: Fault) -> StreamFault | WatchError:
+    """Return `fault` if it can apply to a connected watch; otherwise raise a ConfigurationError."""
+    if isinstance(fault, StreamFault | WatchError):
+        return fault
+    raise ConfigurationError(
+        f"{fault!r} cannot apply to a watch that is already connected",
+        hint="inject() it, or use one of Cut, Delay, End, Reset, Stall and WatchError.",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunningWatch:
+    """A connected watch and its pending faults, oldest first."""
+
+    request: RequestRecord
+    faults: deque[WatchFault] = field(default_factory=deque)
+
+
+class Notifier:
+    """Wakes the watches in the server's event loop.
+
+    `notify` and `request_bookmark` may be called from any thread, and while the server is stopped.
+    """
+
+    def __init__(self) -> None:
+        self.bookmarks_requested = 0
+        """How often a bookmark was requested; a watch sends one whenever the number has grown."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._change: anyio.Event | None = None
+
+    def start(self) -> None:
+        """Use the running loop until `stop`."""
+        self._loop = asyncio.get_running_loop()
+        self._change = anyio.Event()
+
+    def stop(self) -> None:
+        self._loop = self._change = None
+
+    def next_change(self) -> anyio.Event:
+        """Return the event that is set at the next write or bookmark request."""
+        assert self._change is not None, "a watch runs only while the server does"
+        return self._change
+
+    def request_bookmark(self) -> None:
+        self.bookmarks_requested += 1
+        self.notify()
+
+    def notify(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:
+            # The server's thread closed the loop after the check above: nothing waits for this change.
+            if not loop.is_closed():
+                raise
+
+    def _wake(self) -> None:
+        if self._change is not None:
+            self._change.set()
+            # An event cannot be reset, so the next change gets a new one.
+            self._change = anyio.Event()
 
 
 def selected_change(event: Event, selection: Selection) -> tuple[str, StoredObject] | None:
@@ -60,8 +164,6 @@ class EventEncoder:
         match self._form:
             case "object":
                 encoded = stored.whole
-            case "metadata":
-                encoded = stored.partial
             case "table":
                 encoded = self._table(stored.version, row_of(stored, self._include))
         return b'{"type":"%s","object":%s}\n' % (type_.encode(), encoded)
@@ -75,8 +177,6 @@ class EventEncoder:
         match self._form:
             case "object":
                 encoded = bare
-            case "metadata":
-                encoded = partial
             case "table":
                 # The bookmark that ends the initial events has its annotation even if rows have no object.
                 other = b"null" if self._include == "None" and not ends_initial_events else partial

@@ -146,6 +146,6 @@ def _response(reply: Reply, url: URL) -> Any:
         headers=CIMultiDictProxy(CIMultiDict(reply.headers)),
         url=url,
         connection=None,
-        content=SimpleNamespace(readany=reply.read or readany),
+        content=SimpleNamespace(readany=reply.read or readany, is_eof=lambda: True),
         close=lambda: None,
     )

@@ -13,7 +13,7 @@ import asyncio
 import math
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 import anyio
 
@@ -65,8 +65,7 @@ class Connections:
                 raise ConnectionFailedError(
                     "the resolver was closed while this call was running", retryable=False
                 )
-        value: T = client.value
-        return value
+        return cast("T", client.value)
 
     async def release(self, user: object) -> None:
         """Close the clients that only `user` has used."""

@@ -42,9 +42,9 @@ class BlockingResolver(ClusterResolver):
     def __repr__(self) -> str:
         return repr(self._resolver)
 
-    task_type: str | None = forwarded("task_type", "_resolver")
-    task_id: int | None = forwarded("task_id", "_resolver")
-    rpc_layer: str | None = forwarded("rpc_layer", "_resolver")
+    task_type: str | None = forwarded("task_type", "_resolver")  # pyright: ignore[reportIncompatibleMethodOverride]
+    task_id: int | None = forwarded("task_id", "_resolver")  # pyright: ignore[reportIncompatibleMethodOverride]
+    rpc_layer: str | None = forwarded("rpc_layer", "_resolver")  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @property
     def environment(self) -> str:

@@ -120,7 +120,7 @@ class Facade(Copyable, Generic[SharedT]):
         self.close()
 
 
-class FacadeResolver(ResolverAttributes, base.ClusterResolver):
+class FacadeResolver(ResolverAttributes, base.ClusterResolver):  # pyright: ignore[reportIncompatibleVariableOverride]
     """An async resolver that calls the resolver behind a facade, for unions and fleets of facades.
 
     It must be used in the event loop thread, and shares the connections of the facade.

@@ -144,7 +144,7 @@ class Pooled(Scripted):
         self._key = key
         self._open_clients = clients
 
-    __aenter__ = ClusterResolver.__aenter__
+    __aenter__ = ClusterResolver.__aenter__  # pyright: ignore[reportAssignmentType]
     aclose = ClusterResolver.aclose
 
     async def observe(self, want: Want, progress: Any) -> Observation:

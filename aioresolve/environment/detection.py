@@ -26,7 +26,7 @@ import anyio
 
 from aioresolve._core.deadline import within_deadline
 from aioresolve._core.threads import run_in_thread
-from aioresolve._core.validation import validate_count, validate_seconds
+from aioresolve._core.validation import validate_port, validate_seconds
 from aioresolve.errors import (
     ConfigurationError,
     CredentialsError,
@@ -173,10 +173,8 @@ async def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection
 
 async def examine(*, port: int | None = None, timeout: float = 30.0) -> tuple[Finding, ...]:
     """Return what was found out about each source, in the order of precedence."""
-    if port is not None and validate_count("port", port) > 65535:
-        raise ConfigurationError(
-            f"{port} is not a valid port", argument="port", hint="Pass a number up to 65535."
-        )
+    if port is not None:
+        validate_port("port", port)
     collect = partial(collect_findings, port=port)
     return await within_deadline(validate_seconds("timeout", timeout), "detect()", collect)
 

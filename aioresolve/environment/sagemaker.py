@@ -13,6 +13,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from aioresolve._core.validation import validate_port
 from aioresolve.errors import ConfigurationError, EnvironmentVariableError, TaskIdentityError
 from aioresolve.resolver.launchers import launched_process
 from aioresolve.spec import ClusterSpec, ClusterState, host_port
@@ -33,9 +34,6 @@ TRAINING_GROUPS = "SM_DISTRIBUTION_INSTANCE_GROUPS"
 """Those of a heterogeneous cluster; other training jobs have one group, `homogeneousCluster`."""
 
 JOB = "worker"
-
-MAX_LENGTH = 1024 * 1024
-"""The longest list of hosts that is parsed, in characters."""
 
 
 class SageMakerClusterResolver(EnvironmentClusterResolver):
@@ -81,7 +79,9 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
             environment=environment,
             timeout=timeout,
         )
-        self._port = _validate_port(port)
+        given: Any = port  # TensorFlow takes the text of a number too
+        is_text = isinstance(given, str) and given.isascii() and given.isdigit()
+        self._port = validate_port("port", int(given) if is_text else given)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of ${HOSTS}>"
@@ -202,20 +202,10 @@ def _validate_names(variable: str, names: Any) -> list[str]:
 
 
 def _load(environ: Mapping[str, str], variable: str) -> Any:
-    text = environ[variable]
-    if len(text) > MAX_LENGTH:
-        raise _malformed(variable, f"is too long: {len(text):,} characters; at most {MAX_LENGTH:,} are read")
     try:
-        return json.loads(text)
+        return json.loads(environ[variable])
     except (ValueError, RecursionError) as error:
         raise _malformed(variable, f"is not JSON: {error}") from error
-
-
-def _validate_port(port: Any) -> int:
-    number = int(port) if isinstance(port, str) and port.isascii() and port.isdigit() else port
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 65536:
-        raise ConfigurationError(f"{shorten(port)} is not a port between 1 and 65535", argument="port")
-    return number
 
 
 def _kind(variable: str) -> str:

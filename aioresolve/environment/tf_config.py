@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 VARIABLE = "TF_CONFIG"
 
-MAX_LENGTH = 4 * 1024 * 1024
-"""The longest value that is parsed, in characters: 40 times that of 1,000 tasks with long host names."""
-
 
 class TFConfigClusterResolver(EnvironmentClusterResolver):
     """Resolves the cluster that `$TF_CONFIG` describes.
@@ -123,8 +120,6 @@ def parse_tf_config(text: str) -> Description:
 
 
 def _load(text: str) -> dict[str, Any]:
-    if len(text) > MAX_LENGTH:
-        raise _malformed(f"is too long: {len(text):,} characters; at most {MAX_LENGTH:,} are read")
     try:
         config = json.loads(text)
     # RecursionError: thousands of nested brackets.

@@ -24,7 +24,6 @@ from aioresolve import (
 )
 from aioresolve._core import service_account
 from aioresolve.environment import detection
-from aioresolve.environment.detection import SOURCES
 from aioresolve.errors import (
     ConfigurationError,
     DeadlineExceededError,
@@ -43,6 +42,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aioresolve.testing import ThreadedKubernetesServer
+
+SOURCES = [
+    *(
+        "TF_CONFIG",
+        "Slurm",
+        "SageMaker",
+        "TPU variables",
+        "TPU VM",
+        "Kubernetes",
+        "Compute Engine",
+        "Launcher",
+    )
+]
+"""The names of the sources, in the order of precedence."""
 
 TF_CONFIG = json.dumps(
     {
@@ -149,7 +162,7 @@ async def test_variables_describe_the_cluster(
     detected = await aioresolve.detect()
     assert (detected.source, type(detected.resolver)) == (source, kind)
     assert reasons(detected)[source] == reason
-    assert [each.source for each in detected.evidence] == list(SOURCES)
+    assert [each.source for each in detected.evidence] == SOURCES
     assert found(detected) == [source]
     assert reasons(detected)["Kubernetes"] == f"not requested, because of {source}"
     if source != "TPU variables":

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve import ClusterSpec, GCEClusterResolver, Want
-from aioresolve._core.deadline import Progress
-from aioresolve.environment.gce import in_order, internal_dns_name
+from aioresolve import ClusterSpec, GCEClusterResolver, Progress, Want
+from aioresolve.environment.gce import internal_dns_name
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -617,14 +616,6 @@ def test_batches_contain_each_name_once_and_are_short(names: list[str]) -> None:
     parts = list(batches(names))
     assert [name for part in parts for name in part] == names
     assert all(len("|".join(part)) <= 1000 for part in parts)
-
-
-@given(
-    st.lists(st.builds(InstanceName, st.sampled_from("ab"), st.from_regex(r"vm-[0-9]{1,4}", fullmatch=True)))
-)
-def test_order_is_that_of_the_numbers_in_names(names: list[InstanceName]) -> None:
-    ordered = in_order(names)
-    assert [int(name.name[3:]) for name in ordered] == sorted(int(name.name[3:]) for name in names)
 
 
 @given(st.binary(max_size=200))

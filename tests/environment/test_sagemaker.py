@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from aioresolve import ConfigurationError, EnvironmentVariableError, Task, UnknownTaskError
-from aioresolve.environment.sagemaker import SageMakerClusterResolver
+from aioresolve import (
+    ConfigurationError,
+    EnvironmentVariableError,
+    SageMakerClusterResolver,
+    Task,
+    UnknownTaskError,
+)
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ async def test_overrides_decide(set_hosts: Any) -> None:
 
 
 async def test_no_host_or_one_needs_no_master(set_hosts: Any) -> None:
-    for hosts in ("", "[]", ["algo-1"], f"[{' ' * (2**20 - 2)}]"):
+    for hosts in ("", "[]", ["algo-1"]):
         set_hosts(hosts, "")
         assert await SageMakerClusterResolver().master() == ""
 
@@ -80,7 +85,6 @@ async def test_without_the_variables_this_is_not_sagemaker() -> None:
         ('["a", "a"]', "has the host 'a' more than once"),
         ('["a:1"]', "'a:1' is not a host name"),
         ('["\\ud800"]', "is not valid Unicode"),
-        (f"[{' ' * (2**20 - 1)}]", "is too long: 1,048,577 characters; at most 1,048,576 are read"),
     ],
 )
 async def test_malformed_list_is_one_error(hosts: str, problem: str, set_hosts: Any) -> None:
@@ -96,7 +100,7 @@ async def test_malformed_list_is_one_error(hosts: str, problem: str, set_hosts: 
 
 def test_invalid_port_is_rejected() -> None:
     for port in (0, 65536, True, "http", None):
-        with pytest.raises(ConfigurationError, match=r"`port=`: .* is not a port between 1 and 65535"):
+        with pytest.raises(ConfigurationError, match=r"`port=`: .* is not a port from 1 to 65535"):
             SageMakerClusterResolver(port)  # type: ignore[arg-type]
 
 

@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve import ConfigurationError, EnvironmentVariableError, Task, TaskIdentityError
-from aioresolve.environment.slurm import SlurmClusterResolver
+from aioresolve import (
+    ConfigurationError,
+    EnvironmentVariableError,
+    SlurmClusterResolver,
+    Task,
+    TaskIdentityError,
+)
 from aioresolve.environment.slurm import gpus as slurm_gpus
-from aioresolve.environment.slurm.host_list import MAX_TASKS
 from aioresolve.environment.slurm.tasks import read_tasks
 
 if TYPE_CHECKING:
@@ -248,7 +252,7 @@ class TestTasksPerNode:
 
     async def test_too_many_tasks_are_an_error(self, set_slurm: SetVariables) -> None:
         set_slurm(STEP_NODELIST="n[1-3]")
-        for tasks_per_node in (MAX_TASKS, {"n1": 10**12}):
+        for tasks_per_node in (262_144, {"n1": 10**12}):
             with pytest.raises(EnvironmentVariableError, match="stands for more than 262144 tasks"):
                 await addresses(tasks_per_node=tasks_per_node)
 

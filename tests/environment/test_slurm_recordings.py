@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve import EnvironmentVariableError
-from aioresolve.environment.slurm import SlurmClusterResolver
+from aioresolve import EnvironmentVariableError, SlurmClusterResolver
 
 from .slurm_cluster import missing_programs, read_recordings, record, slurm_cluster
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
+    from aioresolve.testing import ThreadedKubernetesServer
 
 EXEC = {
     "JAX_COORDINATOR_ADDRESS": "10.0.0.1:8470",

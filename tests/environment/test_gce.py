@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -25,16 +24,13 @@ from aioresolve.errors import (
     InstanceNotRunningError,
     ProtocolError,
 )
-from aioresolve.fleet import Fleet
 from aioresolve.gcp import metadata_server
 from aioresolve.gcp.compute_api import (
     AttachedAccelerator,
     Instance,
     InstanceName,
     batches,
-    decode_group_page,
     decode_instance_page,
-    decode_managed_page,
     instance_name,
 )
 from aioresolve.testing import Answer, GoogleServer, instance
@@ -521,7 +517,7 @@ async def test_watch_yields_the_cluster_after_each_change(google: GoogleServer) 
     assert len(tokens) <= 1
 
 
-# Tasks, fleets and connections
+# Tasks
 
 
 async def test_this_task_is_found_by_address_although_task_id_is_zero(google: GoogleServer) -> None:
@@ -531,14 +527,6 @@ async def test_this_task_is_found_by_address_although_task_id_is_zero(google: Go
     assert (resolver.task_type, resolver.task_id) == ("worker", 0)
     assert (await resolver.this_task()).index == 1
     assert (await workers(task_id=0).this_task()).index == 0
-
-
-async def test_targets_of_a_fleet_share_connections(google: GoogleServer) -> None:
-    add_group(google, "vm-0")
-    one, _other = workers(), GCEClusterResolver(PROJECT, ZONE, "others")
-    async with Fleet({"one": one, "other": workers(port=2)}) as fleet:
-        results = await fleet.resolve()
-    assert all(status.error is None for status in results.values())
 
 
 # A client of the user
@@ -616,10 +604,3 @@ def test_batches_contain_each_name_once_and_are_short(names: list[str]) -> None:
     parts = list(batches(names))
     assert [name for part in parts for name in part] == names
     assert all(len("|".join(part)) <= 1000 for part in parts)
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_page_or_a_value_error(body: bytes) -> None:
-    for decode in (decode_group_page, decode_instance_page, decode_managed_page):
-        with suppress(ValueError):
-            assert decode(body).next_page_token is not None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from aioresolve._core.http import ConnectionHints
+
+T = TypeVar("T")
 
 NOT_MODIFIED = 304
 """The status of a response without a body: the client already has it."""
@@ -121,3 +125,17 @@ def connection_hints(reach: str) -> ConnectionHints:
         length="Check whether this is the right server.",
         owner="session",
     )
+
+
+def decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """Return a function that decodes JSON; it raises a ValueError that names the malformed field."""
+    # Not strict: protojson writes 64-bit numbers as strings, and older servers also 32-bit ones.
+    decoder = msgspec.json.Decoder(kind, strict=False)
+
+    def decode(body: bytes) -> T:
+        try:
+            return decoder.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(str(error) or type(error).__name__) from error
+
+    return decode

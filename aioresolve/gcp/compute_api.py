@@ -18,8 +18,7 @@ import msgspec
 
 from aioresolve.errors import APIError
 
-from .api_request import APIRequest
-from .tpu_api import decoder
+from .api_request import APIRequest, decoder
 from .user_service import SOURCE, UserService, decode_response
 
 if TYPE_CHECKING:

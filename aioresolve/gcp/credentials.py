@@ -25,7 +25,7 @@ from aioresolve._core.threads import run_in_thread
 from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, CredentialsError, ResolveError
 
-from .api_request import DEFAULT_UNIVERSE, AccessToken
+from .api_request import DEFAULT_UNIVERSE, AccessToken, decoder
 from .google_errors import Principal
 
 if TYPE_CHECKING:
@@ -236,13 +236,4 @@ class TokenResponse(msgspec.Struct, frozen=True, kw_only=True):
         return f"TokenResponse(expires_in={self.expires_in})"
 
 
-# Not strict: some servers write the number as a string.
-_tokens = msgspec.json.Decoder(TokenResponse, strict=False)
-
-
-def decode_token(body: bytes) -> TokenResponse:
-    """Return the access token in `body`; raises a ValueError without any part of it if it is malformed."""
-    try:
-        return _tokens.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error) or type(error).__name__) from error
+decode_token = decoder(TokenResponse)

@@ -22,6 +22,8 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 
+from .api_request import decoder
+
 if TYPE_CHECKING:
     from aioresolve._core.http import Response
 
@@ -191,14 +193,14 @@ class _FailureBody(msgspec.Struct, frozen=True):
     error: _Error
 
 
-_failures = msgspec.json.Decoder(_FailureBody)
+_decode_body = decoder(_FailureBody)
 
 
 def decode_failure(body: bytes) -> Failure:
     """Return why an API denied a request; an empty Failure if `body` is not from the API."""
     try:
-        document = _failures.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        document = _decode_body(body)
+    except ValueError:
         return Failure()  # from a proxy, for example: a page, or JSON such as {"error": "Not Found"}
     error = document.error
     reason, metadata, delay = "", {}, None

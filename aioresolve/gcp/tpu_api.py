@@ -13,7 +13,7 @@ import msgspec
 
 from aioresolve.errors import ConfigurationError
 
-from .api_request import NOT_MODIFIED, APIRequest, CachedResponse
+from .api_request import NOT_MODIFIED, APIRequest, CachedResponse, decoder
 from .resource_names import ALL_ZONES, NodeName, validate_project, validate_zone
 
 if TYPE_CHECKING:
@@ -350,20 +350,6 @@ class TPUAPI:
         if self._cache is not None:
             self._cache[request.path] = CachedResponse(response.headers.get("ETag", ""), decoded)
         return decoded
-
-
-def decoder(kind: type[T]) -> Callable[[bytes], T]:
-    """Return a function that decodes JSON; it raises a ValueError that names the malformed field."""
-    # Not strict: protojson writes 64-bit numbers as strings, and older servers also 32-bit ones.
-    decoder = msgspec.json.Decoder(kind, strict=False)
-
-    def decode(body: bytes) -> T:
-        try:
-            return decoder.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueError(str(error) or type(error).__name__) from error
-
-    return decode
 
 
 decode_node = decoder(Node)

@@ -99,7 +99,7 @@ async def list_local_devices() -> list[tuple[str, str]]:
         MissingDependencyError: TensorFlow is not installed.
     """
     return await _run_in_thread(
-        _list_devices,
+        lambda tf: [(device.name, device.device_type) for device in tf.config.list_logical_devices()],
         "tpu='local'",
         "pass {tpu=grpc://localhost:8470} to probe the servers of this host instead",
     )
@@ -177,10 +177,6 @@ def _import_tensorflow(feature: str, alternative: str) -> Any:
 def _start_server(tf: Any) -> tuple[Any, int]:
     server = tf.distribute.Server({"local": ["0.0.0.0:0"]}, protocol="grpc", start=True)
     return server, int(server.target.rpartition(":")[2])
-
-
-def _list_devices(tf: Any) -> list[tuple[str, str]]:
-    return [(device.name, device.device_type) for device in tf.config.list_logical_devices()]
 
 
 def _initialize(tf: Any, addresses: Sequence[str], job: str) -> None:

@@ -9,7 +9,6 @@ end. `server.disturb(Cut(after=20))` applies a fault to watches that are already
 from __future__ import annotations
 
 import struct
-import sys
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 RequestT = TypeVar("RequestT")
 
-RESET_ON_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """The value of the socket option SO_LINGER with which closing a connection resets it."""
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import socket
-import sys
 from collections import deque
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -442,8 +441,7 @@ def _bound_socket(address: Sequence[Any]) -> socket.socket:
     family = socket.AF_INET if len(address) == 2 else socket.AF_INET6
     bound = socket.socket(family)
     try:
-        if sys.platform != "win32":  # where this option permits to take the port of another process
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         bound.setblocking(False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -168,9 +167,7 @@ async def _drain(transport: asyncio.WriteTransport) -> None:
 def _reset(transport: asyncio.WriteTransport) -> None:
     """Close the connection with a TCP RST instead of a FIN."""
     connection = transport.get_extra_info("socket")
-    if connection is not None and sys.platform == "win32":
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-    elif connection is not None:
+    if connection is not None:
         # uvloop's socket object has no setsockopt; a duplicate of the descriptor is the same connection.
         with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

@@ -238,22 +238,3 @@ async def test_pages_of_two_thousand_pods_have_one_version(server: ApiServer, ac
 
 
 # -- permissions -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("user", "name"), [("limited", "limited"), (None, "system:anonymous")])
-async def test_user_without_permission_is_403_with_verb_and_scope(
-    server: ApiServer, user: str | None, name: str
-) -> None:
-    async with server.client(user) as client:
-        for verb, parameters in {"list": {}, "watch": {"watch": "1"}}.items():
-            everywhere = await client.list_pods(None, **parameters)
-            elsewhere = await client.list_pods("default", **parameters)
-            for response, scope in (
-                (everywhere, "at the cluster scope"),
-                (elsewhere, 'in the namespace "default"'),
-            ):
-                message = (
-                    f'pods is forbidden: User "{name}" cannot {verb} resource "pods" in API group "" {scope}'
-                )
-                expected = failure(403, "Forbidden", message, details={"kind": "pods"})
-                assert (response.status, response.body) == (403, expected)

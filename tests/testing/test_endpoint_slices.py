@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aioresolve.errors import ConfigurationError
 from aioresolve.testing import KubernetesServer, endpoint, endpoint_slice, pod, service
 
-from .client import fetch, open_watch
+from .client import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,35 +45,6 @@ def train(number: int, **options: Any) -> dict[str, Any]:
 
 
 class TestRequests:
-    async def test_watch_of_pods_sends_no_slices(self) -> None:
-        query = {"resourceVersion": "1", "allowWatchBookmarks": "true"}
-        server = KubernetesServer([trainer(), train(0)])
-        async with server, open_watch(server, query) as watch:
-            server.add(train(1))
-            added = await watch.events(2)
-            server.bookmark()
-            bookmark = await watch.event()
-        assert [(type_, name) for type_, name, _ in added] == [("ADDED", "train-0"), ("ADDED", "train-1")]
-        assert bookmark[1]["metadata"] == {"resourceVersion": str(server.resource_version)}
-
-    async def test_watch_of_slices_has_bookmarks(self) -> None:
-        query = {"resourceVersion": "1", "allowWatchBookmarks": "true"}
-        async with KubernetesServer() as server, open_watch(server, query, path=PATH) as watch:
-            server.add(endpoint_slice("manual", "ml", service="db"), pod("a"))
-            server.bookmark()
-            added, (type_, bookmark) = await watch.events(1), await watch.event()
-        assert added == [("ADDED", "manual", "2")]
-        head = {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1"}
-        empty = {"addressType": "", "endpoints": None, "ports": None}
-        assert (type_, bookmark) == ("BOOKMARK", head | {"metadata": {"resourceVersion": "3"}} | empty)
-
-    async def test_slices_have_no_tables(self) -> None:
-        table = "application/json;as=Table;g=meta.k8s.io;v=v1"
-        async with KubernetesServer([trainer()]) as server:
-            refused = await fetch(server, PATH, headers={"Accept": table})
-            listed = await fetch(server, PATH, headers={"Accept": f"{table},application/json"})
-        assert (refused.status, listed.json["kind"]) == (406, "EndpointSliceList")
-
     async def test_slices_can_be_written(self) -> None:
         body = endpoint_slice(
             "manual", "ml", service="db", endpoints=[endpoint("10.0.0.1")], ports={"": 5432}
@@ -115,11 +86,6 @@ class TestController:
                 "nodeName": "node-a",
             }
         ]
-
-    def test_service_may_be_added_before_or_after_its_pods(self) -> None:
-        before = KubernetesServer([trainer(), train(0), train(1)])
-        after = KubernetesServer([train(0), train(1), trainer()])
-        assert addresses(before) == addresses(after) == [["10.8.0.0", "10.8.0.1"]]
 
     @pytest.mark.parametrize(
         ("options", "ready", "serving", "terminating"),

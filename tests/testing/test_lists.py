@@ -53,25 +53,6 @@ def write(server: KubernetesServer, name: str, action: str) -> None:
         server.delete(name)
 
 
-@given(WRITES, st.integers(1, 40))
-def test_each_version_in_the_history_can_be_listed(script: list[tuple[str, str]], history: int) -> None:
-    async def check() -> None:
-        async with KubernetesServer(history=history) as server:
-            versions = {server.resource_version: list[str]()}
-            for name, action in script:
-                write(server, name, action)
-                versions[server.resource_version] = [each["metadata"]["name"] for each in server.pods]
-            for version, names in versions.items():
-                query = {"resourceVersion": str(version), "resourceVersionMatch": "Exact"}
-                got = await fetch(server, query=query)
-                if version < server.resource_version - history:
-                    assert (got.status, got.json["reason"]) == (410, "Expired")
-                else:
-                    assert got.names == names
-
-    asyncio.run(check())
-
-
 @given(WRITES, st.integers(1, 5))
 def test_pages_show_one_version_despite_writes_in_between(script: list[tuple[str, str]], limit: int) -> None:
     async def check() -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-import pytest
 
 from aioresolve.testing import KubernetesServer, pod
 
-from .client import NAMESPACE, NOW, TABLE, fetch, open_watch
+from .client import NOW, fetch, open_watch
 
 END = "k8s.io/initial-events-end"
 NEW_ONLY = {"sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}
@@ -36,52 +33,6 @@ async def test_watch_sends_the_events_after_a_version() -> None:
                     ("DELETED", "b", "7"),
                 ]
         await server.until(lambda: server.watches == 0)
-
-
-async def test_event_contains_the_pod_as_get_returns_it() -> None:
-    async with KubernetesServer([pod("a")]) as server, open_watch(server) as watch:
-        one = (await fetch(server, "/api/v1/namespaces/default/pods/a")).body
-        assert await watch.line() == b'{"type":"ADDED","object":%s}\n' % one.rstrip()
-
-
-async def test_watch_sends_only_selected_pods() -> None:
-    pods = [pod("a", "ml", labels={"app": "x"}), pod("b", "ml", labels={"app": "x"}, phase="Pending")]
-    async with KubernetesServer([*pods, pod("c", labels={"app": "x"})]) as server:
-        query = {"labelSelector": "app=x", "fieldSelector": "status.phase=Running"}
-        async with open_watch(server, query, path=NAMESPACE) as watch:
-            assert await watch.events(1) == [("ADDED", "a", "2")]
-            server.add(pod("other", "ml"), pod("elsewhere", labels={"app": "x"}))
-            for label in ("y", "z", "x"):
-                server.patch("a", "ml", patch={"metadata": {"labels": {"app": label}}})
-            kind, left = await watch.event()
-            assert (kind, left["metadata"]["labels"]) == ("DELETED", {"app": "x"})
-            assert left["metadata"]["resourceVersion"] == "7"
-            server.patch("b", "ml", patch={"status": {"phase": "Running"}})
-            assert await watch.events(2) == [("ADDED", "a", "9"), ("ADDED", "b", "10")]
-
-
-@pytest.mark.parametrize(
-    ("include", "carried"),
-    [
-        ("None", None),
-        ("Metadata", {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}),
-        ("Object", {"kind": "Pod", "apiVersion": "v1", "spec": {"containers": None}, "status": {}}),
-    ],
-)
-async def test_bookmark_in_a_table_is_an_empty_row(include: str, carried: dict[str, Any] | None) -> None:
-    query = {"allowWatchBookmarks": "true", "includeObject": include}
-    async with KubernetesServer([pod("a")]) as server, open_watch(server, query, accept=TABLE) as watch:
-        _, first = await watch.event()
-        _, initial = await watch.event()
-        server.bookmark()
-        kind, later = await watch.event()
-    assert [column["name"] for column in first["columnDefinitions"]][:2] == ["Name", "Ready"]
-    metadata = {"resourceVersion": "2"}
-    assert initial["rows"][0]["object"]["metadata"] == metadata | {"annotations": {END: "true"}}
-    assert (kind, later["metadata"], later["columnDefinitions"]) == ("BOOKMARK", metadata, None)
-    [row] = later["rows"]
-    assert row["cells"] == ["", "0/0", "", "0", "<unknown>", "<none>", "<none>", "<none>", "<none>"]
-    assert row["object"] == (None if carried is None else {**carried, "metadata": metadata})
 
 
 async def test_bookmarks_are_sent_periodically() -> None:

@@ -167,22 +167,6 @@ class EndpointSliceWriter(Writer):
             metadata["generation"] = metadata.get("generation", 0) + 1
         return result
 
-    def delete(self, namespace: str, name: str, grace: int | None) -> StoredObject:
-        """Remove a slice, without the write that marks it, unless it has finalizers; see `Writer.delete`."""
-        with self._store.lock:
-            existing = self._existing(namespace, name)
-            if existing.as_dict()["metadata"].get("finalizers"):
-                return super().delete(namespace, name, grace)
-            return self._store.remove(namespace, name, ENDPOINT_SLICE) or existing
-
-    def _marked_for_deletion(self, document: Mapping[str, Any], grace: int | None) -> dict[str, Any] | None:
-        metadata = dict(document["metadata"])
-        if "deletionTimestamp" in metadata:
-            return None
-        metadata["deletionTimestamp"] = timestamp(self._store.clock())
-        metadata["deletionGracePeriodSeconds"] = 0
-        return dict(document) | {"metadata": metadata}
-
     def _managed(self, document: Mapping[str, Any], manager: str, time: str) -> dict[str, Any]:
         return with_managed_fields(document, manager, time)
 
@@ -321,29 +305,23 @@ class EndpointSliceController:
         endpoints: dict[str, dict[str, Any]],
     ) -> None:
         """Write the slices of one address family and one set of ports."""
-        contents: list[dict[str, dict[str, Any]]] = []
         rest = dict(endpoints)
+        kept: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
         for each in slices:
             names = [endpoint["targetRef"]["name"] for endpoint in each["endpoints"] or ()]
-            contents.append({name: rest.pop(name) for name in names if name in rest})
-        for content in contents:
-            while rest and len(content) < self.max_endpoints:
-                name = next(iter(rest))
-                content[name] = rest.pop(name)
-        kept = [*zip(slices, contents, strict=True)]
-        if any(contents):  # otherwise one slice remains, without endpoints
-            empty = [each for each, content in kept if not content]
-            kept = [(each, content) for each, content in kept if content]
-        else:
-            empty, kept = [each for each, _ in kept[1:]], kept[:1]
+            kept.append((each, [rest.pop(name) for name in names if name in rest]))
         for each, content in kept:
-            self._update(each, list(content.values()))
-        for each in empty:
-            self._store.remove(each["metadata"]["namespace"], each["metadata"]["name"], ENDPOINT_SLICE)
-        while rest or not kept:
+            while rest and len(content) < self.max_endpoints:
+                content.append(rest.pop(next(iter(rest))))
+            # Without any endpoint, one slice remains.
+            if content or (not endpoints and each is slices[0]):
+                self._update(each, content)
+            else:
+                self._store.remove(each["metadata"]["namespace"], each["metadata"]["name"], ENDPOINT_SLICE)
+        while rest or not slices:
             names = list(rest)[: self.max_endpoints]
             new = self._new_slice(service, family, json.loads(ports), [rest.pop(name) for name in names])
-            kept.append((new, {}))
+            slices = [*slices, new]
 
     def _update(self, old: dict[str, Any], endpoints: list[dict[str, Any]]) -> None:
         if (old["endpoints"] or []) == endpoints:

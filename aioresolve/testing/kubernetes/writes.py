@@ -124,12 +124,7 @@ class Writer(abc.ABC):
         """Request the deletion of an object and return it; it is removed at once if nothing delays that."""
         with self._store.lock:
             existing = self._existing(namespace, name)
-            document = existing.as_dict()
-            marked = self._marked_for_deletion(document, grace)
-            if marked is not None:
-                existing = self._store.put(marked, self._kind)
-                document = marked
-            return self._remove_if_done(document) or existing
+            return self._store.remove(namespace, name, self._kind) or existing
 
     def finish_deletion(self, namespace: str, name: str) -> StoredObject | None:
         """Remove an object that is being deleted and return its last state; None if it is not."""
@@ -145,10 +140,6 @@ class Writer(abc.ABC):
     @abc.abstractmethod
     def _replaced(self, old: Mapping[str, Any], new: Mapping[str, Any], subresource: str) -> dict[str, Any]:
         """Return the object that results from an update of `old` with the object `new`."""
-
-    @abc.abstractmethod
-    def _marked_for_deletion(self, document: Mapping[str, Any], grace: int | None) -> dict[str, Any] | None:
-        """Return the object with a deletion due in `grace` seconds; None if the request changes nothing."""
 
     @abc.abstractmethod
     def _managed(self, document: Mapping[str, Any], manager: str, time: str) -> dict[str, Any]:
@@ -207,8 +198,13 @@ class PodWriter(Writer):
     def _replaced(self, old: Mapping[str, Any], new: Mapping[str, Any], subresource: str) -> dict[str, Any]:
         return replace_pod(old, new, subresource)
 
-    def _marked_for_deletion(self, document: Mapping[str, Any], grace: int | None) -> dict[str, Any] | None:
-        return mark_for_deletion(document, grace, self._store.clock())
+    def delete(self, namespace: str, name: str, grace: int | None) -> StoredObject:
+        with self._store.lock:
+            existing = self._existing(namespace, name)
+            marked = mark_for_deletion(existing.as_dict(), grace, self._store.clock())
+            if marked is not None:
+                existing = self._store.put(marked, self._kind)
+            return self._remove_if_done(existing.as_dict()) or existing
 
     def _managed(self, document: Mapping[str, Any], manager: str, time: str) -> dict[str, Any]:
         return with_managed_fields(document, manager, time)

@@ -235,6 +235,3 @@ async def test_pages_of_two_thousand_pods_have_one_version(server: ApiServer, ac
     assert len(set(names)) == CROWD
     # Each page of a list has the column definitions.
     assert accept == JSON or all(page["columnDefinitions"] for page in pages)
-
-
-# -- permissions -------------------------------------------------------------------------------------------

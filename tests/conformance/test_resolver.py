@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
 KUBECTL = shutil.which("kubectl")
-COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 MEMBERS = [state for state in STATES if state.is_member]
 FAULTS = [state for state in STATES if not state.is_member and not state.deleted]
@@ -88,6 +87,17 @@ async def test_pods_that_are_not_running_are_listed_with_phase_and_reason(
     }
     for name, reason in reasons.items():
         assert reason in seen[f"{server.namespace}/{name}"]
+
+
+async def test_every_running_pod_with_an_address_is_a_member(server: ApiServer, tmp_path: Path) -> None:
+    await create_states(server)
+    one = resolver(server, tmp_path, "state", not_running="skip")
+    spec, found = await one.cluster_spec(), await one.cluster_state()
+    assert spec.job_tasks("worker") == addresses(MEMBERS)
+    assert found.spec == spec
+    assert [each.name for each in found.endpoints["worker"]] == sorted(state.name for state in MEMBERS)
+    members = resolver(server, tmp_path, "member=true")
+    assert (await members.cluster_spec()).job_tasks("worker") == addresses(MEMBERS)
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")

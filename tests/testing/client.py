@@ -32,10 +32,6 @@ def trainers() -> list[dict[str, Any]]:
     ]
 
 
-def ml_server() -> KubernetesServer:
-    return KubernetesServer([*trainers(), pod("other", "web")], clock=lambda: NOW)
-
-
 @dataclass(frozen=True, slots=True)
 class Response:
     """A complete HTTP response."""

@@ -38,9 +38,6 @@ async def test_large_list_is_compressed_if_the_client_accepts_it() -> None:
     assert "Content-Encoding" not in small.headers
 
 
-# Selectors
-
-
 # Pages and versions
 
 WRITES = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from(["add", "delete"])), max_size=20)

@@ -8,7 +8,6 @@ from aioresolve.testing import KubernetesServer, pod
 
 from .client import NOW, fetch, open_watch
 
-END = "k8s.io/initial-events-end"
 NEW_ONLY = {"sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}
 INITIAL = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from .store import Store, StoredObject
 
-"""The kind of the objects from which slices follow."""
-
 SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 CONTROLLER = "endpointslice-controller.k8s.io"

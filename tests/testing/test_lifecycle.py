@@ -88,32 +88,6 @@ async def test_port_of_a_server_that_is_down_refuses_connections_and_is_not_assi
         await fetch(server)
 
 
-async def test_restore_returns_to_an_older_version() -> None:
-    async with KubernetesServer([pod("a")]) as server:
-        old = server.resource_version
-        server.add(pod("b"))
-        server.delete("a")
-        newest = str(server.resource_version)
-        assert (await fetch(server)).names == ["b"]
-        async with server.down():
-            server.restore(old)
-        assert server.resource_version == old
-        assert (await fetch(server)).names == ["a"]
-        future = {"resourceVersion": newest, "resourceVersionMatch": "NotOlderThan"}
-        assert (await fetch(server, query=future)).status == 504
-        async with open_watch(server, resourceVersion=newest) as watch:
-            for name in ("c", "d", "e", "f"):
-                server.add(pod(name))
-                # No response of an undone version is cached.
-                assert (await fetch(server)).names[-1] == name
-            assert await watch.events(1) == [("ADDED", "f", str(int(newest) + 1))]
-        with pytest.raises(ConfigurationError, match="version 99 does not exist yet"):
-            server.restore(99)
-        server.compact()
-        with pytest.raises(ConfigurationError, match="has been compacted"):
-            server.restore(old)
-
-
 async def test_server_listens_on_ipv6() -> None:
     async with KubernetesServer(host="::1", tls=True) as server:
         assert server.url == f"https://[::1]:{server.port}"

@@ -199,7 +199,7 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
 
 def _representation(call: Call) -> Representation:
     accept, agent = call.headers.get("Accept"), call.headers.get("User-Agent", "")
-    only_objects = call.info is not None and call.info.kind.only_objects
+    only_objects = call.info is not None and call.info.kind is not POD
     pretty = call.record.query.get("pretty")
     return negotiate_representation(accept, agent, pretty, only_objects=only_objects)
 

@@ -21,7 +21,6 @@ class Kind:
             for an object that does not have the field.
         bare: the JSON of these fields in a bookmark.
         is_namespaced: whether its objects belong to namespaces.
-        only_objects: whether the server has it neither as Table nor as metadata.
     """
 
     name: str
@@ -29,7 +28,6 @@ class Kind:
     resource: str
     fields: Mapping[str, object]
     bare: bytes
-    only_objects: bool = False
     is_namespaced: bool = True
 
     @property
@@ -59,16 +57,14 @@ ENDPOINT_SLICE = Kind(
     "endpointslices",
     {"addressType": "", "endpoints": None, "ports": None},
     b'"addressType":"","endpoints":null,"ports":null',
-    only_objects=True,
 )
-SERVICE = Kind("Service", "", "services", {"spec": {}, "status": {}}, b"", only_objects=True)
+SERVICE = Kind("Service", "", "services", {"spec": {}, "status": {}}, b"")
 NODE = Kind(
     "Node",
     "",
     "nodes",
     {"spec": {}, "status": {}},
     b'"spec":{},"status":{}',
-    only_objects=True,
     is_namespaced=False,
 )
 RESOURCE_CLAIM = Kind(
@@ -77,7 +73,6 @@ RESOURCE_CLAIM = Kind(
     "resourceclaims",
     {"spec": {}, "status": {}},
     b'"spec":{"devices":{}},"status":{}',
-    only_objects=True,
 )
 KINDS = (POD, ENDPOINT_SLICE, NODE, RESOURCE_CLAIM)
 """The kinds that a client can list and watch; a Service it can only get."""

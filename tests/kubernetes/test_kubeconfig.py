@@ -168,15 +168,22 @@ def test_impersonation_becomes_headers() -> None:
     assert not user_of({"token": "t", "as-groups": [], "as-user-extra": {}}).impersonation
 
 
-def test_first_document_is_read_and_merge_keys_replace_fields_as_for_kubectl() -> None:
+def test_first_document_is_read_as_for_kubectl() -> None:
     text = yaml.safe_dump(kubeconfig({"token": "TOKEN"}))
     assert select(text + "---\nbroken: [\n").user.token == "TOKEN"
-    assert select(text.replace("TOKEN", "own\n    <<: {token: merged}")).user.token == "merged"
+    assert select(text.replace("token: TOKEN", "<<: {token: merged}")).user.token == "merged"
 
 
-def test_json_indented_with_tabs_is_read_and_text_after_it_is_ignored() -> None:
-    text = json.dumps(kubeconfig({"token": "t"}), indent="\t") + "\ntext: after\n"
-    assert select(text).user.token == "t"
+def test_plain_scalars_are_strings_where_they_are_for_kubectl() -> None:
+    text = yaml.safe_dump(kubeconfig({"token": "TOKEN"}))
+    for token in ("2024-01-01", "2024-99-99", "1:30", "1:30.5", "=", "1.2.3", "0x"):
+        assert select(text.replace("TOKEN", token)).user.token == token
+    for other in ("1", "08", "0o10", "1e3", "-.5", ".inf", "y", "N", "off"):
+        assert "users[dev].user.token: Expected `str`" in error_of(text.replace("TOKEN", other))
+
+
+def test_json_indented_with_tabs_is_read() -> None:
+    assert select(json.dumps(kubeconfig({"token": "t"}), indent="\t")).user.token == "t"
 
 
 @pytest.mark.parametrize(
@@ -305,21 +312,19 @@ def test_first_file_that_has_a_name_wins_it(configs: list[Kubeconfig]) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("- a\n- b\n", "must be a mapping with clusters, contexts and users, not a list"),
+        (
+            "- a\n- b\n",
+            f"{PATH}: Expected a mapping, got a list. A kubeconfig has",
+        ),
         ("kind: Pod\nclusters: []\n", "'Pod' is not the kind of a kubeconfig"),
         ("apiVersion: apps/v1\n", "'apps/v1' is not the apiVersion of a kubeconfig"),
-        (b"a: b\nc: \xff\xfe", f"{PATH}:2: not valid UTF-8"),
+        (b"a: b\nc: \xff\xfe", f"{PATH}: not valid UTF-8"),
         ("users:\n  user: *x\n", f"{PATH}:2: not valid YAML (column 9)"),
         ("[" * 100_000, "not valid YAML"),
-        ("users: {}", "users: must be a list, not a mapping"),
-        ("users: [5]", "users[0]: must be a mapping, not a number"),
-        ("users: [{user: {}}, {user: {}}]", "users[1]: the name '' is used twice in users"),
-        (
-            "users: [{name: a, user: {}}, {name: a, user: {}}]",
-            "users[a]: the name 'a' is used twice in users",
-        ),
-        ("users: [{name: no}]", "users[0].name: must be a string, not a boolean. Put it in quotes."),
-        ("preferences: []", "preferences: must be a mapping, not a list"),
+        ("users: {}", f"{PATH}: users: Expected a list, got a mapping"),
+        ("users: [5]", f"{PATH}: users[0]: Expected a mapping, got `int`"),
+        ("users: [{name: a, user: {}}, {name: a, user: {}}]", "users: the name 'a' is used twice"),
+        ("users: [{name: no}]", "users[0].name: Expected `str`, got `bool`. Put a text in quotes."),
     ],
 )
 def test_error_for_an_invalid_file_says_what_is_wrong(text: str | bytes, expected: str) -> None:
@@ -332,7 +337,6 @@ def test_error_for_an_invalid_file_says_what_is_wrong(text: str | bytes, expecte
         "users:\n- name: u\n  user: {token: *hunter22}\n",
         "users:\n- name: u\n  user: {token: !hunter22 x}\n",
         "users:\n- name: u\n\tuser: {token: hunter22}\n",
-        "token: !!bool hunter22\n",
         '{"token": hunter22',
     ],
 )
@@ -362,11 +366,6 @@ def test_yaml_error_names_the_line_and_never_quotes_it(text: str) -> None:
             None,
             "contexts[dev].context.user: there is no user 'x'; there are: 'dev'",
         ),
-        (
-            {"contexts": [{"name": "dev", "context": {"cluster": "dev", "User": "dev"}}]},
-            None,
-            "contexts[dev].context.User: not a field of a kubeconfig; write it as user",
-        ),
         ({"contexts": [{"name": "dev", "context": {}}]}, None, "contexts[dev].context: has no cluster"),
         ({"clusters": [{"name": "dev"}]}, None, "clusters[dev].cluster: has no server"),
     ],
@@ -380,8 +379,8 @@ def test_error_for_a_context_names_the_missing_entry_and_those_that_exist(
 @pytest.mark.parametrize(
     ("user", "expected"),
     [
-        ("hunter22", "users[dev].user: must be a mapping, not a string"),
-        ({"token": True}, "user.token: must be a string, not a boolean. Put it in quotes."),
+        ("hunter22", "users[dev].user: Expected a mapping, got `str`"),
+        ({"token": True}, "user.token: Expected `str`, got `bool`. Put a text in quotes."),
         ({"client-certificate-data": "%%%"}, "client-certificate-data: not valid base64"),
         ({"token": "t", "client-certificate": "c.pem"}, "has a client-certificate without a client-key"),
         ({"client-key": "k.pem"}, "has a client-key without a client-certificate. Add client-certificate."),
@@ -397,11 +396,8 @@ def test_error_for_a_context_names_the_missing_entry_and_those_that_exist(
             {"client-certificate": "c", "client-key-data": "aw==", "client-key": "k"},
             "has both client-key and client-key-data. Remove one of them.",
         ),
-        (
-            {"clientKeyData": "hunter22"},
-            "user.clientKeyData: not a field of a kubeconfig; write it as client-key",
-        ),
-        ({"hunter22": "x"}, "has no credentials but an unknown field. Credentials are client-certificate"),
+        ({"Token": "hunter22"}, "has no credentials but an unknown field. Known are as, as-groups,"),
+        ({"hunter22": "x"}, "has no credentials but an unknown field. Known are as, as-groups,"),
         ({"as": "x\n"}, "user.as: contains a line break or a control character. Remove it."),
         ({"as": "u", "as-user-extra": {"a": ["x\x7f"]}}, "user.as-user-extra: contains a line break"),
         ({"as": " "}, "without `as`"),
@@ -423,16 +419,14 @@ def test_error_for_a_context_names_the_missing_entry_and_those_that_exist(
             {"token": "t", **exec_user("x", interactiveMode=None)},
             "has no interactiveMode, which client.authentication.k8s.io/v1",
         ),
-        (exec_user("x", args=["hunter22\0"]), "exec: contains a null character"),
-        (exec_user("x", env=[{"name": "A=B", "value": "v"}]), "env['A=B'].name: contains ="),
-        (exec_user("x", env=[{"value": "v"}]), "exec.env[0]: has no name"),
+        (exec_user("x", env=[{"value": "hunter22"}]), "exec.env[0]: Object missing required field `name`"),
     ],
 )
-def test_error_for_an_invalid_user_names_line_and_field(user: Any, expected: str) -> None:
+def test_error_for_an_invalid_user_names_file_and_field(user: Any, expected: str) -> None:
     config = kubeconfig()
     config["users"][0]["user"] = user
     message = error_of(config)
-    assert re.match(rf"kubeconfig {PATH}:\d+: users\[dev\]\.user", message)
+    assert re.match(rf"kubeconfig {PATH}: users\[dev\]\.user", message)
     assert expected in message
     assert "hunter22" not in message
 
@@ -447,28 +441,17 @@ def test_error_for_an_invalid_user_names_line_and_field(user: Any, expected: str
         ),
         (
             {"insecure-skip-tls-verify": "true"},
-            "insecure-skip-tls-verify: must be a boolean, not a string. Write true or false, without quotes.",
+            "insecure-skip-tls-verify: Expected `bool`, got `str`",
         ),
         ({"proxy-url": "socks5://p:1"}, "proxy-url: SOCKS proxies (socks5) are not supported"),
         ({"proxy-url": "me:hunter22"}, "proxy-url: not a valid URL. Write it as http://proxy:3128."),
     ],
 )
-def test_error_for_an_invalid_cluster_names_line_and_field(cluster: dict[str, Any], expected: str) -> None:
+def test_error_for_an_invalid_cluster_names_file_and_field(cluster: dict[str, Any], expected: str) -> None:
     message = error_of(kubeconfig(**cluster))
-    assert re.match(rf"kubeconfig {PATH}:\d+: clusters\[dev\]\.cluster", message)
+    assert re.match(rf"kubeconfig {PATH}: clusters\[dev\]\.cluster", message)
     assert expected in message
     assert "hunter22" not in message
-
-
-@pytest.mark.parametrize(
-    ("user", "expected"),
-    [
-        ({"token": 5}, "token: must be a string, not a number. Put it in quotes."),
-        ({"as": "u", "as-user-extra": {"\ud800": []}}, "as-user-extra: contains half of a UTF-16 surrogate"),
-    ],
-)
-def test_error_for_json_names_the_field_without_a_line(user: dict[str, Any], expected: str) -> None:
-    assert error_of(json.dumps(kubeconfig(user))).startswith(f"kubeconfig {PATH}: users[dev].user.{expected}")
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))

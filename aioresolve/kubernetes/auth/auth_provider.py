@@ -17,13 +17,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from aioresolve._core.document import parse_json
 from aioresolve._core.redaction import Confidential
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .connection import Identity, bearer, unix_time
 from .exec_plugin import find_program, run_command
+from .kubeconfig import parse_json
 
 if TYPE_CHECKING:
     from .kubeconfig import AuthProvider
@@ -34,10 +34,10 @@ def identity_of(provider: AuthProvider) -> Identity:
     config = dict(provider.config)
     where = provider.where
     if provider.name == "oidc":
-        token, hint = _secret(config, "id-token"), "Run any kubectl command, which gets and stores a new one."
+        token, hint = config.get("id-token"), "Run any kubectl command, which gets and stores a new one."
         expires = None if token is None else _jwt_expiry(token, where)
     elif provider.name == "gcp":
-        token, hint = _secret(config, "access-token"), "Use the exec plugin gke-gcloud-auth-plugin instead."
+        token, hint = config.get("access-token"), "Use the exec plugin gke-gcloud-auth-plugin instead."
         expires = unix_time(config.get("expiry"), f"{where}: its expiry")
     else:
         raise ConfigurationError(
@@ -110,10 +110,6 @@ def jwt_claims(token: str) -> dict[str, Any] | None:
         with suppress(binascii.Error):
             claims = parse_json(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     return claims if isinstance(claims, dict) else None
-
-
-def _secret(config: dict[str, str], key: str) -> str | None:
-    return config.get(key)
 
 
 def _text_at(output: bytes, key: str) -> str | None:

@@ -27,7 +27,6 @@ from urllib.parse import unquote
 
 import anyio
 
-from aioresolve._core.document import DocumentError, parse_json, parse_yaml, python_value
 from aioresolve._core.redaction import (
     PLACEHOLDER,
     Confidential,
@@ -37,6 +36,7 @@ from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
 from .connection import ClientCertificate, Identity, bearer, unix_time
+from .kubeconfig import parse_json, parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -375,9 +375,10 @@ def _parse_document(output: bytes) -> dict[str, Any] | None:
     if output.lstrip().startswith(b"{"):
         value = parse_json(output)
     elif len(output) <= MAX_YAML:
-        with suppress(DocumentError, UnicodeDecodeError):
-            root = parse_yaml(output.decode("utf-8-sig"), "")
-            value = None if root is None else python_value(root)
+        import yaml
+
+        with suppress(yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
+            value = parse_yaml(output.decode("utf-8-sig"))
     return value if isinstance(value, dict) else None
 
 

@@ -6,70 +6,40 @@ with a `current-context`; relative paths are relative to their file. The differe
 docs/kubernetes.md. Only the entries of the selected context are validated, so a mistake in another context's
 entry has no effect.
 
-Every problem is a `ConfigurationError` that names file, line (unless the file is JSON) and field. Entries
-contain secrets: no message and no repr shows a token, a password, a key, or the arguments and variables of a
-command.
+Every problem is a `ConfigurationError` that names file and field, or the line of a file that is not YAML.
+Entries contain secrets: no message and no repr shows a token, a password, a key, or the arguments and
+variables of a command.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import codecs
+import functools
 import ipaddress
 import os.path
 import re
 from contextlib import suppress
-from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
 
-from aioresolve._core.document import (
-    DocumentError,
-    Location,
-    MappingNode,
-    ScalarNode,
-    build_from_json,
-    decode,
-    is_null,
-    kind_of,
-    parse_first_json,
-    parse_yaml,
-    python_value,
-    require_mapping,
-    require_string,
-)
 from aioresolve._core.redaction import PLACEHOLDER, Confidential
-from aioresolve.errors import ConfigurationError, Hint
+from aioresolve.errors import ConfigurationError, Hint, MissingDependencyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from aioresolve._core.document import Node
+T = TypeVar("T")
 
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 """The name of the cluster extension whose content exec plugins receive."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-
-# The fields of the entries that a context uses. Others are ignored, unless they are misspelt: a `Token` that
-# is ignored would become an anonymous request.
-CONTEXT_FIELDS = ("cluster", "user", "namespace", "extensions")
-CLUSTER_FIELDS = (
-    "server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority",
-    "certificate-authority-data", "proxy-url", "disable-compression", "extensions",
-)  # fmt: skip
-CREDENTIAL_FIELDS = (
-    "client-certificate", "client-certificate-data", "client-key", "client-key-data", "token", "tokenFile",
-    "username", "password", "auth-provider", "exec",
-)  # fmt: skip
-USER_FIELDS = (*CREDENTIAL_FIELDS, "as", "as-uid", "as-groups", "as-user-extra", "extensions")
-EXEC_FIELDS = (
-    "command", "args", "env", "apiVersion", "installHint", "provideClusterInfo", "interactiveMode",
-)  # fmt: skip
 
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _HEADER_CHARACTERS = "!#$&'*+-.^_`|~"  # of a header's name, without the % of escapes: RFC 9110
@@ -83,16 +53,20 @@ _HOST_PORT = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*)):([^\[\]:]*)")
 
 
 # In the following classes, `where` describes an entry for messages: "kubeconfig /home/me/.kube/config, user
-# 'dev'". It contains no line, because credentials are cached by it and should survive an edit of other
-# entries.
+# 'dev'". Credentials are cached by it.
 
 
 class Entry(Confidential, frozen=True):
     """A named entry of a kubeconfig, not yet validated."""
 
     where: str
+    place: str  # as `where`, with the path of the field: "kubeconfig /home/me/.kube/config: users[dev].user"
     folder: str  # that relative paths start from
-    node: Node
+    written: Any
+
+    def error(self, field: str, problem: str, hint: str | None = None) -> ConfigurationError:
+        """Return the error for a field, such as `.token`, or for the whole entry."""
+        return ConfigurationError(f"{self.place}{field}: {problem}", hint=hint)
 
     def absolute_path(self, path: str) -> str:
         """Return a path in the entry as an absolute path.
@@ -209,13 +183,105 @@ class Selection(msgspec.Struct, frozen=True):
     user: User
 
 
+# The fields that are read, as they are written. Others are ignored, as by kubectl.
+
+
+class _NamedFields(Confidential, frozen=True):
+    """An item of one of the three lists. Its content is converted when a context uses it."""
+
+    name: str | None = None
+    context: Any = None
+    cluster: Any = None
+    user: Any = None
+
+
+class _FileFields(Confidential, frozen=True):
+    kind: str | None = None
+    api_version: str | None = msgspec.field(name="apiVersion", default=None)
+    current_context: str | None = msgspec.field(name="current-context", default=None)
+    contexts: list[_NamedFields] | None = None
+    clusters: list[_NamedFields] | None = None
+    users: list[_NamedFields] | None = None
+
+
+class _ContextFields(Confidential, frozen=True):
+    cluster: str | None = None
+    user: str | None = None
+    namespace: str | None = None
+
+
+class _ExtensionFields(Confidential, frozen=True):
+    name: str | None = None
+    extension: Any = None
+
+
+class _ClusterFields(Confidential, frozen=True, rename="kebab"):
+    server: str | None = None
+    tls_server_name: str | None = None
+    insecure_skip_tls_verify: bool | None = None
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    proxy_url: str | None = None
+    disable_compression: bool | None = None
+    extensions: list[_ExtensionFields] | None = None
+
+
+class _VariableFields(Confidential, frozen=True):
+    name: str
+    value: str | None = None
+
+
+class _ExecFields(Confidential, frozen=True, rename="camel"):
+    command: str | None = None
+    args: list[str] | None = None
+    env: list[_VariableFields] | None = None
+    api_version: str | None = None
+    install_hint: str | None = None
+    provide_cluster_info: bool | None = None
+    interactive_mode: str | None = None
+
+
+class _AuthProviderFields(Confidential, frozen=True):
+    name: str | None = None
+    config: dict[str, str | None] | None = None
+
+
+class _UserFields(Confidential, frozen=True, rename="kebab"):
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    token: str | None = None
+    token_file: str | None = msgspec.field(name="tokenFile", default=None)
+    username: str | None = None
+    password: str | None = None
+    auth_provider: _AuthProviderFields | None = None
+    exec: _ExecFields | None = None
+    as_user: str | None = msgspec.field(name="as", default=None)
+    as_uid: str | None = None
+    as_groups: list[str] | None = None
+    as_user_extra: dict[str, list[str] | None] | None = None
+    extensions: Any = None
+
+
 def parse_kubeconfig(content: bytes, path: str) -> Kubeconfig:
     """Return the entries of one file. An empty file is an empty kubeconfig, as for kubectl."""
-    try:
-        return _parse(content, path)
-    except DocumentError as error:
-        failure = error.as_configuration_error()
-    raise failure  # outside of `except`: the parser's error quotes the file, and would become the context
+    source = f"kubeconfig {path}"
+    file = _convert(_parse_document(_decode(content, source), source), _FileFields, f"{source}: ")
+    for key, found, expected in (("kind", file.kind, "Config"), ("apiVersion", file.api_version, "v1")):
+        if found and found != expected:
+            raise ConfigurationError(
+                f"{source}: {key}: {found!r} is not the {key} of a kubeconfig, which is {expected!r}",
+                hint="Check that this is the right file.",
+            )
+    folder = os.path.normpath(os.path.dirname(path))
+    return Kubeconfig(
+        paths=(path,),
+        current_context=file.current_context or None,
+        contexts=_entries(file.contexts, "context", source, folder),
+        clusters=_entries(file.clusters, "cluster", source, folder),
+        users=_entries(file.users, "user", source, folder),
+    )
 
 
 def merge_kubeconfigs(files: Sequence[Kubeconfig]) -> Kubeconfig:
@@ -255,93 +321,133 @@ def select_context(config: Kubeconfig, context: str | None) -> Selection:
             f" there are: {_names(config.contexts)}",
             hint="Pass one of these as {context}.",
         )
-    try:
-        return _select(config, name)
-    except DocumentError as error:
-        failure = error.as_configuration_error()
-    raise failure
-
-
-def _parse(content: bytes, path: str) -> Kubeconfig:
-    source = f"kubeconfig {path}"
-    root = _parse_document(decode(content, source), source)
-    if root is None or is_null(root):
-        root = MappingNode(Location(source), {}, {})
-    if not isinstance(root, MappingNode):
-        raise DocumentError(
-            Location(source),
-            f"must be a mapping with clusters, contexts and users, not {kind_of(root)}",
-            "Check that this is the right file.",
-        )
-    for key, expected in (("kind", "Config"), ("apiVersion", "v1")):
-        if (found := root.string(key)) not in (None, expected):
-            raise DocumentError(
-                root.location_of(key),
-                f"{found!r} is not the {key} of a kubeconfig, which is {expected!r}",
-                "Check that this is the right file.",
-            )
-    root.mapping("preferences")  # not used, but another type is an error, as for kubectl
-    folder = os.path.normpath(os.path.dirname(path))
-    return Kubeconfig(
-        paths=(path,),
-        current_context=root.string("current-context"),
-        contexts=_entries(root, "contexts", "context", folder),
-        clusters=_entries(root, "clusters", "cluster", folder),
-        users=_entries(root, "users", "user", folder),
-    )
-
-
-def _parse_document(text: str, source: str) -> Node | None:
-    """Return the first document of a file, which is the only one that kubectl reads."""
-    # Some tools write kubeconfigs as JSON indented with tabs, which YAML does not allow.
-    if text.lstrip().startswith("{") and (value := parse_first_json(text)) is not None:
-        return build_from_json(value, Location(source))
-    try:
-        return parse_yaml(text, source)
-    except DocumentError as error:
-        hint = error.hint or "Run `kubectl config view` to check the file."
-        raise DocumentError(error.location, error.problem, hint) from None
-
-
-def _entries(root: MappingNode, key: str, kind: str, folder: str) -> Mapping[str, Entry]:
-    entries: dict[str, Entry] = {}
-    for item in root.mappings(key):
-        name = item.string("name") or ""  # nothing can refer to an entry without a name
-        if name in entries:
-            raise DocumentError(
-                item.location, f"the name {name!r} is used twice in {key}", "Rename or remove one of the two."
-            )
-        where = f"{root.location.source}, {kind} {name!r}"
-        node = item.get(kind) or MappingNode(item.location_of(kind), {}, {})
-        entries[name] = Entry(where, folder, node)
-    return MappingProxyType(entries)
-
-
-def _select(config: Kubeconfig, name: str) -> Selection:
     entry = config.contexts[name]
-    fields = _fields(entry.node, CONTEXT_FIELDS)
-    cluster = fields.string("cluster")
-    if cluster is None:
-        raise DocumentError(fields.location, "has no cluster", "Add `cluster: NAME`.")
-    user = fields.string("user")
+    fields = _convert(entry.written, _ContextFields, entry.place)
+    if not fields.cluster:
+        raise entry.error("", "has no cluster", "Add `cluster: NAME`.")
+    cluster = _referenced(config.clusters, fields.cluster, entry, "cluster")
+    user = User(where=entry.where)
+    if fields.user:
+        user = _user(_referenced(config.users, fields.user, entry, "user"))
     return Selection(
         context=name,
         where=entry.where,
-        namespace=fields.string("namespace"),
-        cluster=_cluster(_referenced(config.clusters, cluster, fields, "cluster")),
-        user=(
-            User(where=entry.where)
-            if user is None
-            else _user(_referenced(config.users, user, fields, "user"))
-        ),
+        namespace=fields.namespace or None,
+        cluster=_cluster(cluster),
+        user=user,
     )
 
 
-def _referenced(entries: Mapping[str, Entry], name: str, context: MappingNode, kind: str) -> Entry:
+def _decode(content: bytes, source: str) -> str:
+    """Return the text of a file in UTF-8, or in UTF-16, as PowerShell writes the output of a command."""
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    with suppress(UnicodeDecodeError):
+        return content.decode("utf-16" if is_utf16 else "utf-8-sig")
+    raise ConfigurationError(f"{source}: not valid UTF-8", hint="Save the file as UTF-8.")
+
+
+def _parse_document(text: str, source: str) -> Any:
+    # Some tools write kubeconfigs as JSON indented with tabs, which YAML does not allow; and a large file is
+    # read much faster.
+    if text.lstrip().startswith("{") and (value := parse_json(text)) is not None:
+        return value
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{source} is YAML, and PyYAML is not installed", hint="Run `pip install pyyaml`."
+        ) from error
+    problem = "not valid YAML"
+    try:
+        return parse_yaml(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        if mark is not None:
+            source, problem = f"{source}:{mark.line + 1}", f"{problem} (column {mark.column + 1})"
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
+        pass  # PyYAML raises the first four for values that do not fit their tag
+    # Outside of `except`: the error of the parser quotes the file, and would become the context.
+    raise ConfigurationError(f"{source}: {problem}", hint="Run `kubectl config view` to check the file.")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text; None if it is not valid JSON."""
+    with suppress(msgspec.DecodeError, RecursionError, UnicodeError):
+        return msgspec.json.decode(text)
+    return None
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the first document of a YAML text, which is the only one that kubectl reads."""
+    loader = _loader()(text)
+    try:
+        return loader.get_data()
+    finally:
+        loader.dispose()
+
+
+@functools.cache
+def _loader() -> Any:
+    import yaml
+
+    base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    plain = {
+        "int": r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)",
+        "float": (
+            r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
+            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+        ),
+        "bool": "y|Y|n|N",
+    }
+    replaced = {f"tag:yaml.org,2002:{name}" for name in ("int", "float", "timestamp", "value")}
+
+    class Loader(base):  # type: ignore[misc]
+        """Reads plain scalars as kubectl: `2024-01-01`, `1:30` and `=` are strings, `1e3` is a number."""
+
+        yaml_implicit_resolvers = {  # noqa: RUF012
+            first: [(tag, pattern) for tag, pattern in resolvers if tag not in replaced]
+            for first, resolvers in base.yaml_implicit_resolvers.items()
+        }
+        bool_values = base.bool_values | {"y": True, "n": False}
+
+    for name, pattern in plain.items():
+        first = list("yYnN" if name == "bool" else "-+.0123456789")
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(rf"(?:{pattern})\Z"), first)
+    return Loader
+
+
+def _convert(written: Any, kind: type[T], place: str) -> T:
+    """Return the fields of a mapping; a missing or empty one has no fields."""
+    try:
+        return msgspec.convert({} if written is None else written, kind)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `")
+    # The error of msgspec has types, but no values.
+    field = path.removeprefix("key` in `").removeprefix("$").rstrip("`")
+    field = field.removeprefix(".") if place.endswith(": ") else field
+    problem = problem.replace(" | null`", "`").replace("`object`", "a mapping").replace("`array`", "a list")
+    hint = "Put a text in quotes." if problem.startswith("Expected `str`") else None
+    if kind is _FileFields and not field:
+        hint = "A kubeconfig has clusters, contexts and users; check that this is the right file."
+    raise ConfigurationError(f"{(place + field).removesuffix(': ')}: {problem}", hint=hint)
+
+
+def _entries(items: list[_NamedFields] | None, kind: str, source: str, folder: str) -> Mapping[str, Entry]:
+    entries: dict[str, Entry] = {}
+    for item in items or ():
+        name = item.name or ""  # nothing can refer to an entry without a name
+        if name in entries:
+            raise ConfigurationError(
+                f"{source}: {kind}s: the name {name!r} is used twice", hint="Rename or remove one of the two."
+            )
+        place = f"{source}: {kind}s[{name if name.isprintable() else repr(name)}].{kind}"
+        entries[name] = Entry(f"{source}, {kind} {name!r}", place, folder, getattr(item, kind))
+    return MappingProxyType(entries)
+
+
+def _referenced(entries: Mapping[str, Entry], name: str, context: Entry, kind: str) -> Entry:
     if name not in entries:
-        raise DocumentError(
-            context.location_of(kind), f"there is no {kind} {name!r}; there are: {_names(entries)}"
-        )
+        raise context.error(f".{kind}", f"there is no {kind} {name!r}; there are: {_names(entries)}")
     return entries[name]
 
 
@@ -349,63 +455,44 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in sorted(names)) or "none"
 
 
-def _fields(node: Node, known: Sequence[str]) -> MappingNode:
-    """Return the fields of an entry, none of which differs from a known one only in case, `-` or `_`."""
-    fields = require_mapping(node)
-    for name in fields.values:
-        for meant in known:
-            if name != meant and _letters(name) == _letters(meant) and fields.get(name) is not None:
-                raise DocumentError(
-                    fields.location_of(name), f"not a field of a kubeconfig; write it as {meant}"
-                )
-    return fields
-
-
-def _letters(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
-
-
 def _cluster(entry: Entry) -> Cluster:
-    fields = _fields(entry.node, CLUSTER_FIELDS)
-    written = fields.string("server") or ""
-    if not written:
-        raise DocumentError(fields.location, "has no server", "Add `server: https://HOST:PORT`.")
-    authority = _pem_source(fields, "certificate-authority", entry)
-    insecure = fields.flag("insecure-skip-tls-verify")
+    fields = _convert(entry.written, _ClusterFields, entry.place)
+    if not fields.server:
+        raise entry.error("", "has no server", "Add `server: https://HOST:PORT`.")
+    authority = _pem_source(
+        entry, "certificate-authority", fields.certificate_authority, fields.certificate_authority_data
+    )
+    insecure = bool(fields.insecure_skip_tls_verify)
     scheme = default_scheme(authority, insecure=insecure)
-    server = validate_server_url(written, str(fields.location_of("server")), scheme)
+    server = validate_server_url(fields.server, f"{entry.place}.server", scheme)
     if insecure and authority is not None and urlsplit(server).scheme == "https":
-        raise DocumentError(
-            fields.location,
+        raise entry.error(
+            "",
             "certificate-authority and insecure-skip-tls-verify: true contradict each other",
             "Remove insecure-skip-tls-verify.",
         )
-    proxy = fields.string("proxy-url") or ""
-    extensions = {item.string("name"): item.get("extension") for item in fields.mappings("extensions")}
-    exec_extension = extensions.get(EXEC_EXTENSION)
+    proxy = fields.proxy_url and validate_proxy_url(fields.proxy_url, f"{entry.place}.proxy-url")
+    extensions = {item.name: item.extension for item in fields.extensions or ()}
     return Cluster(
         where=entry.where,
         server=server,
         certificate_authority=authority,
         insecure_skip_tls_verify=insecure,
-        tls_server_name=_tls_server_name(fields),
-        proxy_url=None if not proxy else validate_proxy_url(proxy, str(fields.location_of("proxy-url"))),
-        disable_compression=fields.flag("disable-compression"),
-        exec_extension=None if exec_extension is None else python_value(exec_extension),
+        tls_server_name=_tls_server_name(fields.tls_server_name, entry) if fields.tls_server_name else None,
+        proxy_url=proxy or None,
+        disable_compression=bool(fields.disable_compression),
+        exec_extension=extensions.get(EXEC_EXTENSION),
     )
 
 
-def _tls_server_name(fields: MappingNode) -> str | None:
-    name = fields.string("tls-server-name")
-    if name is None:
-        return None
+def _tls_server_name(name: str, entry: Entry) -> str:
     inner = name[1:-1] if name.startswith("[") and name.endswith("]") else name
     if _ip_address(inner) is not None:
         return inner
     name = name.removesuffix(".")  # TLS names have no dot at the end: RFC 6066
     if not _DNS_NAME.fullmatch(name):
-        raise DocumentError(
-            fields.location_of("tls-server-name"),
+        raise entry.error(
+            ".tls-server-name",
             "not a host name or address",
             "Write the name in the server's certificate, in ASCII (punycode).",
         )
@@ -413,182 +500,131 @@ def _tls_server_name(fields: MappingNode) -> str | None:
 
 
 def _user(entry: Entry) -> User:
-    fields = _fields(entry.node, USER_FIELDS)
-    token, token_file = fields.string("token"), fields.string("tokenFile")
-    username, password = fields.string("username"), fields.string("password")
-    if (token and (username or password)) or (token_file and username):
-        raise DocumentError(
-            fields.location,
-            "has both a token and username/password, and only one can be sent",
-            "Remove one of them.",
+    fields = _convert(entry.written, _UserFields, entry.place)
+    if (fields.token and (fields.username or fields.password)) or (fields.token_file and fields.username):
+        raise entry.error(
+            "", "has both a token and username/password, and only one can be sent", "Remove one of them."
         )
-    certificate = _pem_source(fields, "client-certificate", entry)
-    key = None if certificate is None else _pem_source(fields, "client-key", entry)
+    certificate = _pem_source(
+        entry, "client-certificate", fields.client_certificate, fields.client_certificate_data
+    )
+    key = certificate and _pem_source(entry, "client-key", fields.client_key, fields.client_key_data)
     if certificate is not None and key is None:
-        raise DocumentError(
-            fields.location, "has a client-certificate without a client-key", "Add client-key."
-        )
-    plugin, provider = fields.mapping("exec"), fields.mapping("auth-provider")
-    if plugin is not None and provider is not None:
-        raise DocumentError(fields.location, "has both exec and auth-provider", "Remove auth-provider.")
+        raise entry.error("", "has a client-certificate without a client-key", "Add client-key.")
+    if fields.exec is not None and fields.auth_provider is not None:
+        raise entry.error("", "has both exec and auth-provider", "Remove auth-provider.")
     user = User(
         where=entry.where,
-        token=token,
-        token_file=None if token_file is None else entry.absolute_path(token_file),
-        username=username,
-        password=None if username is None else password,
+        token=fields.token or None,
+        token_file=entry.absolute_path(fields.token_file) if fields.token_file else None,
+        username=fields.username or None,
+        password=(fields.username and fields.password) or None,
         client_certificate=certificate,
         client_key=key,
-        exec_plugin=None if plugin is None else _exec_plugin(plugin, entry),
-        auth_provider=None if provider is None else _auth_provider(provider, entry),
-        impersonation=_impersonation(fields),
+        exec_plugin=None if fields.exec is None else _exec_plugin(fields.exec, entry),
+        auth_provider=None if fields.auth_provider is None else _auth_provider(fields.auth_provider, entry),
+        impersonation=_impersonation(fields, entry),
     )
-    if not (user.has_static_credentials or plugin or provider):
-        _reject_unusable_fields(fields)
-    elif plugin is not None and not user.has_static_credentials:
-        _require_no_terminal(plugin)
+    if user.has_static_credentials:
+        return user  # client-go does not run the plugin then
+    if fields.exec is not None and fields.exec.interactive_mode == "Always":
+        raise entry.error(
+            ".exec.interactiveMode",
+            "the plugin requires a terminal (Always), and aioresolve does not give it one",
+            "Set IfAvailable or Never, or log in with another plugin or a token.",
+        )
+    if user.exec_plugin is None and user.auth_provider is None:
+        _reject_unusable_fields(fields, entry)
     return user
 
 
-def _reject_unusable_fields(fields: MappingNode) -> None:
+def _reject_unusable_fields(fields: _UserFields, entry: Entry) -> None:
     """Raise an error if a user without usable credentials has fields that were meant to be credentials.
 
     kubectl prompts for a user name and password then. An anonymous request would be a surprise.
     """
-    if fields.string("password"):
-        raise DocumentError(fields.location, "has a password without a username", "Add username.")
-    if fields.string("client-key") or fields.string("client-key-data"):
-        raise DocumentError(
-            fields.location, "has a client-key without a client-certificate", "Add client-certificate."
-        )
-    unknown = [name for name in fields.values if name not in USER_FIELDS and fields.get(name) is not None]
-    if unknown:
+    if fields.password:
+        raise entry.error("", "has a password without a username", "Add username.")
+    if fields.client_key or fields.client_key_data:
+        raise entry.error("", "has a client-key without a client-certificate", "Add client-certificate.")
+    known = {field.encode_name for field in msgspec.structs.fields(_UserFields)}
+    if any(value is not None for name, value in (entry.written or {}).items() if name not in known):
         # The names of the unknown fields are not shown: `{hunter2: }` may be a misplaced secret.
-        raise DocumentError(
-            Location(
-                fields.location.source,
-                fields.lines.get(unknown[0], fields.location.line),
-                fields.location.path,
-            ),
+        raise entry.error(
+            "",
             "has no credentials but an unknown field",
-            f"Credentials are {', '.join(CREDENTIAL_FIELDS)}; for anonymous requests, remove the field.",
+            f"Known are {', '.join(sorted(known))}; for anonymous requests, remove the field.",
         )
 
 
-def _exec_plugin(node: MappingNode, entry: Entry) -> ExecPlugin:
-    fields = _fields(node, EXEC_FIELDS)
-    command = fields.string("command")
-    if command is None:
-        raise DocumentError(fields.location, "has no command", "Add `command: NAME`.")
-    version = fields.string("apiVersion")
+def _exec_plugin(fields: _ExecFields, entry: Entry) -> ExecPlugin:
+    if not fields.command:
+        raise entry.error(".exec", "has no command", "Add `command: NAME`.")
+    version, mode = fields.api_version, fields.interactive_mode or None
     if version not in EXEC_API_VERSIONS:
-        raise DocumentError(
-            fields.location_of("apiVersion"),
+        raise entry.error(
+            ".exec.apiVersion",
             f"{version!r} is not supported, only {' and '.join(EXEC_API_VERSIONS)}",
             "Upgrade the plugin, and let it write its kubeconfig entry again.",
         )
-    mode = fields.string("interactiveMode")
     if mode is None and version == EXEC_API_VERSIONS[0]:
-        raise DocumentError(
-            fields.location,
-            f"has no interactiveMode, which {version} requires",
-            "Add `interactiveMode: Never`.",
+        raise entry.error(
+            ".exec", f"has no interactiveMode, which {version} requires", "Add `interactiveMode: Never`."
         )
     if mode not in (None, "Never", "IfAvailable", "Always"):
-        raise DocumentError(
-            fields.location_of("interactiveMode"), f"{mode!r} is not one of Never, IfAvailable, Always"
-        )
-    env = []
-    for variable in fields.mappings("env"):
-        name, value = variable.string("name"), variable.string("value")
-        if name is None:
-            raise DocumentError(variable.location, "has no name", "Add `name: VARIABLE`.")
-        if "=" in name:
-            raise DocumentError(variable.location_of("name"), "contains =", "Write the value as `value`.")
-        env.append((name, value or ""))
-    args = fields.strings("args")
-    if any("\0" in text for text in (command, *args, *chain.from_iterable(env))):
-        raise DocumentError(fields.location, "contains a null character", "Remove it.")
+        raise entry.error(".exec.interactiveMode", f"{mode!r} is not one of Never, IfAvailable, Always")
     return ExecPlugin(
         where=f"{entry.where}, exec",
-        api_version=str(version),
+        api_version=version,
         # A bare name is looked up on PATH; a path is relative to the kubeconfig, as for client-go.
-        command=entry.absolute_path(command) if os.sep in command else command,
-        args=args,
-        env=tuple(env),
-        install_hint=fields.string("installHint"),
-        provide_cluster_info=fields.flag("provideClusterInfo"),
+        command=entry.absolute_path(fields.command) if os.sep in fields.command else fields.command,
+        args=tuple(fields.args or ()),
+        env=tuple((variable.name, variable.value or "") for variable in fields.env or ()),
+        install_hint=fields.install_hint or None,
+        provide_cluster_info=bool(fields.provide_cluster_info),
     )
 
 
-def _require_no_terminal(plugin: MappingNode) -> None:
-    if plugin.string("interactiveMode") == "Always":
-        raise DocumentError(
-            plugin.location_of("interactiveMode"),
-            "the plugin requires a terminal (Always), and aioresolve does not give it one",
-            "Set IfAvailable or Never, or log in with another plugin or a token.",
-        )
-
-
-def _auth_provider(fields: MappingNode, entry: Entry) -> AuthProvider:
-    name = fields.string("name")
-    if name is None:
-        raise DocumentError(fields.location, "has no name", "Add `name: oidc`, or use exec instead.")
-    config = fields.mapping("config")
-    values = [] if config is None else [(key, config.string(key)) for key in config.values]
+def _auth_provider(fields: _AuthProviderFields, entry: Entry) -> AuthProvider:
+    if not fields.name:
+        raise entry.error(".auth-provider", "has no name", "Add `name: oidc`, or use exec instead.")
     return AuthProvider(
-        where=f"{entry.where}, auth-provider {name!r}",
-        name=name,
-        config=tuple((key, value) for key, value in values if value is not None),
+        where=f"{entry.where}, auth-provider {fields.name!r}",
+        name=fields.name,
+        config=tuple((key, value) for key, value in (fields.config or {}).items() if value),
     )
 
 
-def _impersonation(fields: MappingNode) -> tuple[tuple[str, str], ...]:
+def _impersonation(fields: _UserFields, entry: Entry) -> tuple[tuple[str, str], ...]:
     """Return `as`, `as-uid`, `as-groups` and `as-user-extra` as request headers:
     https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation"""
-    extra = fields.mapping("as-user-extra") or MappingNode(fields.location, {}, {})
     values = {
-        ("as", "Impersonate-User"): _texts(fields.string("as")),
-        ("as-uid", "Impersonate-Uid"): _texts(fields.string("as-uid")),
-        ("as-groups", "Impersonate-Group"): fields.strings("as-groups"),
+        ("as", "Impersonate-User"): [fields.as_user] if fields.as_user else [],
+        ("as-uid", "Impersonate-Uid"): [fields.as_uid] if fields.as_uid else [],
+        ("as-groups", "Impersonate-Group"): fields.as_groups or [],
     }
-    for name in extra.values:
-        require_string(ScalarNode(extra.location, name))  # half of a surrogate pair cannot be quoted
-        header = f"Impersonate-Extra-{quote(name, safe=_HEADER_CHARACTERS)}"
-        values["as-user-extra", header] = extra.strings(name)
-    for (field_name, _), texts in values.items():
+    for name, texts in (fields.as_user_extra or {}).items():
+        values["as-user-extra", f"Impersonate-Extra-{quote(name, safe=_HEADER_CHARACTERS)}"] = texts or []
+    for (field, _), texts in values.items():
         if not all(map(is_valid_in_header, texts)):
-            raise DocumentError(
-                fields.location_of(field_name), "contains a line break or a control character", "Remove it."
-            )
+            raise entry.error(f".{field}", "contains a line break or a control character", "Remove it.")
     # Space around the value of a header has no meaning; a blank user would be no impersonation.
     headers = tuple((header, text.strip(" \t")) for (_, header), texts in values.items() for text in texts)
-    if (headers or extra.values) and not dict(headers).get("Impersonate-User"):
-        raise DocumentError(
-            fields.location, "has as-uid, as-groups or as-user-extra without `as`", "Add `as: USER`."
-        )
+    if (headers or fields.as_user_extra) and not dict(headers).get("Impersonate-User"):
+        raise entry.error("", "has as-uid, as-groups or as-user-extra without `as`", "Add `as: USER`.")
     return headers
 
 
-def _texts(text: str | None) -> tuple[str, ...]:
-    return () if text is None else (text,)
-
-
-def _pem_source(fields: MappingNode, key: str, entry: Entry) -> PEMSource | None:
+def _pem_source(entry: Entry, key: str, path: str | None, data: str | None) -> PEMSource | None:
     """Return the PEM text of `KEY-data` or of the file `KEY`; None if neither is set."""
-    data, path = fields.string(f"{key}-data"), fields.string(key)
-    if data is not None and path is not None:
-        raise DocumentError(fields.location, f"has both {key} and {key}-data", "Remove one of them.")
-    if data is not None:
+    if data and path:
+        raise entry.error("", f"has both {key} and {key}-data", "Remove one of them.")
+    if data:
         with suppress(binascii.Error, ValueError):  # ValueError: not ASCII
             decoded = base64.b64decode("".join(data.split()), validate=True)
             return PEMSource(where=f"{entry.where}: {key}-data", data=decoded)
-        raise DocumentError(
-            fields.location_of(f"{key}-data"), "not valid base64", "Encode the PEM file with `base64 -w0`."
-        )
-    if path is not None:
-        return PEMSource(where=f"{entry.where}: {key}", path=entry.absolute_path(path))
-    return None
+        raise entry.error(f".{key}-data", "not valid base64", "Encode the PEM file with `base64 -w0`.")
+    return PEMSource(where=f"{entry.where}: {key}", path=entry.absolute_path(path)) if path else None
 
 
 # Addresses of API servers and of proxies. A user name and password in an address never appear in a message.

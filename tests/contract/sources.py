@@ -15,7 +15,6 @@ from aioresolve.environment.slurm import gpus as slurm_gpus
 from aioresolve.gcp import metadata_server
 from aioresolve.testing import GoogleServer, KubernetesServer, instance, pod, tpu_node
 from aioresolve.testing import service as a_service
-from tests.programs import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,17 +71,6 @@ class Source:
         names = {name: getattr(module, name) for name in dir(module) if name.endswith("Resolver")}
         names |= {"ClusterSpec": ClusterSpec, "Credentials": Credentials, "options": options}
         return eval(self.expression, names)
-
-    @property
-    def script(self) -> str:
-        """A program that has the blocking resolver as `resolver`."""
-        return (
-            f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-            "from aioresolve.sync import *\n"
-            "from aioresolve import ClusterSpec\n"
-            "from google.oauth2.credentials import Credentials\n"
-            f"options = {{}}\nresolver = {self.expression}\n"
-        )
 
 
 @contextmanager

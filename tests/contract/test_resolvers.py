@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import pickle
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+import cloudpickle
 import pytest
 
 import aioresolve
@@ -58,6 +60,19 @@ async def first_state(resolver: ClusterResolver) -> ClusterState:
         return await anext(states)
 
 
+def attributes(resolver: Any) -> list[Any]:
+    names = ("task_type", "task_id", "rpc_layer", "environment", "timeout")
+    return [getattr(resolver, name) for name in names]
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+def cloudpickled(value: Any) -> Any:
+    return pickle.loads(cloudpickle.dumps(value))
+
+
 def test_every_resolver_is_covered() -> None:
     classes = {name: getattr(aioresolve, name) for name in aioresolve.__all__ if name.endswith("Resolver")}
     concrete = {name for name, cls in classes.items() if not inspect.isabstract(cls)}
@@ -96,12 +111,36 @@ class TestResults:
                 assert await gather([resolver.cluster_spec] * 5, limit=5) == [expected] * 5
         assert await resolver.cluster_spec() == expected
 
-    async def test_repr_names_the_class_and_no_secret(self, source: Source) -> None:
-        resolver = source.resolver()
-        text = repr(resolver)
-        assert text.startswith(f"<{type(resolver).__name__} ")
-        assert len(text) < 500
-        assert source.secret is None or source.secret not in text
+    def test_repr_names_the_class_and_no_secret(self, source: Source) -> None:
+        resolver, facade = source.resolver(), source.facade()
+        name = type(resolver).__name__
+        assert repr(resolver).startswith(f"<{name} ")
+        assert repr(facade).startswith(f"<sync {type(facade).__name__} of <{name} ")
+        assert source.secret is None or source.secret not in repr(facade)
+        assert len(repr(resolver)) < 500
+        assert source.secret is None or source.secret not in repr(resolver)
+
+    def test_results_of_the_blocking_resolver_are_those_of_the_async_one(self, source: Source) -> None:
+        resolver = source.resolver(timeout=PATIENCE)
+        with source.facade(timeout=PATIENCE) as facade:
+            assert facade.cluster_spec() == asyncio.run(resolver.cluster_spec())
+            assert facade.cluster_state() == asyncio.run(resolver.cluster_state())
+            assert facade.this_task() == asyncio.run(resolver.this_task())
+            assert facade.master("worker", 1) == asyncio.run(resolver.master("worker", 1))
+            assert facade.wait(2, timeout=PATIENCE, interval=POLL) == facade.cluster_state()
+            assert attributes(facade) == attributes(resolver)
+
+    async def test_copy_of_a_resolver_is_unopened_and_equal(self, source: Source) -> None:
+        resolver = source.resolver(timeout=PATIENCE)
+        resolver.rpc_layer = "http"
+        async with resolver:
+            spec = await resolver.cluster_spec()
+            for make_copy in (copy.copy, copy.deepcopy, pickled, cloudpickled):
+                # An entered resolver could not be entered again.
+                async with make_copy(resolver) as copied:
+                    assert (type(copied), repr(copied)) == (type(resolver), repr(resolver))
+                    assert attributes(copied) == attributes(resolver)
+                    assert await copied.cluster_spec() == spec
 
     async def test_results_can_be_pickled_and_copied(self) -> None:
         resolver = SimpleClusterResolver(SPEC, task_type="worker", task_id=0)
@@ -140,20 +179,16 @@ class TestThisTask:
 
 
 class TestDeadlines:
-    @pytest.mark.parametrize("name", CALLS)
-    async def test_call_rejects_an_invalid_timeout(self, name: str) -> None:
-        with pytest.raises(ConfigurationError, match="timeout"):
-            await CALLS[name](SimpleClusterResolver(SPEC), 0)
-
-    async def test_wait_rejects_an_invalid_interval(self) -> None:
+    async def test_invalid_timeout_or_interval_is_rejected(self) -> None:
+        resolver = SimpleClusterResolver(SPEC)
+        for call in CALLS.values():
+            with pytest.raises(ConfigurationError, match="timeout"):
+                await call(resolver, 0)
         with pytest.raises(ConfigurationError, match="interval"):
-            await SimpleClusterResolver(SPEC).wait(2, interval=0)
-
-    @pytest.mark.parametrize("timeout", [0, None])
-    def test_resolver_rejects_an_invalid_timeout(self, timeout: Any) -> None:
+            await resolver.wait(2, interval=0)
         for module in (aioresolve, aioresolve.sync):
             with pytest.raises(ConfigurationError, match="timeout"):
-                module.SimpleClusterResolver(SPEC, timeout=timeout)
+                module.SimpleClusterResolver(SPEC, timeout=0)
 
     @pytest.mark.parametrize("name", CALLS)
     async def test_call_ends_at_its_deadline(self, name: str, one_remote: Source) -> None:

@@ -313,16 +313,6 @@ def test_missing_index_is_named(server: ThreadedKubernetesServer, monkeypatch: p
         detect()
 
 
-def test_missing_process_is_waited_for_until_the_timeout_of_initialize(
-    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.add(pod("train-0", "ml", labels=JOB, index=0, ip="127.0.0.1"))
-    server.add(pod("train-1", "ml", labels=JOB, index=1, phase="Pending", node=None))
-    monkeypatch.setenv("AIORESOLVE_COUNT", "2")
-    with pytest.raises(IncompleteClusterError, match=r"1 of 2 tasks.*ml/train-1: Pending"):
-        detect(timeout=1)
-
-
 def import_error(setup: str) -> str:
     """Return what `import aioresolve.jax` raises after `setup`, in a new interpreter."""
     program = f"""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import tempfile
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,6 @@ import pytest
 from aioresolve.testing import Answer
 
 from .loopback import TOKEN, addresses, client_sockets, request_kind
-from .peer_clients import async_client, sync_client
 from .stepping import cancel_at
 
 if TYPE_CHECKING:
@@ -40,14 +37,8 @@ class Scenario:
     loopback: Loopback
     resolver: KubernetesClusterResolver
 
-    owns_sockets = True
-    """Whether the resolver opens and closes the sockets itself."""
-
     def prepare(self) -> None:
         """Prepare for one call."""
-
-    def close(self) -> None:
-        """Close everything that the resolver does not close itself."""
 
     async def call(self) -> Any:
         return await self.resolver.cluster_spec()
@@ -107,50 +98,12 @@ class Plugin(Scenario):
         self.resolver = self.loopback.resolver()
 
 
-class InsideWith(Scenario):
-    """`async with` around two calls, the second of which reuses the connection."""
-
-    async def call(self) -> Any:
-        async with self.resolver:
-            await self.resolver.cluster_state()
-            return await self.resolver.cluster_spec()
-
-
-class AsyncClient(Scenario):
-    """A kubernetes_asyncio client that is opened and closed around the call."""
-
-    owns_sockets = False
-
-    async def call(self) -> Any:
-        async with async_client(self.loopback) as client:
-            return await self.loopback.resolver(override_client=client, kubeconfig=None).cluster_spec()
-
-
-class SyncClient(Scenario):
-    """A synchronous kubernetes client, which runs in threads."""
-
-    owns_sockets = False
-
-    def __init__(self, loopback: Loopback) -> None:
-        self.client = sync_client(loopback)
-        super().__init__(loopback, loopback.resolver(override_client=self.client, kubeconfig=None))
-
-    def close(self) -> None:
-        self.client.close()
-        del self.client, self.resolver
-
-
 SCENARIOS: dict[str, Callable[[Loopback], Scenario]] = {
     "rows of several selectors": RowsOfMany,
     "retries": lambda loopback: Retries(loopback, loopback.resolver()),
     "renewal": lambda loopback: Renewal(loopback, loopback.resolver()),
     "certificate": Certificate,
     "plugin": Plugin,
-    "async with": lambda loopback: InsideWith(loopback, loopback.resolver()),
-}
-CLIENT_SCENARIOS: dict[str, Callable[[Loopback], Scenario]] = {
-    "async client": lambda loopback: AsyncClient(loopback, loopback.resolver()),
-    "sync client": SyncClient,
 }
 
 
@@ -166,16 +119,9 @@ def scenario(
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     loopback.train(*NAMES)
-    made = {**SCENARIOS, **CLIENT_SCENARIOS}[request.param](loopback)
     logger = logging.getLogger("asyncio")
     logger.addFilter(_is_not_about_a_handshake)
-    yield made
-    made.close()
-    deadline = time.monotonic() + 2.0
-    while loopback.server.connections and time.monotonic() < deadline:
-        # urllib3 closes the connections of a closed client only when the client is garbage-collected.
-        gc.collect()
-        time.sleep(0.01)
+    yield SCENARIOS[request.param](loopback)
     logger.removeFilter(_is_not_about_a_handshake)
 
 
@@ -186,20 +132,8 @@ def _is_not_about_a_handshake(record: logging.LogRecord) -> bool:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, indirect=True)
 async def test_call_can_be_cancelled_at_any_await_and_again_while_it_cleans_up(scenario: Scenario) -> None:
-    await assert_it_can_be_cancelled_at_any_await(scenario)
-
-
-@pytest.mark.real
-@pytest.mark.usefixtures("imported_clients")
-@pytest.mark.parametrize("scenario", CLIENT_SCENARIOS, indirect=True)
-async def test_call_with_another_client_can_be_cancelled_at_any_await(scenario: Scenario) -> None:
-    await assert_it_can_be_cancelled_at_any_await(scenario)
-
-
-async def assert_it_can_be_cancelled_at_any_await(scenario: Scenario) -> None:
-    """Cancel a call at each of its steps, twice and once, and look for what it has left behind."""
     expected = [scenario.loopback.address(name) for name in NAMES]
-    tasks = asyncio.all_tasks()
+    tasks, processes = asyncio.all_tasks(), psutil.Process().children()
     step, reached, spec = 0, True, None
     while reached:
         step += 1
@@ -208,8 +142,8 @@ async def assert_it_can_be_cancelled_at_any_await(scenario: Scenario) -> None:
         scenario.prepare()
         reached, spec = await cancel_at(step, scenario.call)
         assert asyncio.all_tasks() == tasks, f"tasks left after step {step}"
-        assert not scenario.owns_sockets or client_sockets(scenario.loopback) == 0, f"step {step}"
-        assert not isinstance(scenario, Plugin) or psutil.Process().children() == [], f"step {step}"
+        assert client_sockets(scenario.loopback) == 0, f"step {step}"
+        assert not isinstance(scenario, Plugin) or psutil.Process().children() == processes, f"step {step}"
         assert list((scenario.loopback.kubeconfig.parent / "temporary").iterdir()) == []
         assert (spec is None) == reached, f"not cancelled at step {step}"
     assert step > 3

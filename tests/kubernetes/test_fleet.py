@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import pytest
 
-from aioresolve.errors import ConnectionFailedError, ForbiddenError
+from aioresolve.errors import ConnectionFailedError
 from aioresolve.fleet import Fleet
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import pod
@@ -100,25 +100,6 @@ async def test_removing_the_last_target_of_a_server_closes_its_connections(
         await until(lambda: clusters["c2"].server.connections >= 1)
 
 
-async def test_watch_reports_each_change_of_each_cluster(clusters: dict[str, Loopback]) -> None:
-    fleet = fleet_of(clusters)
-    async with aclosing(fleet.watch()) as readings:
-        assert {reading.name: reading.num_tasks for reading in await take(readings, 3)} == {
-            "c1": 1,
-            "c2": 2,
-            "c3": 3,
-        }
-        await until(lambda: all(loopback.server.watches == 1 for loopback in clusters.values()))
-        clusters["c2"].train("train-9")
-        [reading] = await take(readings, 1)
-        assert (reading.name, reading.num_tasks, reading.error) == ("c2", 3, None)
-        clusters["c3"].server.delete("train-0", "ml")
-        [reading] = await take(readings, 1)
-        assert (reading.name, reading.num_tasks) == ("c3", 2)
-        fleet.remove("c3")
-        await until(lambda: clusters["c3"].server.connections == 0)
-
-
 async def test_target_is_stale_while_its_server_is_down_and_the_others_are_not_affected(
     clusters: dict[str, Loopback], quick_watches: None
 ) -> None:
@@ -137,15 +118,3 @@ async def test_target_is_stale_while_its_server_is_down_and_the_others_are_not_a
             await anyio.to_thread.run_sync(stack.close)
         [well] = await take(readings, 1)
         assert (well.name, well.num_tasks, well.error, well.stale_since) == ("c2", 2, None, None)
-
-
-async def test_watch_recovers_after_the_server_grants_permission(clusters: dict[str, Loopback]) -> None:
-    clusters["c1"].server.allow = {"alice": set()}
-    fleet = fleet_of(clusters)
-    async with aclosing(fleet.watch(interval=0.05)) as readings:
-        first = {reading.name: reading for reading in await take(readings, 3)}
-        assert isinstance(first["c1"].error, ForbiddenError)
-        assert TOKEN not in str(first["c1"].error)
-        clusters["c1"].server.allow = None
-        [well] = await take(readings, 1)
-        assert (well.name, well.num_tasks, well.error) == ("c1", 1, None)

@@ -1,13 +1,11 @@
-"""A resolver is its arguments: copies and pickles of each class, in any state, are unopened resolvers."""
+"""A resolver is its arguments: copies of subclasses and fleets; `tests/contract` copies each class."""
 
 from __future__ import annotations
 
 import copy
-import json
 import multiprocessing
 import os
 import pickle
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -15,11 +13,9 @@ import pytest
 
 import aioresolve
 from aioresolve import ClusterSpec, ClusterState, Observation, Want, sync
-from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
@@ -30,106 +26,28 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 SPEC = ClusterSpec({"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]})
 
-ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "GCEClusterResolver": (("project", "us-east1-d", "group", 8470, "worker", 1), {"timeout": 7.0}),
-    "KubernetesClusterResolver": (({"worker": ["job-name=train"]}, 2222), {"timeout": 7.0}),
-    "SageMakerClusterResolver": ((2222,), {"rpc_layer": "grpc", "timeout": 7.0}),
-    "SimpleClusterResolver": ((SPEC, "m:1", "worker", 1), {"timeout": 7.0}),
-    "SlurmClusterResolver": (({"worker": 2}, 2222), {"auto_set_gpu": False, "timeout": 7.0}),
-    "TFConfigClusterResolver": (("worker",), {"rpc_layer": "grpc", "timeout": 7.0}),
-    "TPUClusterResolver": (("grpc://10.0.0.1:2222,10.0.0.2:2222",), {"timeout": 7.0}),
-}
-"""The arguments of the resolver of each class in `variables`; `GCEClusterResolver` is not resolved."""
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    pods = [pod(f"train-{i}", ip=f"10.0.0.{i + 1}", labels={"job-name": "train"}) for i in range(2)]
-    with KubernetesServer(pods).in_thread() as server:
-        yield server.write_kubeconfig(tmp_path_factory.mktemp("kubernetes") / "config")
-
-
-@pytest.fixture(autouse=True)
-def variables(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Describe `SPEC` to each class."""
-    cluster = {"cluster": SPEC.as_dict(), "task": {"type": "worker", "index": 1}}
-    for name, value in {
-        "KUBECONFIG": str(kubeconfig),
-        "TF_CONFIG": json.dumps(cluster),
-        "SM_HOSTS": '["10.0.0.1", "10.0.0.2"]',
-        "SM_CURRENT_HOST": "10.0.0.2",
-        "SLURM_STEP_NODELIST": "10.0.0.[1-2]",
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-        "SLURM_PROCID": "1",
-        "SLURM_JOB_ID": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
-
-
-def new(module: Any, name: str) -> Any:
-    if name == "UnionClusterResolver":
-        members = [new(module, "KubernetesClusterResolver"), new(module, "SimpleClusterResolver")]
-        return module.UnionClusterResolver(members[0], task_type="worker", timeout=7.0, rpc_layer="grpc")
-    args, kwargs = ARGUMENTS[name]
-    return getattr(module, name)(*args, **kwargs)
-
-
-def described(resolver: Any) -> tuple[Any, ...]:
-    return (
-        type(resolver),
-        repr(resolver),
-        resolver.timeout,
-        resolver.task_type,
-        resolver.task_id,
-        resolver.rpc_layer,
-        resolver.environment,
-    )
-
-
-def resolved(resolver: Any) -> Any:
-    """Return the description of a blocking resolver, and its cluster."""
-    with resolver:
-        return *described(resolver), resolver.cluster_spec()
-
 
 def all_copies(value: Any) -> list[Any]:
     return [make_copy(value) for make_copy in WAYS.values()]
 
 
-NAMES = [*ARGUMENTS, "UnionClusterResolver"]
-RESOLVED = [name for name in NAMES if name != "GCEClusterResolver"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-async def test_copy_of_an_async_resolver_is_unopened_and_equal(name: str) -> None:
-    resolver = new(aioresolve, name)
-    unused = all_copies(resolver)
-    async with resolver, AsyncExitStack() as stack:
-        if name in RESOLVED:
-            await resolver.cluster_spec()
-        for each in [*unused, *all_copies(resolver)]:
-            await stack.enter_async_context(each)  # an entered resolver cannot be entered again
-            assert described(each) == described(resolver)
-            if name in RESOLVED:
-                assert await each.cluster_spec() == SPEC
-        resolver.task_type, resolver.task_id, resolver.rpc_layer = "ps", 7, "http"
-        for each in all_copies(resolver):
-            assert described(each) == described(resolver)
+def resolved(resolver: Any) -> Any:
+    return repr(resolver), resolver.timeout, resolver.task_id, resolver.cluster_spec()
 
 
 @pytest.mark.slow
-def test_resolvers_reach_a_spawned_process() -> None:
-    resolvers = [new(sync, name) for name in RESOLVED]
-    expected = [resolved(resolver) for resolver in resolvers]
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.map(resolved, resolvers) == expected
+def test_resolver_that_was_used_reaches_a_spawned_process() -> None:
+    with sync.SimpleClusterResolver(SPEC, "m:1", "worker", 1, timeout=7.0) as resolver:
+        expected = resolved(resolver)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            assert pool.apply(resolved, (resolver,)) == expected
 
 
 async def test_fleet_is_copied_with_its_current_targets() -> None:
     for module in (aioresolve, sync):
-        fleet = module.Fleet({"a": new(module, "KubernetesClusterResolver")}, timeout=7.0, shard=(0, 1))
-        fleet.add("b", new(module, "SimpleClusterResolver"))
+        resolver = module.SimpleClusterResolver(SPEC)
+        fleet: Any = module.Fleet({"a": resolver}, timeout=7.0, shard=(0, 1))
+        fleet.add("b", module.UnionClusterResolver(resolver))
         for copied in all_copies(fleet):
             assert (list(copied.targets), copied.timeout, copied.shard) == (["a", "b"], 7.0, (0, 1))
             copied.remove("a")

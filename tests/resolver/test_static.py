@@ -68,17 +68,6 @@ class Scripted(ClusterResolver):
 
 
 class TestSimpleClusterResolver:
-    async def test_attributes_are_the_given_ones(self) -> None:
-        resolver = SimpleClusterResolver(
-            TRAINING, "a:1", "worker", 1, "google", {"GPU": 8}, "grpc", timeout=5
-        )
-        assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "grpc")
-        assert resolver.environment == "google"
-        assert resolver.timeout == 5
-        assert await resolver.num_accelerators() == {"GPU": 8}
-        assert await resolver.num_accelerators("worker", 0, object()) == {"GPU": 8}
-        assert await SimpleClusterResolver(TRAINING).num_accelerators() == {}
-
     def test_other_arguments_than_a_spec_or_resolvers_are_rejected(self) -> None:
         invalid: Any
         for invalid in (None, {"worker": ["a:1"]}, "a:1", TRAINING.as_cluster_def()):
@@ -90,6 +79,12 @@ class TestSimpleClusterResolver:
                 UnionClusterResolver(SimpleClusterResolver(WORKERS), invalid)
         with pytest.raises(ConfigurationError, match="at least one resolver"):
             UnionClusterResolver()
+
+    async def test_accelerators_are_the_given_ones(self) -> None:
+        resolver = SimpleClusterResolver(TRAINING, num_accelerators={"GPU": 8})
+        assert await resolver.num_accelerators() == {"GPU": 8}
+        assert await resolver.num_accelerators("worker", 0, object()) == {"GPU": 8}
+        assert await SimpleClusterResolver(TRAINING).num_accelerators() == {}
 
     async def test_master_is_the_given_task_or_the_given_master(self) -> None:
         resolver = SimpleClusterResolver(TRAINING, master="m:9", task_type="worker", task_id=0)
@@ -352,13 +347,6 @@ class TestWatchingUnionClusterResolver:
         with pytest.raises(TaskConflictError, match="for good"):
             await anext(states)
         assert one.closed.is_set()
-
-    async def test_conflict_in_the_first_state_raises_an_error(self) -> None:
-        one, other = Controlled(), Controlled()
-        one.show(observe(worker={0: "a:1", 5: "b:2"}))
-        other.show(observe(worker={5: "c:3"}))
-        with pytest.raises(TaskConflictError, match="returned task 5"):
-            await anext(UnionClusterResolver(one, other).watch())
 
     async def test_later_conflict_is_yielded_with_the_previous_state(self) -> None:
         one, other = Controlled(), Controlled()

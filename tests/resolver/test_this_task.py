@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aioresolve import (
     ClusterSpec,
@@ -54,119 +53,86 @@ class TestRanks:
         assert [task.rank for task in spec.tasks] == [0, 1, 2, 3]
         assert {task.num_tasks for task in spec.tasks} == {4}
 
-    @given(
-        st.dictionaries(
-            st.sampled_from(["worker", "chief", "ps", "master", "evaluator"]),
-            st.dictionaries(st.integers(0, 20), st.just("host:1"), max_size=5),
-        )
-    )
-    def test_tasks_and_task_agree(self, jobs: dict[str, dict[int, str]]) -> None:
-        spec = ClusterSpec(jobs)
-        assert tuple(spec.task(task.job, task.index) for task in spec.tasks) == spec.tasks
-        assert [task.rank for task in spec.tasks] == list(range(len(spec.tasks)))
-        assert ClusterState.from_spec(spec).tasks == spec.tasks
+
+COMPLETION = TaskClaim(index_variable="JOB_COMPLETION_INDEX")
+TWO_NAMESPACES = ClusterState.of({"worker": [pod(1, namespace="a"), pod(1, namespace="b")]})
+BOTH = ClusterState.of({"chief": [pod(1)], "worker": [pod(1)]})
 
 
-class TestEvidence:
-    def test_claimed_job_and_index_decide(self) -> None:
-        process = Process(uid="uid-ml-2")
-        assert identify_task(FOUR, process, TaskClaim("worker", 1)) == FOUR.task("worker", 1)
+def hosts(*addresses: str) -> ClusterState:
+    return ClusterState.from_spec(ClusterSpec({"worker": list(addresses)}))
 
-    def test_claim_of_a_task_that_does_not_exist_names_those_that_do(self) -> None:
-        with pytest.raises(UnknownTaskError, match="tasks 0 to 2"):
-            identify_task(FOUR, Process(), TaskClaim("worker", 3))
 
-    def test_uid_decides(self) -> None:
-        assert identify_task(FOUR, Process(uid="uid-ml-2"), ANY) == FOUR.task("worker", 2)
+def completing(index: str, **more: Any) -> Process:
+    return Process(**more, environ={"JOB_COMPLETION_INDEX": index})
 
-    def test_uid_of_no_member_is_an_error_even_if_the_name_matches(self) -> None:
+
+@pytest.mark.parametrize(
+    ("state", "process", "claim", "task"),
+    [
+        (FOUR, Process(uid="uid-ml-2"), TaskClaim("worker", 1), "/job:worker/task:1"),
+        (FOUR, Process(uid="uid-ml-2"), ANY, "/job:worker/task:2"),
+        (TWO_NAMESPACES, Process(name="trainer-1", namespace="b"), ANY, "/job:worker/task:1"),
+        (FOUR, Process(hostname="trainer-2", namespace="ml"), ANY, "/job:worker/task:2"),
+        (hosts("n70:1", "n7:1"), Process(hostname="n7"), ANY, "/job:worker/task:1"),
+        (hosts("n70:1", "n7.cluster.local:1"), Process(hostname="n7"), ANY, "/job:worker/task:1"),
+        (FOUR, Process(hostname="x", local_hosts=frozenset({"10.0.0.1"})), ANY, "/job:worker/task:1"),
+        (BOTH, Process(uid="uid-ml-1"), TaskClaim("worker"), "/job:worker/task:0"),
+        (FOUR, completing("2", uid="uid-ml-2"), COMPLETION, "/job:worker/task:2"),
+        # Neither is an index.
+        (FOUR, completing("", uid="uid-ml-2"), COMPLETION, "/job:worker/task:2"),
+        (FOUR, completing("-1", uid="uid-ml-2"), COMPLETION, "/job:worker/task:2"),
+        # A member without an index agrees with any.
+        (hosts("n1:1", "n2:1"), completing("7", hostname="n2"), COMPLETION, "/job:worker/task:1"),
+    ],
+)
+def test_first_evidence_that_matches_one_member_decides(
+    state: ClusterState, process: Process, claim: TaskClaim, task: str
+) -> None:
+    assert str(identify_task(state, process, claim)) == task
+
+
+@pytest.mark.parametrize(
+    ("state", "process", "claim", "problem"),
+    [
         # A pod that was replaced has the name of the new one: both would otherwise claim the same task.
-        with pytest.raises(TaskIdentityError, match="the uid 'old' of \\$POD_UID: no member") as error:
-            identify_task(FOUR, Process(uid="old", name="trainer-1", namespace="ml"), ANY)
-        assert error.value.candidates == ()
+        (FOUR, Process(uid="old", name="trainer-1", namespace="ml"), ANY, "'old' of \\$POD_UID: no member"),
+        (TWO_NAMESPACES, Process(name="trainer-1"), ANY, "\\$POD_NAME: 2 members"),
+        (FOUR, Process(hostname="trainer-2", namespace="x"), ANY, "the host name 'trainer-2': no member"),
+        (FOUR, Process(hostname="10"), ANY, "the host name '10': no member"),
+        (BOTH, Process(uid="uid-ml-1"), ANY, "could be several"),
+        (FOUR, completing("1", uid="uid-ml-2"), COMPLETION, "is '1', but .* index 2"),
+        (FOUR, completing("two", uid="uid-ml-2"), COMPLETION, "is 'two', but .* index 2"),
+        (FOUR, completing("2"), TaskClaim("worker", 0, "JOB_COMPLETION_INDEX"), "has index 0"),
+    ],
+)
+def test_process_that_no_evidence_identifies_is_an_error(
+    state: ClusterState, process: Process, claim: TaskClaim, problem: str
+) -> None:
+    with pytest.raises(TaskIdentityError, match=problem):
+        identify_task(state, process, claim)
 
-    def test_name_decides_within_its_namespace(self) -> None:
-        state = ClusterState.of({"worker": [pod(1, namespace="a"), pod(1, namespace="b")]})
-        process = Process(name="trainer-1", namespace="b")
-        assert identify_task(state, process, ANY).index == 1
 
-    def test_name_without_a_namespace_that_several_members_have_is_an_error(self) -> None:
-        state = ClusterState.of({"worker": [pod(1, namespace="a"), pod(1, namespace="b")]})
-        with pytest.raises(TaskIdentityError, match="\\$POD_NAME: 2 members") as error:
-            identify_task(state, Process(name="trainer-1"), ANY)
-        assert error.value.candidates == ("/job:worker/task:0", "/job:worker/task:1")
-
-    def test_host_name_is_the_name_of_the_pod(self) -> None:
-        process = Process(hostname="trainer-2", namespace="ml")
-        assert identify_task(FOUR, process, ANY) == FOUR.task("worker", 2)
-
-    def test_host_name_of_a_pod_in_another_namespace_does_not_match(self) -> None:
-        with pytest.raises(TaskIdentityError, match="the host name 'trainer-2': no member"):
-            identify_task(FOUR, Process(hostname="trainer-2", namespace="other"), ANY)
-
-    def test_host_name_is_the_first_label_of_the_address(self) -> None:
-        for address in ("n7:1", "n7.cluster.local:1"):
-            state = ClusterState.from_spec(ClusterSpec({"worker": ["n70:1", address]}))
-            assert identify_task(state, Process(hostname="n7"), ANY).index == 1
-
-    def test_host_name_is_no_part_of_an_ip_address(self) -> None:
-        with pytest.raises(TaskIdentityError, match="the host name '10': no member"):
-            identify_task(FOUR, Process(hostname="10"), ANY)
-
-    def test_address_of_this_machine_decides(self) -> None:
-        process = Process(hostname="other", local_hosts=frozenset({"10.0.0.1"}))
-        assert identify_task(FOUR, process, ANY) == FOUR.task("worker", 1)
-
-    def test_two_tasks_at_an_address_of_this_machine_are_ambiguous(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec({"worker": ["10.0.0.1:1", "10.0.0.1:2"]}))
-        with pytest.raises(TaskIdentityError, match="this machine: 2 members") as error:
-            identify_task(state, Process(local_hosts=frozenset({"10.0.0.1"})), ANY)
-        assert "Set `task_type=` and `task_id=`" in str(error.value)
-
-    def test_claimed_job_limits_the_search(self) -> None:
-        both = ClusterState.of({"chief": [pod(1)], "worker": [pod(1)]})
-        assert identify_task(both, Process(uid="uid-ml-1"), TaskClaim("worker")) == both.task("worker", 0)
-        with pytest.raises(TaskIdentityError, match="could be several"):
-            identify_task(both, Process(uid="uid-ml-1"), ANY)
-
-    def test_error_lists_everything_that_was_tried(self) -> None:
-        with pytest.raises(TaskIdentityError) as error:
-            identify_task(FOUR, Process(hostname="laptop"), ANY)
-        assert error.value.tried == (
-            "$POD_UID, which is not set: no member",
-            "$POD_NAME, which is not set: no member",
-            "the host name 'laptop': no member",
-            "the addresses of this machine: no member",
+def test_error_lists_everything_that_was_tried_and_the_candidates() -> None:
+    with pytest.raises(UnknownTaskError, match="tasks 0 to 2"):
+        identify_task(FOUR, Process(), TaskClaim("worker", 3))
+    with pytest.raises(TaskIdentityError) as error:
+        identify_task(
+            hosts("10.0.0.1:1", "10.0.0.1:2"),
+            Process(hostname="laptop", local_hosts=frozenset({"10.0.0.1"})),
+            ANY,
         )
-
-
-class TestContradictions:
-    CLAIM = TaskClaim(index_variable="JOB_COMPLETION_INDEX")
-
-    def test_index_that_agrees_is_accepted(self) -> None:
-        process = Process(uid="uid-ml-2", environ={"JOB_COMPLETION_INDEX": "2"})
-        assert identify_task(FOUR, process, self.CLAIM).index == 2
-
-    @pytest.mark.parametrize("value", ["1", "two"])
-    def test_index_that_differs_is_an_error(self, value: str) -> None:
-        process = Process(uid="uid-ml-2", environ={"JOB_COMPLETION_INDEX": value})
-        with pytest.raises(TaskIdentityError, match=rf"\$JOB_COMPLETION_INDEX is '{value}', but .* index 2"):
-            identify_task(FOUR, process, self.CLAIM)
-
-    def test_claimed_task_with_another_index_is_an_error(self) -> None:
-        process = Process(environ={"JOB_COMPLETION_INDEX": "2"})
-        with pytest.raises(TaskIdentityError, match="has index 0"):
-            identify_task(FOUR, process, TaskClaim("worker", 0, "JOB_COMPLETION_INDEX"))
-
-    @pytest.mark.parametrize("value", ["", "-1"])
-    def test_variable_without_an_index_is_ignored(self, value: str) -> None:
-        process = Process(uid="uid-ml-2", environ={"TPU_WORKER_ID": value})
-        assert identify_task(FOUR, process, TaskClaim(index_variable="TPU_WORKER_ID")).index == 2
-
-    def test_member_without_an_index_agrees_with_any(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec({"worker": ["n1:1", "n2:1"]}))
-        process = Process(hostname="n2", environ={"JOB_COMPLETION_INDEX": "7"})
-        assert identify_task(state, process, self.CLAIM).index == 1
+    both = ("/job:worker/task:0", "/job:worker/task:1")
+    assert error.value.tried == (
+        "$POD_UID, which is not set: no member",
+        "$POD_NAME, which is not set: no member",
+        "the host name 'laptop': no member",
+        f"the addresses of this machine: 2 members, {both[0]} at 10.0.0.1:1, {both[1]} at 10.0.0.1:2",
+    )
+    assert "Set `task_type=` and `task_id=`" in str(error.value)
+    with pytest.raises(TaskIdentityError) as error:
+        identify_task(TWO_NAMESPACES, Process(name="trainer-1"), ANY)
+    assert error.value.candidates == both
 
 
 def completion(job: str, index: int, *, node: str, ip: str = "10.0.0.1", port: int = 8470) -> Endpoint:
@@ -187,8 +153,6 @@ BY_NAME = ClusterState.of(
 class TestIndexedJobs:
     """Without `$POD_UID` and `$POD_NAME`. With `hostNetwork`, a pod has the name and address of its node."""
 
-    CLAIM = TaskClaim(index_variable="JOB_COMPLETION_INDEX")
-
     def process(self, hostname: str, index: int | None, *, local: bool = True) -> Process:
         hosts = frozenset({"10.0.0.1"}) if local else frozenset()
         environ = {} if index is None else {"JOB_COMPLETION_INDEX": str(index)}
@@ -197,34 +161,34 @@ class TestIndexedJobs:
     def test_host_name_is_that_of_the_job_and_the_index(self) -> None:
         for hostname in ("train-1-2", "train-1-2.svc.ml.svc.cluster.local"):
             for process in (self.process(hostname, 2, local=False), self.process(hostname, None)):
-                assert identify_task(TRAIN, process, self.CLAIM).index == 2
+                assert identify_task(TRAIN, process, COMPLETION).index == 2
 
     @pytest.mark.parametrize("index", [None, 1])
     def test_pod_of_a_stateful_set_of_the_same_name_is_no_task(self, index: int | None) -> None:
         with pytest.raises(TaskIdentityError, match="the host name 'train-1-2': no member"):
-            identify_task(TRAIN, self.process("train-1-2", index, local=False), self.CLAIM)
+            identify_task(TRAIN, self.process("train-1-2", index, local=False), COMPLETION)
 
     def test_completion_index_decides_among_tasks_of_one_address_or_node(self) -> None:
         for index, node in enumerate(NODES):
-            assert identify_task(TRAIN, self.process("n1", index), self.CLAIM).index == index
+            assert identify_task(TRAIN, self.process("n1", index), COMPLETION).index == index
             process = self.process(node, index, local=False)
-            assert identify_task(BY_NAME, process, self.CLAIM).index == index
+            assert identify_task(BY_NAME, process, COMPLETION).index == index
 
     def test_equal_indices_of_two_jobs_are_ambiguous(self) -> None:
         with pytest.raises(TaskIdentityError) as error:
-            identify_task(TWO_JOBS, self.process("n1", 1), self.CLAIM)
+            identify_task(TWO_JOBS, self.process("n1", 1), COMPLETION)
         at = "at 10.0.0.1:8470"
         both = f"2 members, /job:ps/task:1 {at} (ml/ps-1-x7k2p), /job:worker/task:1 {at} (ml/worker-1-x7k2p)"
         addresses, node = error.value.tried[-2:]
         assert addresses.startswith("the addresses of this machine: 4 members, ")
         assert addresses.endswith(f"; of these, index 1 of $JOB_COMPLETION_INDEX: {both}")
         assert node == f"the node 'n1' and index 1: {both}"
-        claim = TaskClaim("ps", index_variable="JOB_COMPLETION_INDEX")
+        claim = replace(COMPLETION, job="ps")
         assert str(identify_task(TWO_JOBS, self.process("n1", 1), claim)) == "/job:ps/task:1"
 
     def test_process_of_another_job_is_no_task(self) -> None:
         with pytest.raises(TaskIdentityError, match="is not known to be one"):
-            identify_task(BY_NAME, self.process("other-1", 1, local=False), self.CLAIM)
+            identify_task(BY_NAME, self.process("other-1", 1, local=False), COMPLETION)
 
 
 def test_pod_of_a_leader_worker_set_is_named_by_its_leader_and_its_index() -> None:
@@ -255,13 +219,11 @@ class TestThisMachine:
 
 
 class TestResolvers:
-    async def test_union_is_the_task_of_its_first_resolver(self) -> None:
+    async def test_union_is_the_task_of_its_first_resolver_unless_it_is_set(self) -> None:
         first = SimpleClusterResolver(ClusterSpec({"worker": ["a:1", "b:1"]}), task_type="worker", task_id=1)
         union = UnionClusterResolver(first, SimpleClusterResolver(ClusterSpec({"worker": ["c:1"]})))
         assert (await union.this_task()).address == "b:1"
 
-    async def test_override_of_a_union_takes_precedence(self) -> None:
-        first = SimpleClusterResolver(ClusterSpec({"worker": ["a:1", "b:1"]}), task_type="worker", task_id=1)
         assert (await UnionClusterResolver(first, task_id=0).this_task()).address == "a:1"
 
     async def test_default_task_id_of_a_tpu_resolver_does_not_identify_a_worker(
@@ -273,8 +235,3 @@ class TestResolvers:
             await resolver.this_task()
         resolver.task_id = 1
         assert (await resolver.this_task()).address == "198.51.100.2:8470"
-
-    async def test_tpu_pod_is_the_worker_of_its_id(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "t-0,t-1")
-        monkeypatch.setenv("TPU_WORKER_ID", "1")
-        assert (await TPUClusterResolver().this_task()).address == "t-1:8470"

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aioresolve import ClusterResolver
 from aioresolve._core.concurrency import LatestValue
@@ -73,32 +71,30 @@ def wanted(count: Any = None, jobs: Any = None, ready: bool = True) -> WaitCondi
 # Conditions
 
 
-def test_invalid_argument_is_named() -> None:
-    valid: dict[str, Any] = {
-        "count": None,
-        "jobs": None,
-        "ready": True,
-        "reachable": False,
-        "stable_for": 0.0,
-    }
+async def test_invalid_argument_is_named_before_the_wait() -> None:
+    spec = cluster(worker=1, ps=1).spec
     arguments: dict[str, Any]
-    for arguments, text in (
-        ({"count": 0}, "`count=`: 0"),
-        ({"count": True}, "`count=`: True"),
-        ({"count": 2, "jobs": {"worker": 2}}, "count and jobs cannot be combined"),
-        ({"count": (4, 8, 9)}, "`count=`: (4, 8, 9) is not a range"),
-        ({"count": (8, 4)}, "`count=`: the range (8, 4) ends before it begins"),
-        ({"count": (0, 4)}, "`count=`: 0"),
-        ({"jobs": {}}, "`jobs=`: {} is not a mapping"),
-        ({"jobs": ["worker"]}, "`jobs=`: ['worker'] is not a mapping"),
-        ({"jobs": {"worker": 0}}, "`jobs['worker']=`: 0"),
-        ({"reachable": "grpc"}, "`reachable=`: 'grpc'"),
-        ({"reachable": 1.5}, "`reachable=`: 1.5"),
-        ({"stable_for": -1}, "`stable_for=`: -1"),
-    ):
-        with pytest.raises(ConfigurationError) as caught:
-            validate_condition(**(valid | arguments))
-        assert text in str(caught.value)
+    for resolver in (SimpleClusterResolver(spec), UnionClusterResolver(SimpleClusterResolver(spec))):
+        for arguments, text in (
+            ({"count": 0}, "`count=`: 0"),
+            ({"count": True}, "`count=`: True"),
+            ({"count": 2, "jobs": {"worker": 2}}, "count and jobs cannot be combined"),
+            ({"count": (4, 8, 9)}, "`count=`: (4, 8, 9) is not a range"),
+            ({"count": (8, 4)}, "`count=`: the range (8, 4) ends before it begins"),
+            ({"count": (0, 4)}, "`count=`: 0"),
+            ({"jobs": {}}, "`jobs=`: {} is not a mapping"),
+            ({"jobs": ["worker"]}, "`jobs=`: ['worker'] is not a mapping"),
+            ({"jobs": {"worker": 0}}, "`jobs['worker']=`: 0"),
+            ({"jobs": {"worker": 1, "wrker": 4}}, "no job is named 'wrker'. The jobs are 'worker', 'ps'."),
+            ({"reachable": "grpc"}, "`reachable=`: 'grpc'"),
+            ({"reachable": 1.5}, "`reachable=`: 1.5"),
+            ({"stable_for": -1}, "`stable_for=`: -1"),
+            ({"stable_for": 5, "timeout": 5}, "5 s is not shorter than the timeout of 5 s"),
+            ({"stable_for": 601}, "601 s is not shorter than the timeout of 600 s"),
+        ):
+            with pytest.raises(ConfigurationError) as caught:
+                await resolver.wait(**arguments)
+            assert text in str(caught.value)
 
 
 def test_reachable_is_tcp_unless_it_says_otherwise() -> None:
@@ -195,83 +191,6 @@ def test_shortfall_is_formatted_as_one_line() -> None:
         (many, ANY, f"; and {1000 - MAX_REASONS} more"),
     ):
         assert str(shortfall(observation, condition)).endswith(text)
-
-
-JOBS = st.sampled_from(["worker", "ps", "chief"])
-MISSING = st.builds(
-    Missing,
-    JOBS,
-    st.text("abc", min_size=1, max_size=3),
-    st.just("why"),
-    is_final=st.booleans(),
-    tasks=st.none() | st.integers(0, 3),
-)
-SIZES = st.dictionaries(JOBS, st.integers(0, 3))
-OBSERVATIONS = st.builds(
-    Observation,
-    st.none() | SIZES.map(lambda sizes: cluster(**sizes)),
-    st.lists(MISSING, max_size=4).map(tuple),
-    st.lists(MISSING, max_size=2).map(tuple),
-    st.none() | st.just(DOWN),
-)
-CONDITIONS = st.builds(
-    wanted,
-    st.none() | st.integers(1, 6),
-    st.none(),
-    st.booleans(),
-) | st.builds(wanted, st.none(), st.dictionaries(JOBS, st.integers(1, 3), min_size=1), st.booleans())
-
-
-@given(OBSERVATIONS, CONDITIONS)
-def test_complete_cluster_meets_the_condition(observation: Observation, condition: WaitCondition) -> None:
-    lacking = shortfall(observation, condition)
-    if lacking is not None:
-        assert str(lacking)
-        return
-    assert observation.state is not None
-    assert observation.error is None
-    sizes = {job: len(tasks) for job, tasks in observation.state.endpoints.items()}
-    jobs = condition.jobs if condition.jobs is not None else sizes
-    if condition.count is not None:
-        assert sum(sizes.values()) == condition.count[0]
-    elif condition.jobs is not None:
-        assert all(sizes.get(job, 0) == number for job, (number, _) in condition.jobs.items())
-    else:
-        assert sizes
-        assert all(sizes.values())
-        assert not observation.absent
-    if condition.ready:
-        assert not [one for one in observation.unready if one.job in jobs or condition.jobs is None]
-
-
-@given(OBSERVATIONS, CONDITIONS)
-def test_final_shortfall_remains_if_all_other_absent_tasks_come(
-    observation: Observation, condition: WaitCondition
-) -> None:
-    lacking = shortfall(observation, condition)
-    if lacking is None or not lacking.is_final:
-        return
-    assert observation.state is not None
-    if "the tasks" in lacking.reasons:
-        return  # there are too many
-    assert any(one.is_final for one in observation.absent)
-    if condition.count is None and condition.jobs is None:
-        return
-    sizes = {job: len(tasks) for job, tasks in observation.state.endpoints.items()}
-    for one in observation.absent:
-        if not one.is_final:
-            sizes[one.job] = sizes.get(one.job, 0) + (10 if one.tasks is None else one.tasks)
-    assert shortfall(Observation(cluster(**sizes)), condition) is not None
-
-
-@given(OBSERVATIONS, CONDITIONS)
-def test_stale_observation_is_never_complete_and_never_final(
-    observation: Observation, condition: WaitCondition
-) -> None:
-    lacking = shortfall(replace(observation, error=DOWN), condition)
-    assert lacking is not None
-    assert not lacking.is_final
-    assert lacking.reasons["the source"] == str(DOWN)
 
 
 # Waiting
@@ -542,27 +461,6 @@ async def test_wait_without_a_number_waits_for_the_tasks_that_the_source_expects
     assert (caught.value.found, caught.value.wanted) == ({"worker": 1}, {"worker": 2})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (
-            {"jobs": {"worker": 1, "wrker": 4}},
-            "`jobs=`: no job is named 'wrker'. The jobs are 'worker', 'ps'.",
-        ),
-        ({"stable_for": 5, "timeout": 5}, "`stable_for=`: 5 s is not shorter than the timeout of 5 s"),
-        ({"stable_for": 601}, "`stable_for=`: 601 s is not shorter than the timeout of 600 s"),
-    ],
-)
-async def test_condition_that_cannot_be_met_is_rejected_before_the_wait(
-    arguments: dict[str, Any], text: str
-) -> None:
-    spec = cluster(worker=1, ps=1).spec
-    for resolver in (SimpleClusterResolver(spec), UnionClusterResolver(SimpleClusterResolver(spec))):
-        with pytest.raises(ConfigurationError) as caught:
-            await resolver.wait(**arguments)
-        assert text in str(caught.value)
-
-
 async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> None:
     resolver = UnionClusterResolver(SimpleClusterResolver(cluster(ps=1).spec), Scripted(observe(worker=1)))
     assert resolver.known_jobs is None
@@ -615,19 +513,6 @@ async def test_task_with_a_closed_port_is_named_with_the_reason() -> None:
     assert caught.value.missing == {"ml/pod-1": f"no TCP connection to 127.0.0.1:{port}: Connection refused"}
     assert caught.value.found == {"worker": 1}
     assert caught.value.wanted == {"": 2}
-
-
-async def test_unreachable_task_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
-    with ports(1) as (late,):
-        async with anyio.create_task_group() as group:
-            group.start_soon(_listen_after, late, 0.2)
-            await Scripted(at(late)).wait(reachable="tcp", timeout=PATIENCE)
-
-
-async def _listen_after(bound: socket.socket, seconds: float) -> None:
-    await anyio.sleep(seconds)
-    bound.listen()
 
 
 @in_virtual_time
@@ -709,21 +594,6 @@ async def test_deadline_while_tasks_do_not_respond_says_that_they_are_not_known_
     with pytest.raises(IncompleteClusterError, match="not known to be reachable yet") as caught:
         await Scripted(observe(worker=2)).wait(reachable="tcp", timeout=1.0)
     assert caught.value.found == {"worker": 2}
-
-
-@in_virtual_time
-async def test_tasks_are_tried_rarely_during_a_long_stable_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks = 0
-
-    async def accept(addresses: list[str], reach: str) -> dict[str, str]:
-        nonlocal checks
-        checks += 1
-        return {}
-
-    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.0)
-    monkeypatch.setattr(waiting, "find_unreachable", accept)
-    await Scripted(observe(worker=2)).wait(reachable="tcp", stable_for=0.3, timeout=PATIENCE)
-    assert 2 <= checks <= waiting.MAX_RECHECKS + 1
 
 
 # Watching

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,13 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOTHING = sync.SimpleClusterResolver(ClusterSpec({"worker": ["127.0.0.1:1"]}))
-
-
-def test_it_has_the_arguments_of_the_async_function() -> None:
-    ours, others = (inspect.signature(function).parameters for function in (sync.doctor, aioresolve.doctor))
-    assert [(each.name, each.default, each.kind) for each in ours.values()] == [
-        (each.name, each.default, each.kind) for each in others.values()
-    ]
 
 
 def test_resolver_of_the_facade_is_checked(tmp_path: Path) -> None:

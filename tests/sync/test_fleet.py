@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-import aioresolve
 from aioresolve import sync
-from aioresolve.errors import ConfigurationError, ConnectionFailedError, InvalidClusterError
-from aioresolve.spec import ClusterSpec
-from aioresolve.testing import KubernetesServer, pod
-from tests.fleet.fleets import Scripted, fail, hang, respond_with, workers
+from aioresolve.errors import ConfigurationError, InvalidClusterError
+from tests.fleet.fleets import Scripted, respond_with, workers
 from tests.sync.loop import settle
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
-
-JOBS = {"worker": ["app=train"]}
 SHORT = 0.01
 
 
@@ -30,9 +20,6 @@ def scripted(number: int, **arguments: Any) -> tuple[dict[str, Scripted], dict[s
     """Return `number` async resolvers, and their facades."""
     resolvers = {f"t{n}": Scripted(**arguments) for n in range(number)}
     return resolvers, {name: sync.ClusterResolver(resolver) for name, resolver in resolvers.items()}
-
-
-# Errors
 
 
 # Targets
@@ -72,17 +59,6 @@ def test_each_target_is_resolved_once() -> None:
     for facade in facades.values():
         facade.close()
     assert [resolver.history for resolver in resolvers.values()] == [["entered", "left"]] * 5
-
-
-@pytest.mark.slow
-def test_error_of_a_target_is_in_its_reading() -> None:
-    facades = {
-        name: sync.ClusterResolver(Scripted(fetch)) for name, fetch in {"bad": fail, "stuck": hang}.items()
-    }
-    readings = sync.Fleet({**facades, "good": sync.ClusterResolver(Scripted())}, timeout=2.0).resolve()
-    assert isinstance(readings["bad"].error, ConnectionFailedError)
-    assert isinstance(readings["stuck"].error, aioresolve.DeadlineExceededError)
-    assert readings["good"].error is None
 
 
 def test_poll_runs_until_the_loop_is_left() -> None:
@@ -139,59 +115,3 @@ def test_closing_a_resolver_makes_its_reading_stale_and_enters_it_again() -> Non
         assert next(readings).error is None
     facades["t0"].close()
     assert resolvers["t0"].history == ["entered", "left"] * 2
-
-
-# Over real sockets
-
-
-@pytest.fixture
-def server() -> Iterator[ThreadedKubernetesServer]:
-    with KubernetesServer([pod("train-0", labels={"app": "train"}, ip="10.0.0.1")]).in_thread() as server:
-        yield server
-        server.until(lambda: server.connections == server.watches == 0)
-
-
-@pytest.fixture
-def kubeconfig(server: ThreadedKubernetesServer, tmp_path: Path) -> Path:
-    return server.write_kubeconfig(tmp_path / "kubeconfig")
-
-
-def kubernetes(kubeconfig: Path, number: int) -> dict[str, sync.ClusterResolver]:
-    return {f"c{n}": sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig) for n in range(number)}
-
-
-def test_targets_on_one_server_share_its_connections(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    with sync.Fleet(kubernetes(kubeconfig, 30), max_concurrency=3) as fleet:
-        for _ in range(3):
-            assert [reading.error for reading in fleet.resolve().values()] == [None] * 30
-        assert 1 <= server.connections <= 3
-        fleet.targets["c0"].cluster_spec()
-        assert server.connections <= 5
-
-
-def test_fleet_watches_its_servers(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
-    fleet = sync.Fleet(
-        {
-            **kubernetes(kubeconfig, 2),
-            "both": sync.UnionClusterResolver(
-                sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig),
-                sync.SimpleClusterResolver(ClusterSpec({"ps": ["p:1"]})),
-            ),
-        }
-    )
-    with closing(fleet.watch(interval=3600.0)) as readings:
-        assert {reading.name: reading.num_tasks for reading in (next(readings) for _ in range(3))} == {
-            "c0": 1,
-            "c1": 1,
-            "both": 2,
-        }
-        server.until(lambda: server.watches == 3)
-        server.add(pod("train-1", labels={"app": "train"}))
-        assert {reading.name: reading.num_tasks for reading in (next(readings) for _ in range(3))} == {
-            "c0": 2,
-            "c1": 2,
-            "both": 3,
-        }
-    server.until(lambda: server.watches == 0)

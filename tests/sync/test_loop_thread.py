@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import threading
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -44,56 +42,6 @@ def not_started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 async def thread_name() -> str:
     return threading.current_thread().name
-
-
-async def number_of_tasks() -> int:
-    await anyio.wait_all_tasks_blocked()
-    return len(asyncio.all_tasks())
-
-
-# Calls
-
-
-def test_signal_that_does_not_end_the_wait_interrupts_the_call(thread: LoopThread) -> None:
-    # Like a signal that arrives just before the wait, one that another thread handles only sets a flag.
-    class InterruptedCallError(Exception):
-        pass
-
-    def interrupt(*_: object) -> None:
-        raise InterruptedCallError
-
-    async def wait() -> None:
-        await anyio.sleep(0.1)  # the caller should wait by then; if not, this test shows less
-        signal.raise_signal(signal.SIGINT)
-        await anyio.sleep_forever()
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        with pytest.raises(InterruptedCallError):
-            thread.run(wait)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-# Errors
-
-
-def test_handled_error_is_released(thread: LoopThread) -> None:
-    async def raise_it() -> None:
-        raise ResolveError("once")
-
-    def handle() -> weakref.ref[ResolveError]:
-        try:
-            thread.run(raise_it)
-        except ResolveError as error:
-            return weakref.ref(error)
-        raise AssertionError
-
-    gc.disable()
-    try:
-        assert handle()() is None
-    finally:
-        gc.enable()
 
 
 def test_exception_that_would_end_a_loop_reaches_only_the_caller(thread: LoopThread) -> None:
@@ -135,26 +83,6 @@ def interrupt_main_thread() -> None:
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, signal.SIGUSR1)
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_interrupt_cancels_the_call_and_waits_until_it_has_cleaned_up(thread: LoopThread) -> None:
-    history: list[str] = []
-
-    async def interrupted() -> None:
-        interrupt_main_thread()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(0.05)
-            history.append("cleaned up")
-
-    tasks = thread.run(number_of_tasks)
-    with pytest.raises(Interrupt):
-        thread.run(interrupted)
-    assert history == ["cleaned up"]
-    assert thread.run(number_of_tasks) == tasks
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -116,29 +116,10 @@ class Script:
         return Ended(self._process.returncode, stdout.splitlines(), stderr, time.monotonic() - started)
 
 
-def test_script_exits_cleanly_with_an_open_resolver(kubeconfig: Path) -> None:
-    script = Script("print(resolver.cluster_spec()); pause('resolved')", kubeconfig)
-    assert [script.line(), script.line()] == [SPEC, "resolved"]
-    ended = script.ended("\n")
-    assert (ended.code, ended.stdout, ended.stderr) == (0, [], "")
-    assert ended.took < PROMPT
-
-
 def test_exit_handler_registered_after_the_import_can_make_calls(kubeconfig: Path) -> None:
     source = "import atexit; atexit.register(lambda: print(resolver.cluster_spec())); resolver.cluster_spec()"
     ended = Script(source, kubeconfig).ended()
     assert (ended.code, ended.stdout, ended.stderr) == (0, [SPEC], "")
-
-
-def test_interactive_session_needs_no_with(kubeconfig: Path, tmp_path: Path) -> None:
-    start = tmp_path / "start.py"
-    start.write_text(RESOLVER)
-    lines = ["resolver", "resolver.cluster_spec()", "_.jobs", "resolver.cluster_spec().jobs", ""]
-    ended = Script("", kubeconfig, "-q", "-i", str(start)).ended("\n".join(lines))
-    shown = "<sync KubernetesClusterResolver of <KubernetesClusterResolver "
-    assert ended.stdout[0].startswith(shown)
-    assert ended.stdout[1:] == [SPEC, "['worker']", "['worker']"]
-    assert (ended.code, ended.stderr.replace(">>> ", "").strip()) == (0, "")
 
 
 def test_ctrl_c_cancels_the_call_and_leaves_no_task_behind(
@@ -239,44 +220,6 @@ pause("parent")
     ended = script.ended("\n")
     assert (ended.code, ended.stdout, ended.stderr) == (0, [], "")
     assert ended.took < PROMPT
-
-
-@needs_fork
-def test_forked_child_uses_a_copy_of_a_resolver_of_users_that_the_parent_has_entered(
-    kubeconfig: Path,
-) -> None:
-    script = Script(
-        """
-import aioresolve
-spec = aioresolve.ClusterSpec({"worker": ["a:1"]})
-
-class Entered(aioresolve.SimpleClusterResolver):
-    entered = False
-    async def __aenter__(self):
-        assert not self.entered
-        self.entered = True
-        return self
-
-used = [ClusterResolver(aioresolve.SimpleClusterResolver(spec)), ClusterResolver(Entered(spec))]
-unused = ClusterResolver(Entered(spec))
-union = UnionClusterResolver(used[0], resolver)
-for one in [*used, union]:
-    one.cluster_spec()
-child = fork()
-if child == 0:
-    print(used[0].cluster_spec(), unused.cluster_spec(), union.cluster_spec(), sep="\\n")
-    print(used[1].cluster_spec())
-    sys.exit(0)
-assert os.waitpid(child, 0)[1] == 0
-print(used[1].cluster_spec())
-""",
-        kubeconfig,
-    )
-    ended = script.ended()
-    own = "ClusterSpec({'worker': ['a:1']})"
-    union = "ClusterSpec({'worker': ['a:1', '10.0.0.1:8470', '10.0.0.2:8470']})"
-    assert (ended.code, ended.stderr) == (0, "")
-    assert ended.stdout == [own, own, union, own, own]
 
 
 FUNCTIONS = """

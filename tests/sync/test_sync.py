@@ -194,11 +194,6 @@ async def test_call_can_be_made_inside_a_running_loop(resolver: sync.KubernetesC
     assert asyncio.get_running_loop() is not in_loop(running_loop)
 
 
-async def number_of_tasks() -> int:
-    await anyio.wait_all_tasks_blocked()
-    return len(asyncio.all_tasks())
-
-
 async def running_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
 

@@ -7,8 +7,7 @@ import contextvars
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, closing
-from dataclasses import replace
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +16,16 @@ import pytest
 
 from aioresolve import ClusterResolver, Want, sync
 from aioresolve.errors import APIError, ConfigurationError, IncompleteClusterError
-from aioresolve.spec import ClusterSpec, ExpectedTasks, Observation
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.spec import ClusterSpec, Observation
 from tests.fleet.fleets import Scripted, workers
 from tests.sync.loop import in_loop, settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
-    from pathlib import Path
 
     from aioresolve import Progress
     from aioresolve.spec import ClusterState
-    from aioresolve.testing import ThreadedKubernetesServer
 
-JOBS = {"worker": ["app=train"]}
 REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST")
 
 
@@ -121,19 +116,6 @@ def test_closing_ends_the_watch_immediately(source: Source) -> None:
     assert list(watch) == []
 
 
-def test_watch_collected_in_the_loop_thread_ends(source: Source) -> None:
-    source.show(workers(1))
-    references = [sync.ClusterResolver(source).watch()]
-    next(references[0])
-
-    async def drop() -> None:
-        references.clear()
-
-    in_loop(drop)
-    settle()
-    assert source.watches == 0
-
-
 def test_closing_the_resolver_ends_its_watches(source: Source, threads: ThreadPoolExecutor) -> None:
     resolver = sync.ClusterResolver(source)
     source.show(workers(1))
@@ -187,17 +169,6 @@ def test_first_next_raises_an_error_for_an_invalid_argument(source: Source) -> N
 # Threads and contexts
 
 
-def test_many_threads_can_share_a_watch(source: Source, threads: ThreadPoolExecutor) -> None:
-    watch = sync.ClusterResolver(source).watch()
-    calls = [threads.submit(next, watch) for _ in range(8)]
-    for number in range(8):
-        source.show(workers(number + 1))
-        in_loop(partial(until, lambda number=number: source.yielded == number + 1))
-        settle()
-    assert sorted(len(call.result().members) for call in calls) == list(range(1, 9))
-    watch.close()
-
-
 def test_watch_sees_the_context_variables_of_its_first_next(source: Source) -> None:
     source.show(workers(1))
     watch = sync.ClusterResolver(source).watch()
@@ -248,26 +219,6 @@ def test_union_watches_its_resolvers(source: Source) -> None:
         assert source.watches == 1
 
 
-class Sized(Source):
-    """A source for which a further request shows that two workers will join."""
-
-    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        assert want.sizes
-        async with aclosing(super().changes(want, interval)) as observations:
-            async for observation in observations:
-                yield replace(observation, expected={"worker": ExpectedTasks(2, "the test")})
-
-
-def test_union_waits_for_the_number_that_the_source_of_a_resolver_expects() -> None:
-    source = Sized()
-    source.show(workers(1))
-    union = sync.UnionClusterResolver(sync.ClusterResolver(source))
-    with pytest.raises(IncompleteClusterError, match="worker"):
-        union.wait(timeout=0.5)
-    source.show(workers(2))
-    assert union.wait() == workers(2)
-
-
 def test_wait_uses_the_watch(source: Source, threads: ThreadPoolExecutor) -> None:
     resolver = sync.ClusterResolver(source)
     waiting = threads.submit(resolver.wait, 2)
@@ -279,30 +230,3 @@ def test_wait_uses_the_watch(source: Source, threads: ThreadPoolExecutor) -> Non
     source.show(workers(1))
     with pytest.raises(IncompleteClusterError, match="2 tasks"):
         resolver.wait(2, timeout=0.5)
-
-
-# Over real sockets
-
-
-@pytest.fixture
-def server() -> Iterator[ThreadedKubernetesServer]:
-    with KubernetesServer([pod("train-0", labels={"app": "train"}, ip="10.0.0.1")]).in_thread() as server:
-        yield server
-        server.until(lambda: server.connections == server.watches == 0)
-
-
-def test_leaving_a_watch_of_pods_closes_the_connections(
-    server: ThreadedKubernetesServer, tmp_path: Path
-) -> None:
-    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-    resolver = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)
-    seen = []
-    for state in resolver.watch():
-        seen.append(state.spec.job_tasks("worker"))
-        if len(seen) == 2:
-            break
-        server.until(lambda: server.watches == 1)
-        server.add(pod("train-1", labels={"app": "train"}, ip="10.0.0.2"))
-    assert seen == [["10.0.0.1:8470"], ["10.0.0.1:8470", "10.0.0.2:8470"]]
-    server.until(lambda: server.watches == 0)
-    assert resolver.wait(2).spec.job_tasks("worker") == seen[1]

@@ -114,7 +114,7 @@ class GCEClusterResolver(_TensorFlowResolver, sync.GCEClusterResolver, _theirs.G
     """
 
     @property
-    def task_type(self) -> str | None:
+    def task_type(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The job of the instances."""
         return super().task_type
 

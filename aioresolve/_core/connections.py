@@ -21,7 +21,7 @@ from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, Hint
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
 
 T = TypeVar("T")
 
@@ -69,25 +69,30 @@ class Connections:
 
     async def release(self, user: object) -> None:
         """Close the clients that only `user` has used."""
+        unused: list[_Client] = []
         for key, client in list(self._clients.items()):
             client.users.discard(id(user))
             if not client.users:
-                # Before the `await`: a resolver that needs the client while it closes opens a new one.
-                del self._clients[key]
-                await client.stack.aclose()
+                # Before any `await`: a resolver that needs the client while it closes opens a new one.
+                unused.append(self._clients.pop(key))
+        await _close(unused)
 
     async def aclose(self) -> None:
         """Close all clients. Closing twice does nothing."""
         self._is_closed = True
-        async with AsyncExitStack() as stack:  # closes the others if one fails
-            for client in self._clients.values():
-                stack.push_async_callback(client.stack.aclose)
+        await _close(self._clients.values())
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
+
+
+async def _close(clients: Iterable[_Client]) -> None:
+    async with AsyncExitStack() as stack:  # closes the others if one fails
+        for client in clients:
+            stack.push_async_callback(client.stack.aclose)
 
 
 class Enterable(AbstractAsyncContextManager[object], Protocol):

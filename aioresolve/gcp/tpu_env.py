@@ -52,6 +52,7 @@ class TPUEnvironment:
     runtime_metrics_ports: tuple[int, ...] = ()
     zone: str | None = None
     node_id: str | None = None
+    process_bounds: tuple[int, ...] | None = None
     slice_index: int | None = None
     num_slices: int | None = None
     coordinator: str | None = None
@@ -113,6 +114,7 @@ def tpu_environment(
         topology=values.get("TOPOLOGY") or None,
         chips_per_host_bounds=numbers("CHIPS_PER_HOST_BOUNDS"),
         host_bounds=numbers("HOST_BOUNDS"),
+        process_bounds=numbers("PROCESS_BOUNDS"),
         worker_id=number("WORKER_ID"),
         runtime_metrics_ports=numbers("RUNTIME_METRICS_PORTS") or (),
         slice_index=number("MEGASCALE_SLICE_ID"),

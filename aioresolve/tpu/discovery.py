@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -373,14 +374,12 @@ def _given_workers(text: str, origin: str, where: str, environ: Mapping[str, str
     Raises:
         ConfigurationError: the list is invalid, or contradicts another variable.
     """
-    entries = [_host_and_port(entry.strip(), origin) for entry in text.split(",") if entry.strip()]
+    entries = _process_list(text, origin)
     if not entries:
         raise ConfigurationError(f"{where} contains no address", hint="Unset the variable.")
     addresses: list[str] = []
     ports: dict[str, list[int | None]] = {}  # those of the processes of each host
-    spellings: dict[str, str] = {}
-    for given, port in entries:
-        host = spellings.setdefault(_normalized_host(given), given)
+    for host, port in entries:
         others = ports.setdefault(host, [])
         if port is not None and port in others:
             raise invalid_value(
@@ -392,7 +391,37 @@ def _given_workers(text: str, origin: str, where: str, environ: Mapping[str, str
     environment = _environment(environ)
     index_name = next((f"${name}" for name in WORKER_ID_VARIABLES if environ.get(name)), "")
     validate_position(addresses, environment, index_name, where)
+    if origin != f"${HOST_VARIABLES[-1]}":
+        _validate_counts(len(addresses), {*ports}, environment.process_bounds, where, environ)
     return GivenWorkers(origin, tuple(addresses), environment)
+
+
+def _process_list(text: str, origin: str) -> list[tuple[str, int | None]]:
+    """Return host and port of each process; a host always in the same spelling."""
+    entries = [_host_and_port(entry.strip(), origin) for entry in text.split(",") if entry.strip()]
+    spellings: dict[str, str] = {}
+    return [(spellings.setdefault(_normalized_host(host), host), port) for host, port in entries]
+
+
+def _validate_counts(
+    processes: int, hosts: set[str], bounds: tuple[int, ...] | None, where: str, environ: Mapping[str, str]
+) -> None:
+    """Raise an error if a list of processes does not fit the bounds, or the list of hosts."""
+    if bounds is not None and math.prod(bounds) != processes:
+        raise ConfigurationError(
+            f"{where} has {processes} processes, but $TPU_PROCESS_BOUNDS={environ['TPU_PROCESS_BOUNDS']} are"
+            f" {math.prod(bounds)}",
+            hint="Correct or unset the variable that is wrong.",
+        )
+    variable = HOST_VARIABLES[-1]
+    listed = {host for host, _ in _process_list(environ.get(variable, ""), f"${variable}")}
+    # GKE sets the list of hosts to `localhost` in some pods of slices with several hosts.
+    if listed and len(listed) != len(hosts) and not (listed <= LOCAL_HOSTS or hosts <= LOCAL_HOSTS):
+        raise ConfigurationError(
+            f"{where} has processes on {len(hosts)} hosts, but ${variable}={environ[variable]} has"
+            f" {len(listed)} hosts",
+            hint="Correct or unset the variable that is wrong.",
+        )
 
 
 def validate_position(

@@ -147,7 +147,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         self._tpu = validate_tpu(tpu)
         if self._tpu:
             tpu_source(self._tpu, {})  # raises for an invalid address now, not in the first call
-        version = validate_choice("api_version", api_version, ("v2", "v1"))
+        version: TPUVersion = validate_choice("api_version", api_version, ("v2", "v1"))
         coordinator = validate_coordinator(coordinator_name, coordinator_address, job_name)
         self._coordinator = None if coordinator is None else Coordinator(*coordinator)
         self._job_name = job_name

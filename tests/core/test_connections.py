@@ -193,3 +193,21 @@ class TestConnections:
             await connections.aclose()
             created.set()
         assert closed.is_set()
+
+    async def test_clients_of_several_resolvers_close_at_the_same_time(self) -> None:
+        closed: list[object] = []
+        connections = Connections()
+
+        async def create(user: object, stack: AsyncExitStack) -> object:
+            async def close() -> None:
+                await anyio.lowlevel.checkpoint()
+                closed.append(user)
+
+            stack.push_async_callback(close)
+            return user
+
+        users = ["one", "other", "third"]
+        for user in users:
+            await connections.get(user, user, partial(create, user))
+        await gather([partial(connections.release, user) for user in users], limit=3)
+        assert sorted(map(str, closed)) == users

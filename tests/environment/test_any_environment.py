@@ -101,6 +101,7 @@ def encoded(environ: dict[str, str]) -> dict[bytes, bytes]:
 
 @given(ENVIRONMENTS)
 @example({"SLURM_STEP_NODELIST": "n[1-999999999]", "SLURM_STEP_TASKS_PER_NODE": "1"})
+@example({"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_JOB_NODELIST": "-1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"})
 @example({"SLURM_STEP_NODELIST": "n[1-65536]", "SLURM_STEP_TASKS_PER_NODE": "999999(x65536)"})
 def test_slurm(environ: dict[str, str]) -> None:
     state = resolve(SlurmClusterResolver(), encoded(environ))

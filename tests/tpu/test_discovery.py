@@ -216,6 +216,14 @@ async def test_each_process_of_a_host_is_a_worker_with_its_own_index(
             {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0", "CLOUD_TPU_TASK_ID": "1"},
             r"\$TPU_WORKER_ID=0 and \$CLOUD_TPU_TASK_ID=1 contradict",
         ),
+        (
+            {"TPU_PROCESS_ADDRESSES": "a:8476,b:8476", "TPU_PROCESS_BOUNDS": "2,2,1"},
+            r"\$TPU_PROCESS_ADDRESSES has 2 processes, but \$TPU_PROCESS_BOUNDS=2,2,1 are 4",
+        ),
+        (
+            {"TPU_PROCESS_ADDRESSES": "a:8476,b:8476", "TPU_WORKER_HOSTNAMES": "a,b,c"},
+            r"\$TPU_PROCESS_ADDRESSES has processes on 2 hosts, but \$TPU_WORKER_HOSTNAMES=a,b,c has 3",
+        ),
         ({"TPU_PROCESS_ADDRESSES": "a:8476,a:8476"}, r"\$TPU_PROCESS_ADDRESSES: .* names a:8476 twice"),
         (
             {"TPU_WORKER_HOSTNAMES": "a,b", "MEGASCALE_COORDINATOR_ADDRESS": "b:8080"},

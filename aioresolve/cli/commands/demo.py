@@ -109,6 +109,7 @@ def _kubernetes_sections() -> list[Section]:
         spec = asyncio.run(resolver.cluster_spec())
         seconds = time.perf_counter() - started
         cluster.add(pod(STOPPED, NAMESPACE, labels=PODS[STOPPED], phase="Pending", node=None))
+        not_running = ""
         try:
             asyncio.run(resolver.cluster_spec())
         except PodNotRunningError as error:

@@ -11,6 +11,9 @@ import itertools
 import re
 import reprlib
 
+from aioresolve.errors import ConfigurationError
+from aioresolve.spec import host_port
+
 MAX_HOSTS = 65_536
 """The most hosts of a list. Slurm has this limit for one range."""
 
@@ -105,6 +108,11 @@ def _expand_entry(entry: str, limit: int) -> list[str]:
             raise _too_many()
         if length > MAX_NAME_LENGTH:
             raise ValueError(f"a host name of more than {MAX_NAME_LENGTH} characters")
+    name = "".join(part[0] for part in parts)  # the others differ in digits only
+    try:
+        host_port(name, 1)
+    except ConfigurationError:
+        raise ValueError(f"{reprlib.repr(name)} is not a host name") from None
     return ["".join(name) for name in itertools.product(*parts)]
 
 

@@ -286,24 +286,6 @@ async def test_resolver_recovers_when_the_authority_of_the_server_is_replaced(tm
                     break
 
 
-async def test_replaced_authority_in_the_kubeconfig_is_used(tmp_path: Path) -> None:
-    user = exec_user(write_plugin(tmp_path, 'credential({"token": "t"})'))
-
-    def write() -> None:
-        authority = base64_of(trustme.CA().cert_pem.bytes())
-        write_file(tmp_path / "config", kubeconfig(user, **{"certificate-authority-data": authority}))
-
-    write()
-    connection = await connect(tmp_path / "config")
-    before = await connection.ssl_context()
-    assert before is not None
-    assert await connection.renew_trust(before) is None
-    write()
-    after = await connection.renew_trust(before)
-    assert after not in (None, before)
-    assert await connection.ssl_context() is after
-
-
 async def test_file_of_the_authority_is_read_again_after_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,19 +297,6 @@ async def test_file_of_the_authority_is_read_again_after_a_minute(
     later = time.monotonic() + ROTATION_PERIOD
     monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: later)
     assert await connection.ssl_context() is not before
-
-
-async def test_error_for_a_key_of_another_certificate_names_both_places(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    write_file(tmp_path / "client.pem", client_pair(authority)[0])
-    connection = await connect_as(
-        {"client-certificate": "client.pem", "client-key-data": base64_of(client_pair(authority)[1])},
-        tmp_path,
-    )
-    with pytest.raises(ConfigurationError) as caught:
-        await connection.ssl_context()
-    assert f"client-certificate {tmp_path}/client.pem and kubeconfig" in str(caught.value)
-    assert "user 'dev': client-key-data: certificate and key cannot be used" in str(caught.value)
 
 
 # After a 401
@@ -437,16 +406,6 @@ credential({{"clientCertificateData": read("chain"), "clientKeyData": read("key"
     with pytest.raises(ConfigurationError, match="the client certificate of the plugin 'plugin'") as caught:
         await connection.ssl_context()
     assert "hunter22" not in str(caught.value)
-
-
-async def test_static_credentials_come_before_a_plugin(tmp_path: Path) -> None:
-    for name in ("token", "c", "k"):
-        write_file(tmp_path / name, "own")
-    path = write_plugin(tmp_path, 'credential({"token": "t"})')
-    certificate = {"client-certificate": "c", "client-key": "k"}
-    for own in ({"token": "own"}, {"tokenFile": "token"}, {"username": "own"}, certificate):
-        await (await connect_as({**exec_user(path), **own}, tmp_path)).headers()
-    assert runs_of(path) == 0
 
 
 async def test_google_command_runs_once_and_again_after_a_rejection(tmp_path: Path) -> None:

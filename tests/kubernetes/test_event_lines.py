@@ -65,11 +65,6 @@ def test_an_event_is_returned_at_the_end_of_its_line() -> None:
     assert lines.at_boundary
 
 
-def test_a_line_that_is_not_an_event_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="malformed"):
-        EventLines(decode_event).feed(b"<html>\n")
-
-
 def test_a_line_of_the_maximum_length_is_accepted_and_a_longer_one_is_not() -> None:
     head, tail = b'{"type":"BOOKMARK","object":{"padding":"', b'"}}'
     longest = head + b"x" * (MAX_EVENT - len(head) - len(tail)) + tail
@@ -81,36 +76,6 @@ def test_a_line_of_the_maximum_length_is_accepted_and_a_longer_one_is_not() -> N
     assert endless.feed(bytes(MAX_EVENT)) == []
     with pytest.raises(ValueError, match="more than 8 MiB"):  # before it fills the memory
         endless.feed(b"x")
-
-
-class CountedBytes(bytes):
-    """Bytes that count in `work` how many bytes are concatenated, or split into lines."""
-
-    work = 0
-
-    def __add__(self, other: Any) -> CountedBytes:
-        return self._counted(bytes(self) + bytes(other))
-
-    def __radd__(self, other: Any) -> CountedBytes:
-        return self._counted(bytes(other) + bytes(self))
-
-    def split(self, *args: Any) -> list[CountedBytes]:  # type: ignore[override]
-        return [CountedBytes(line) for line in bytes(self._counted(self)).split(*args)]
-
-    @staticmethod
-    def _counted(data: bytes) -> CountedBytes:
-        CountedBytes.work += len(data)
-        return CountedBytes(data)
-
-
-def test_each_byte_of_a_line_in_many_pieces_is_handled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CountedBytes, "work", 0)
-    lines = EventLines(decode_event)
-    line = b'{"type":"BOOKMARK","object":{"padding":"' + b"x" * 16_000 + b'"}}\n'
-    for start in range(0, len(line), 16):
-        lines.feed(CountedBytes(line[start : start + 16]))
-    assert lines.at_boundary
-    assert CountedBytes.work == len(line)
 
 
 def as_go_writes(document: Any) -> bytes:

@@ -14,12 +14,10 @@ import pytest
 
 from aioresolve.errors import ConnectionFailedError, ProtocolError, ResolveError
 from aioresolve.kubernetes.api.client import AiohttpTransport
-from aioresolve.kubernetes.api.override_client import client_transport
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
 from aioresolve.testing import Answer, Cut, Hang, Reset, Trickle, pod
 
 from .loopback import TOKEN, Loopback, all_text, client_sockets, trusted_peer
-from .peer_clients import async_client, sync_client
 from .peers import never_read, never_respond, read_head
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from aioresolve._core.http import StreamingResponse
-    from aioresolve.kubernetes.api.client import Transport
     from aioresolve.testing import Fault
 
 PODS = "/api/v1/pods"
@@ -114,23 +111,6 @@ async def test_request_has_path_query_and_token_and_refuses_compression(loopback
     assert f"\r\nAuthorization: Bearer {TOKEN}\r\n".encode() in seen[0]
 
 
-async def test_read_that_is_cancelled_after_its_bytes_arrived_loses_no_bytes(loopback: Loopback) -> None:
-    async with open_watch(loopback) as stream:
-        reading = asyncio.ensure_future(stream.read())
-        await asyncio.sleep(0)
-        waiter: asyncio.Future[None] = reading._fut_waiter  # type: ignore[attr-defined] # pyright: ignore
-        loopback.server.add(pod("train-0"))
-        while not waiter.done():  # noqa: ASYNC110 - checks each loop iteration
-            await asyncio.sleep(0)
-        # The bytes have arrived, but the task that waits for them has not run yet.
-        assert not reading.done()
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        expected = event_line(loopback, "ADDED", "train-0")
-        assert await read_bytes(stream, len(expected)) == expected
-
-
 # Ends
 
 
@@ -158,17 +138,6 @@ async def test_incomplete_body_is_a_broken_connection(loopback: Loopback, fault:
     assert f"the connection to {loopback.server.url} (from kubeconfig" in str(error)
     assert f"broke during GET {PODS}: the response was incomplete. Try again" in str(error)
     assert (vars(error)["host"], vars(error)["scope"]) == (loopback.server.url, f"GET {PODS}")
-
-
-async def test_restart_of_the_server_breaks_this_and_every_later_read(
-    loopback: Loopback,
-) -> None:
-    async with open_watch(loopback) as stream:
-        reading = asyncio.ensure_future(error_from(stream.read()))
-        await asyncio.to_thread(loopback.server.restart)
-        for error in (await reading, await error_from(stream.read())):
-            assert type(error) is ConnectionFailedError
-            assert error.retryable
 
 
 @pytest.mark.parametrize("is_waiting", [True, False], ids=["during a read", "before a read"])
@@ -285,37 +254,3 @@ async def test_closing_the_transport_ends_every_wait_for_a_response(loopback: Lo
         later = error_from(transport.stream(PODS, {}, JSON).__aenter__())
         for error in (await opening, await getting, await later):
             assert "was closed" in str(error)
-
-
-# Clients passed as `override_client=`
-
-
-@asynccontextmanager
-async def client_to(loopback: Loopback, **fields: Any) -> AsyncIterator[Transport]:
-    """Yield a transport that uses a kubernetes_asyncio client."""
-    async with async_client(loopback, **fields) as client:
-        transport = client_transport(client)
-        with anyio.fail_after(PATIENCE):
-            yield transport
-        await transport.aclose()
-
-
-@pytest.mark.real
-@pytest.mark.usefixtures("imported_clients")
-async def test_async_client_can_stream(loopback: Loopback) -> None:
-    async with client_to(loopback) as transport:
-        assert transport.can_stream
-        async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
-            await until(loopback, lambda: loopback.server.watches == 1)
-            loopback.server.add(pod("train-0"))
-            expected = event_line(loopback, "ADDED", "train-0")
-            assert await read_bytes(stream, len(expected)) == expected
-        await until(loopback, lambda: loopback.server.connections == 0)
-        assert (await transport.get(PODS, {}, JSON)).status == 200
-
-
-@pytest.mark.real
-@pytest.mark.usefixtures("imported_clients")
-async def test_synchronous_client_cannot_stream(loopback: Loopback) -> None:
-    with sync_client(loopback) as client:
-        assert not client_transport(client).can_stream

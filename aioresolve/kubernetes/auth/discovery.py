@@ -216,7 +216,7 @@ def _validate_token_file(path: object) -> str:
         raise ConfigurationError(
             f"{path!r} is not a path", argument="token_file", hint="Pass the path of a file with a token."
         )
-    return _absolute_path(os.path.expanduser(os.fsdecode(path)), os.environ)
+    return _absolute_path(os.path.expanduser(os.fsdecode(path)))
 
 
 def _validate_subject(argument: str, name: object) -> str:
@@ -241,24 +241,12 @@ def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
             argument="kubeconfig",
             hint="Pass a path, a list of paths, or None to search for a kubeconfig.",
         )
-    return tuple(_absolute_path(os.path.expanduser(os.fsdecode(path)), os.environ) for path in given)
+    return tuple(_absolute_path(os.path.expanduser(os.fsdecode(path))) for path in given)
 
 
-def _absolute_path(path: str, environ: Mapping[str, str]) -> str:
+def _absolute_path(path: str) -> str:
     """Return an absolute path of the same file: `..` may follow a symbolic link, and `file/` is an error."""
-    return path if os.path.isabs(path) else os.path.join(_working_folder(environ), path)
-
-
-def _working_folder(environ: Mapping[str, str]) -> str:
-    """Return the current folder as Go's `os.Getwd` does: by `$PWD`, if that is right.
-
-    Paths in a kubeconfig start from its folder, and `..` in them removes a symbolic link that is in `$PWD`.
-    """
-    folder = environ.get("PWD", "")
-    with suppress(OSError, ValueError):
-        if not os.path.isabs(folder) or not os.path.samefile(folder, "."):
-            folder = os.getcwd()
-    return folder
+    return os.path.join(os.getcwd(), path)
 
 
 def discover_server(
@@ -311,7 +299,7 @@ def _from_variable(
     if not variable:
         return "is not set"
     entries = dict.fromkeys(entry for entry in variable.split(os.pathsep) if entry)
-    return _from_existing([_absolute_path(entry, environ) for entry in entries], context, environ, overrides)
+    return _from_existing([_absolute_path(entry) for entry in entries], context, environ, overrides)
 
 
 def _from_home(

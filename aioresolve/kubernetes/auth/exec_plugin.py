@@ -18,20 +18,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import anyio
 
-from aioresolve._core.redaction import (
-    PLACEHOLDER,
-    Confidential,
-    redact,
-)
+from aioresolve._core.redaction import Confidential, redact
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
@@ -65,26 +58,7 @@ keeps a pipe open uses all of this time.
 KILL_GRACE = 5.0
 """Seconds to wait for the exit of a killed process; it takes milliseconds unless the kernel hangs."""
 
-MAX_INSTALL_HINT = 1000
-"""Characters of a plugin's `installHint` that a message shows."""
-
-MAX_PRINTED_STRINGS = 100
-"""Strings of a JSON output that are searched for; an ExecCredential has six."""
-
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_WORDS = re.compile(r"(?=\S{16}|\S*\d)[\w.~+/=-]{8,}")  # shorter ones without a digit are ordinary words
-_USERINFO = re.compile(r"(?<=://)[^\s\"'<>]*@")
-_SECRET_NAMES = re.compile("auth|cookie|credential|key|pass|private|pwd|secret|token", re.IGNORECASE)
-_FOLDERS = frozenset({"PWD", "OLDPWD"})
-"""Variables with the working folders of the shell; they are not passwords."""
-
-_SECRETS = re.compile(
-    r"-----BEGIN [^-]*PRIVATE KEY-----.*?(?:-----END [^-]*-----|\Z)"
-    r"|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
-    r"|k8s-aws-v1\.\S+|ya29\.\S+"
-    r"|(?i:(?<=bearer )|(?<=basic ))\S+",
-    re.DOTALL,
-)
 
 
 async def run_command(
@@ -95,9 +69,8 @@ async def run_command(
     It runs in its own session, without a terminal and with an empty standard input. If the call is cancelled,
     the command and every process of its group are killed before the cancellation continues.
 
-    `what` describes the command in messages, without its arguments. From the standard error, which a message
-    quotes, everything is removed that may be a secret: the texts in `secrets`, the arguments, variables of
-    `env` with names such as `AWS_SECRET_ACCESS_KEY`, words of the standard output, and users in URLs.
+    `what` describes the command in messages, without its arguments. A message quotes the standard error
+    without the texts that the command was given: `secrets` and its arguments.
     """
     # asyncio's subprocess protocol, because `Process.wait()` of asyncio, and of anyio before 4.14, waits
     # until every pipe is closed: a grandchild that inherited one would delay the credentials until the
@@ -110,12 +83,7 @@ async def run_command(
         if not child.overflowed:
             with anyio.move_on_after(EOF_GRACE):
                 await child.pipes_closed.wait()
-    except NotImplementedError:
-        raise CredentialsError(
-            f"cannot start {what}: this event loop starts no processes",
-            hint="Use the default event loop; on Windows, that is the ProactorEventLoop.",
-        ) from None
-    except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
+    except (OSError, ValueError) as error:  # ValueError: such as a null byte
         reason = getattr(error, "strerror", None) or type(error).__name__
         # Without its traceback, whose frames hold the arguments.
         raise CredentialsError(f"cannot start {what}: {reason}") from error.with_traceback(None)
@@ -125,7 +93,7 @@ async def run_command(
     if child.overflowed:
         raise CredentialsError(f"{what} wrote more than {MAX_STDOUT >> 20} MiB to its standard output")
     if (code := transport.get_returncode()) != 0:
-        message = _stderr_text(child, _hidden_texts(command, env, secrets))
+        message = _stderr_text(child, {*secrets, *_argument_values(command[1:])})
         raise CredentialsError(f"{what} {_exit_text(code)}{message}")
     return bytes(child.stdout)
 
@@ -199,10 +167,7 @@ class _Child(asyncio.SubprocessProtocol):
 def _kill(transport: asyncio.SubprocessTransport) -> None:
     """Kill the child and its process group with SIGKILL, which cannot be ignored."""
     with suppress(ProcessLookupError):
-        if sys.platform == "win32":
-            transport.kill()
-        else:
-            os.killpg(transport.get_pid(), signal.SIGKILL)
+        os.killpg(transport.get_pid(), signal.SIGKILL)
 
 
 def _exit_text(code: int | None) -> str:
@@ -212,65 +177,17 @@ def _exit_text(code: int | None) -> str:
     return f"exited with code {code}"
 
 
-def _hidden_texts(command: Sequence[str], env: Mapping[str, str], secrets: Iterable[str]) -> set[str]:
-    """Return the texts that a message must not show."""
-    given = {*secrets, *_argument_values(command[1:]), *_variable_values(env)}
-    return given | {password for text in given for password in _url_passwords(text)}
-
-
 def _argument_values(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield the arguments, and the values in `--name=value` and `-nvalue`, without names of options."""
+    """Yield the arguments, and of options such as `--token=VALUE` the value."""
     for argument in arguments:
-        name, _, value = argument.partition("=")
-        yield value
-        if not argument.startswith("-"):
-            yield argument
-        elif not name.startswith("--"):
-            yield argument[2:]
+        yield argument.partition("=")[2] if argument.startswith("-") else argument
 
 
-def _variable_values(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of variables with names such as `AWS_SECRET_ACCESS_KEY`, and passwords of proxies."""
-    for name, value in env.items():
-        if _SECRET_NAMES.search(name) and name not in _FOLDERS:
-            yield value
-        yield from _url_passwords(value)
-
-
-def _url_passwords(text: str) -> Iterator[str]:
-    """Yield the password, or else the user, of each URL in `text`."""
-    for userinfo in _USERINFO.findall(text):
-        user, _, password = userinfo.removesuffix("@").partition(":")
-        yield unquote(password or user)
-
-
-def _stderr_text(child: _Child, secrets: Iterable[str]) -> str:
-    """Return the end of the standard error for a message, with possible secrets removed."""
-    # The standard output contains credentials, and some commands repeat it on their standard error.
-    printed = child.stdout.decode("utf-8", "replace")
-    credentials = islice(_strings(parse_json(printed)), MAX_PRINTED_STRINGS)
-    text = _ANSI.sub("", child.stderr.decode("utf-8", "replace"))
-    text = redact(text, {*secrets, *credentials})
-    text = _WORDS.sub(lambda word: PLACEHOLDER if word[0] in printed else word[0], text)
-    text = _without_userinfo(_SECRETS.sub(PLACEHOLDER, text))
+def _stderr_text(child: _Child, secrets: Collection[str]) -> str:
+    """Return the end of the standard error for a message."""
+    text = redact(_ANSI.sub("", child.stderr.decode("utf-8", "replace")), secrets)
     text = "".join(char if char.isprintable() or char == "\n" else " " for char in text).strip()
     return f": {text[-MAX_QUOTED:]}" if text else ", without a message on its standard error"
-
-
-def _without_userinfo(text: str) -> str:
-    """Return `text` without users and passwords in URLs."""
-    return _USERINFO.sub(f"{PLACEHOLDER}@", text)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Yield every string in a JSON value, except names of fields."""
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, (dict, list)):
-            pending += value.values() if isinstance(value, dict) else value
 
 
 class ExecCall(Confidential, frozen=True):
@@ -293,7 +210,7 @@ class ExecCall(Confidential, frozen=True):
             [path, *plugin.args],
             env={**os.environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": self.info},
             what=what,
-            secrets=[*(value for _, value in plugin.env), *_cluster_secrets(self.info)],
+            secrets=[value for _, value in plugin.env],
         )
         return parse_exec_credential(output, plugin.api_version, what)
 
@@ -320,11 +237,6 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
             hint="Put dates in quotes.",
         ) from None
     return ExecCall(plugin, info)
-
-
-def _cluster_secrets(info: str) -> Iterator[str]:
-    """Return what may be secret in `KUBERNETES_EXEC_INFO` besides passwords in URLs: the extension."""
-    return _strings(json.loads(info)["spec"].get("cluster", {}).get("config"))
 
 
 def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identity:
@@ -357,12 +269,7 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
         )
     return Identity(
         authorization=bearer(token, f"the token of {what}") if token else None,
-        # JSON can contain half of a surrogate pair. As in Go, it is replaced, and then not valid PEM.
-        certificate=ClientCertificate(
-            chain.encode(errors="replace"),
-            key.encode(errors="replace"),
-            where=f"the client certificate of {what}",
-        )
+        certificate=ClientCertificate(chain.encode(), key.encode(), where=f"the client certificate of {what}")
         if chain
         else None,
         expires=unix_time(_text(status, "expirationTimestamp", what), f"the expirationTimestamp of {what}"),
@@ -400,9 +307,7 @@ def find_program(command: str, what: str, install_hint: str | None = None) -> st
     raise CredentialsError(
         f"{what} is not installed: {reason}",
         # The text is the plugin's and may contain braces, which have a meaning in a hint.
-        hint=Hint("{hint}", {"hint": _without_userinfo(hint)[:MAX_INSTALL_HINT]})
-        if hint
-        else "Install it, or correct the command.",
+        hint=Hint("{hint}", {"hint": hint}) if hint else "Install it, or correct the command.",
     )
 
 

@@ -577,7 +577,6 @@ class ObjectAPI:
                     use_pages()
                 splitter = ListSplitter(query.resource)
                 if response.status == 200:
-                    # Reports of local variables do not show the content of a memoryview.
                     while chunk := memoryview(await stream.read()):
                         length += len(chunk)
                         # What was compressed may arrive as megabytes at a time.

@@ -152,7 +152,7 @@ def _error(
         case _:
             hint = "Check that this is a Kubernetes API server, and check its log."
     if retry_after is None and status.details is not None:
-        retry_after = status.details.retry_after
+        retry_after = status.details.retry_after_seconds
     return APIError(
         summary,
         hint=hint,

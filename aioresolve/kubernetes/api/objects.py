@@ -384,10 +384,6 @@ class Rows(NamedTuple):
     ips: list[str]
     version: str
 
-    def __repr__(self) -> str:
-        # Without the cells, which a traceback with local variables would show: a server may echo a secret.
-        return f"<{type(self).__name__} of {len(self.names)} pods, version={self.version!r}>"
-
     @classmethod
     def from_table(cls, table: Table) -> Self:
         """Return the rows of `table`. Columns are found by name, because their positions are not an API.
@@ -430,16 +426,7 @@ class Rows(NamedTuple):
 class StatusDetails(Struct, frozen=True):
     """The fields of a Status's `details` that are read."""
 
-    # Not decoded with the Status: a number that is out of range would make the whole Status invalid.
-    retry_after_seconds: msgspec.Raw = msgspec.Raw(b"null")
-
-    @property
-    def retry_after(self) -> float | None:
-        """The seconds to wait before the next attempt, if the server requests a wait."""
-        try:
-            return float(bytes(self.retry_after_seconds))
-        except ValueError:
-            return None
+    retry_after_seconds: float | None = None
 
 
 class Status(Struct, frozen=True):

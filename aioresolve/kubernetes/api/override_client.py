@@ -136,7 +136,8 @@ class ClientTransport(Transport):
 
     def _not_sent(self, error: Exception, scope: str) -> ConnectionFailedError:
         """Return our error for one of the client: it is closed, a setting is invalid, or a hook failed."""
-        text = f"{type(error).__name__}: {error}" if self._safe_cause(error) else type(error).__name__
+        # http.client quotes an invalid header, such as a token that ends with a newline.
+        text = redact(f"{type(error).__name__}: {error}", self._secrets)
         return ConnectionFailedError(
             f"{scope} was not sent to {self.host}: override_client raised {text}",
             hint="Check that {override_client} is open, and that its settings and hooks work.",
@@ -145,22 +146,9 @@ class ClientTransport(Transport):
             retryable=False,
         )
 
-    def _safe_cause(self, error: Exception) -> Exception | None:
-        """Return `error` without its frames, which hold headers; None if it quotes a secret.
-
-        http.client quotes invalid headers, and texts that a server sends instead of a status or a size.
-        """
-        links: list[BaseException] = [error]
-        for link in links:
-            for each in (link.__cause__, link.__context__):
-                if each is not None and each not in links:
-                    links.append(each)
-        text = " ".join(f"{link!r} {link}" for link in links)
-        if redact(text, self._secrets) != text:
-            return None
-        for link in links:
-            link.__traceback__ = None
-        return error
+    def _cause(self, error: Exception) -> Exception | None:
+        """Return `error`; None if its text has a secret, which the traceback of our error would show."""
+        return error if redact(str(error), self._secrets) == str(error) else None
 
 
 class AsyncClientTransport(ClientTransport):
@@ -213,8 +201,7 @@ class AsyncClientTransport(ClientTransport):
         except FAILURES:
             raise
         except Exception as error:  # the hooks of the user may raise anything
-            not_sent, cause = self._not_sent(error, f"GET {path}"), self._safe_cause(error)
-        raise not_sent from cause
+            raise self._not_sent(error, f"GET {path}") from self._cause(error)
 
 
 class ThreadedClientTransport(ClientTransport):
@@ -248,11 +235,9 @@ class ThreadedClientTransport(ClientTransport):
             if error.status:
                 # kubernetes before 36 raises a failure status, later versions return it.
                 return self._response_of(error)
-            not_reached, cause = self._not_reached(error, scope), self._safe_cause(error)
+            raise self._not_reached(error, scope) from self._cause(error)
         except (HTTPError, OSError) as error:
-            not_reached, cause = self._not_reached(error, scope), self._safe_cause(error)
-        # Outside of `except`: the context would be the error of the client, which may quote a secret.
-        raise not_reached from cause
+            raise self._not_reached(error, scope) from self._cause(error)
 
     def _call(
         self,
@@ -273,7 +258,6 @@ class ThreadedClientTransport(ClientTransport):
             # To connect, and for each chunk; kubernetes before 36 ignores a single float.
             timeouts = timeout, timeout
             if hasattr(client, "param_serialize"):
-                # Not in a variable, which a traceback might show: it contains the headers.
                 return client.call_api(
                     *client.param_serialize("GET", path, **options), _request_timeout=timeouts
                 ).response
@@ -283,8 +267,7 @@ class ThreadedClientTransport(ClientTransport):
         except expected:
             raise
         except Exception as error:  # the hooks of the user may raise anything
-            not_sent, cause = self._not_sent(error, f"GET {path}"), self._safe_cause(error)
-        raise not_sent from cause
+            raise self._not_sent(error, f"GET {path}") from self._cause(error)
 
     def _read(self, response: Any, deadline: float, context: RequestContext) -> Response:
         body = bytearray()

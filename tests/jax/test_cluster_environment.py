@@ -58,13 +58,6 @@ IPS = "127.0.0.1", "10.9.0.2"
 """The address of the pod that this process runs in, and that of another pod."""
 
 JOB = {"batch.kubernetes.io/job-name": "train"}
-JOBSET = {
-    "jobset.sigs.k8s.io/jobset-name": "set",
-    "jobset.sigs.k8s.io/replicatedjob-name": "workers",
-    "jobset.sigs.k8s.io/job-index": "0",
-    "jobset.sigs.k8s.io/job-global-index": "1",
-    "batch.kubernetes.io/job-name": "set-workers-0",
-}
 GROUP = {
     "leaderworkerset.sigs.k8s.io/name": "serve",
     "leaderworkerset.sigs.k8s.io/group-index": "2",
@@ -205,26 +198,6 @@ def test_process_that_has_ended_with_success_is_an_error_at_once(server: Threade
         detect(timeout=60)
 
 
-def test_more_pods_than_the_given_number_are_an_error_that_names_them(
-    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.add(job_pod(0, IPS[0]), job_pod(1, IPS[1]))
-    monkeypatch.setenv("AIORESOLVE_COUNT", "1")
-    with pytest.raises(FailedClusterError, match="there are 2 instead of 1: ml/train-0, ml/train-1"):
-        detect()
-
-
-def test_pods_of_a_replicated_job_are_processes(
-    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = {**JOBSET, "jobset.sigs.k8s.io/replicatedjob-name": "driver"}
-    server.add(pod("set-driver-0-0", "ml", labels=driver, index=0, ip="10.9.0.9"))
-    for index in range(2):
-        server.add(pod(f"set-workers-0-{index}", "ml", labels=JOBSET, index=index, ip=IPS[1 - index]))
-    monkeypatch.setenv("AIORESOLVE_COUNT", "2")
-    assert detect() == ("10.9.0.2:55527", 2, 1)
-
-
 def test_group_of_a_leader_worker_set_needs_no_variable(server: ThreadedKubernetesServer) -> None:
     for index in range(2):
         server.add(
@@ -236,15 +209,6 @@ def test_group_of_a_leader_worker_set_needs_no_variable(server: ThreadedKubernet
                 ip=IPS[index],
             )
         )
-    assert detect() == ("127.0.0.1:55527", 2, 0)
-
-
-def test_selector_replaces_the_workload(
-    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for index in range(2):
-        server.add(pod(f"a-{index}", "ml", labels={"app": "x"}, index=index, ip=IPS[index]))
-    put(monkeypatch, {"AIORESOLVE_COUNT": "2", "AIORESOLVE_SELECTOR": "app=x"})
     assert detect() == ("127.0.0.1:55527", 2, 0)
 
 

@@ -19,8 +19,6 @@ from aioresolve.errors import (
     ConfigurationError,
     ConnectionFailedError,
     DeadlineExceededError,
-    FailedClusterError,
-    IncompleteClusterError,
     InvalidClusterError,
     ResolveError,
     TaskConflictError,
@@ -363,18 +361,3 @@ class TestWatchingUnionClusterResolver:
         assert conflict.state == before.state == after.state
         assert conflict.stale_since is not None
         assert (after.error, after.stale_since) == (None, None)
-
-    @in_virtual_time
-    async def test_wait_waits_for_each_resolver(self) -> None:
-        one, other = Controlled(), Controlled()
-        one.show(observe(worker=["a:1"]))
-        with pytest.raises(IncompleteClusterError):
-            await UnionClusterResolver(one, other).wait(timeout=0.5)
-        one, other = Controlled(), Controlled()
-        one.show(replace(observe(worker=[]), absent=(Missing("worker", "x", "Failed", is_final=True),)))
-        with pytest.raises(IncompleteClusterError):  # the other one may have enough tasks
-            await UnionClusterResolver(one, other).wait(1, timeout=0.5)
-        one.show(one.last)
-        other.show(observe(worker=[]))
-        with pytest.raises(FailedClusterError, match="x: Failed"):
-            await UnionClusterResolver(one, other).wait(1, timeout=PATIENCE)

@@ -32,7 +32,6 @@ from aioresolve.resolver.wait import (
     validate_condition,
 )
 from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, ExpectedTasks, Missing, Observation
-from aioresolve.testing import TPUWorker
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -503,18 +502,6 @@ async def test_tasks_that_accept_tcp_are_reachable() -> None:
     assert len(state.members) == 2
 
 
-@pytest.mark.slow
-async def test_task_with_a_closed_port_is_named_with_the_reason() -> None:
-    with ports(2) as (one, closed):
-        one.listen()
-        port = closed.getsockname()[1]
-        with pytest.raises(IncompleteClusterError) as caught:
-            await Scripted(at(one, closed)).wait(2, reachable="tcp", timeout=1.5)
-    assert caught.value.missing == {"ml/pod-1": f"no TCP connection to 127.0.0.1:{port}: Connection refused"}
-    assert caught.value.found == {"worker": 1}
-    assert caught.value.wanted == {"": 2}
-
-
 @in_virtual_time
 async def test_task_that_becomes_unreachable_restarts_the_stable_time(
     monkeypatch: pytest.MonkeyPatch,
@@ -568,18 +555,6 @@ async def test_change_at_the_moment_of_the_proof_is_noticed(monkeypatch: pytest.
     monkeypatch.setattr(waiting, "find_unreachable", accept)
     with pytest.raises(FailedClusterError):
         await source.wait(reachable="tcp", timeout=PATIENCE)
-
-
-@pytest.mark.slow
-async def test_workers_that_respond_to_a_probe_are_reachable() -> None:
-    async with TPUWorker() as worker, TPUWorker(services=[]) as other:
-        state = ClusterState.from_spec(ClusterSpec({"worker": [worker.address]}))
-        assert await Scripted(Observation(state)).wait(reachable="probe", timeout=PATIENCE) == state
-        both = ClusterState.from_spec(ClusterSpec({"worker": [worker.address, other.address]}))
-        with pytest.raises(IncompleteClusterError) as caught:
-            await Scripted(Observation(both)).wait(reachable="probe", timeout=1.5)
-    assert list(caught.value.missing) == [other.address]
-    assert "is a gRPC server without GetStatus" in caught.value.missing[other.address]
 
 
 @in_virtual_time

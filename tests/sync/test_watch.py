@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from aioresolve import ClusterResolver, Want, sync
-from aioresolve.errors import APIError, ConfigurationError, IncompleteClusterError
+from aioresolve.errors import APIError, ConfigurationError
 from aioresolve.spec import ClusterSpec, Observation
 from tests.fleet.fleets import Scripted, workers
 from tests.sync.loop import in_loop, settle
@@ -217,16 +217,3 @@ def test_union_watches_its_resolvers(source: Source) -> None:
         source.show(workers(2))
         assert next(watch).spec.num_tasks("worker") == 2
         assert source.watches == 1
-
-
-def test_wait_uses_the_watch(source: Source, threads: ThreadPoolExecutor) -> None:
-    resolver = sync.ClusterResolver(source)
-    waiting = threads.submit(resolver.wait, 2)
-    source.show(workers(1))
-    settle()
-    assert not waiting.done()
-    source.show(workers(2))
-    assert waiting.result() == workers(2)
-    source.show(workers(1))
-    with pytest.raises(IncompleteClusterError, match="2 tasks"):
-        resolver.wait(2, timeout=0.5)

@@ -28,7 +28,6 @@ from aioresolve.sync import (
     SlurmClusterResolver,
     TFConfigClusterResolver,
     TPUClusterResolver,
-    UnionClusterResolver,
     blocking,
     blocking_iterator,
     detect,
@@ -78,12 +77,6 @@ def methods_take_the_arguments_of_the_async_ones(resolver: ClusterResolver) -> N
     resolver.observe()  # type: ignore[attr-defined]
 
 
-def the_context_manager_is_the_resolver_itself() -> None:
-    with KubernetesClusterResolver({"worker": ["app=trainer"]}, namespace="ml") as resolver:
-        assert_type(resolver, KubernetesClusterResolver)
-        assert_type(resolver.cluster_spec(), ClusterSpec)
-
-
 def attributes_have_the_types_of_the_async_ones(resolver: ClusterResolver) -> None:
     assert_type(resolver.task_type, str | None)
     assert_type(resolver.task_id, int | None)
@@ -94,15 +87,6 @@ def attributes_have_the_types_of_the_async_ones(resolver: ClusterResolver) -> No
     resolver.task_id = 0
     resolver.rpc_layer = None
     resolver.timeout = 1.0  # type: ignore[misc]
-
-
-def every_facade_is_a_cluster_resolver(spec: ClusterSpec) -> list[ClusterResolver]:
-    simple = SimpleClusterResolver(spec, task_type="worker", task_id=0)
-    assert_type(simple.num_accelerators(), dict[str, int])
-    assert_type(simple.num_accelerators("worker", 0), dict[str, int])
-    union = UnionClusterResolver(simple, KubernetesClusterResolver(), rpc_layer="grpc")
-    assert_type(union.cluster_spec(), ClusterSpec)
-    return [simple, union]
 
 
 def tpu_methods_return_the_types_of_the_async_ones(resolver: TPUClusterResolver) -> None:
@@ -123,12 +107,6 @@ def detection_returns_a_facade() -> None:
     assert_type(found.evidence, tuple[Evidence, ...])
     assert_type(found.resolver.cluster_spec(), ClusterSpec)
     detect(1)  # type: ignore[call-arg]
-
-
-async def async_detection_returns_an_async_resolver() -> None:
-    found = await aioresolve.detect()
-    assert_type(found, Detection[aioresolve.ClusterResolver])
-    assert_type(await found.resolver.cluster_spec(), ClusterSpec)
 
 
 def instance_groups_take_the_arguments_of_the_async_class() -> GCEClusterResolver:

@@ -114,12 +114,14 @@ class GCEClusterResolver(_TensorFlowResolver, sync.GCEClusterResolver, _theirs.G
     """
 
     @property
-    def task_type(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def task_type(self) -> str | None:
         """The job of the instances."""
         return super().task_type
 
     @task_type.setter
-    def task_type(self, task_type: str | None) -> None:
+    def task_type(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, task_type: str | None
+    ) -> None:
         raise RuntimeError(
             "You cannot reset the task_type of the GCEClusterResolver after it has been created."
         )

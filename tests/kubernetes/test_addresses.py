@@ -84,8 +84,6 @@ def test_proxy_depends_on_the_scheme_of_the_server() -> None:
         ("https://localhost:6443", {"HTTPS_PROXY": PROXY}, None),
         ("https://127.0.0.7:6443", {"HTTPS_PROXY": PROXY}, None),
         ("https://[::1]:6443", {"HTTPS_PROXY": PROXY}, None),
-        ("https://api.example", {"HTTPS_PROXY": PROXY, "REQUEST_METHOD": "GET"}, PROXY),
-        ("http://api.example", {"HTTP_PROXY": PROXY, "REQUEST_METHOD": ""}, PROXY),
         ("http://api.example", {"HTTP_PROXY": PROXY, "NO_PROXY": "api.example:80"}, None),
         ("http://api.example", {"HTTP_PROXY": PROXY, "NO_PROXY": "api.example:443"}, PROXY),
     ):
@@ -141,14 +139,6 @@ def test_no_proxy_exempts_the_same_hosts_as_for_kubectl() -> None:
             for no_proxy, server in NO_PROXY
         }
         assert found == NO_PROXY
-
-
-def test_proxy_that_the_client_of_a_cgi_program_could_set_is_refused() -> None:
-    for name in ("HTTP_PROXY", "http_proxy"):
-        with pytest.raises(ConfigurationError, match=f"^environment variable {name} is not used in a CGI"):
-            proxy_from_environment(
-                "http://api.example", {name: PROXY, "REQUEST_METHOD": "GET", "NO_PROXY": "*"}
-            )
 
 
 def test_error_for_a_socks_proxy_names_the_environment_variable() -> None:

@@ -167,7 +167,6 @@ def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
             'pods is forbidden: User "a" cannot list resource "pods" in API group "" in the namespace "ml"',
             Denial("a", "list", "pods"),
         ),
-        ('User "a" cannot watch pods in the namespace "ml"', Denial("a", "watch", "pods")),
         (
             'users "b" is forbidden: User "a" cannot impersonate resource "users" in API group ""',
             Denial("a", "impersonate", "users"),
@@ -175,10 +174,6 @@ def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
         (
             r'User "a\"b\tc\x7f\u00ad\U000e0001" cannot list resource "pods"',
             Denial('a"b\tc\x7f\u00ad\U000e0001', "list", "pods"),
-        ),
-        (
-            r'User "\xff\ud800\U00110000\q" cannot list resource "pods"',
-            Denial(r"\xff\ud800\U00110000\q", "list", "pods"),
         ),
     ],
 )

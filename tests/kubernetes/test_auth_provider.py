@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
+from aioresolve.errors import ConfigurationError, CredentialsError
 from aioresolve.kubernetes.auth.auth_provider import google_command, identity_of
 from aioresolve.kubernetes.auth.connection import Identity
 from aioresolve.kubernetes.auth.kubeconfig import AuthProvider
@@ -83,14 +83,6 @@ async def test_google_command_provides_the_token(tmp_path: Path) -> None:
     assert await command.identity() == Identity("Bearer t", expires=4102444800)
 
 
-async def test_google_command_without_options_prints_the_token_at_the_keys_of_kubectl(tmp_path: Path) -> None:
-    printed = {"access_token": "t", "token_expiry": "2100-01-01T00:00:00Z"}
-    path = write_plugin(tmp_path, f"assert not sys.argv[1:]\nprint({json.dumps(printed)!r})")
-    command = google_command(provider("gcp", cmd_path=str(path)))
-    assert command is not None
-    assert await command.identity() == Identity("Bearer t", expires=4102444800)
-
-
 @pytest.mark.parametrize("printed", ["hunter22", '{"credential": {"access_token": 5}}'])
 async def test_google_command_without_a_token_is_reported_without_its_output(
     tmp_path: Path, printed: str
@@ -100,10 +92,3 @@ async def test_google_command_without_a_token_is_reported_without_its_output(
     with pytest.raises(CredentialsError, match=r"'plugin' .* printed no token at") as caught:
         await command.identity()
     assert "hunter22" not in str(caught.value)
-
-
-async def test_missing_google_command_is_reported(tmp_path: Path) -> None:
-    command = google_command(google(tmp_path / "gcloud"))
-    assert command is not None
-    with pytest.raises(ResolveError, match=r"the command 'gcloud' .* is not installed: there is no such"):
-        await command.identity()

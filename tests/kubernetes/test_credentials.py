@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from aioresolve.errors import ConfigurationError, CredentialsError, DeadlineExceededError, TLSError
+from aioresolve.errors import ConfigurationError, DeadlineExceededError, TLSError
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.api.client import AiohttpTransport
 from aioresolve.kubernetes.auth import Connection, CredentialCache
@@ -27,7 +27,6 @@ from .kubeconfigs import (
     client_pair,
     connect,
     exec_user,
-    id_token,
     isolate,
     kubeconfig,
     runs_of,
@@ -78,19 +77,6 @@ async def test_credentials_of_a_user_become_a_header(
     write_file(tmp_path / "token", "from-file\n")
     headers = await (await connect_as(user, tmp_path)).headers()
     assert headers == ({} if authorization is None else {"Authorization": authorization})
-
-
-async def test_expired_oidc_token_is_reported_and_its_successor_used(tmp_path: Path) -> None:
-    def user(token: str) -> dict[str, Any]:
-        return {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
-
-    with pytest.raises(CredentialsError, match=r"has expired\. Run any kubectl command"):
-        await connect_as(user(id_token(exp=1)), tmp_path)
-    connection = await connect_as(user(id_token(exp=4102444800)), tmp_path)
-    assert await bearer_of(connection) == id_token(exp=4102444800)
-    write_file(tmp_path / "config", kubeconfig(user(id_token(exp=4102444801))))
-    assert await connection.renew(await connection.headers())
-    assert await bearer_of(connection) == id_token(exp=4102444801)
 
 
 async def test_impersonation_and_compression_become_headers_of_each_request(tmp_path: Path) -> None:
@@ -227,17 +213,6 @@ async def test_verification_follows_the_cluster_entry(tmp_path: Path) -> None:
     assert secure is not None
     assert (secure.verify_mode, secure.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert connection.tls_server_name == "api.example"
-
-
-async def test_error_for_an_invalid_authority_names_its_place(tmp_path: Path) -> None:
-    write_file(tmp_path / "ca.pem", "hunter22")
-    connection = await connect_as({}, tmp_path, **{"certificate-authority": "ca.pem"})
-    with pytest.raises(ConfigurationError) as caught:
-        await connection.ssl_context()
-    assert f"config, cluster 'dev': certificate-authority {tmp_path}/ca.pem contains no valid CA" in str(
-        caught.value
-    )
-    assert "hunter22" not in str(caught.value)
 
 
 async def test_replaced_client_certificate_makes_a_new_context(tmp_path: Path) -> None:
@@ -406,17 +381,6 @@ credential({{"clientCertificateData": read("chain"), "clientKeyData": read("key"
     with pytest.raises(ConfigurationError, match="the client certificate of the plugin 'plugin'") as caught:
         await connection.ssl_context()
     assert "hunter22" not in str(caught.value)
-
-
-async def test_google_command_runs_once_and_again_after_a_rejection(tmp_path: Path) -> None:
-    path = write_plugin(tmp_path, 'print(json.dumps({"access_token": f"t{runs}"}))')
-    connection = await connect_as(
-        {"auth-provider": {"name": "gcp", "config": {"cmd-path": str(path), "cmd-args": "x"}}}, tmp_path
-    )
-    rejected = await connection.headers()
-    assert await bearer_of(connection) == "t1"
-    assert await connection.renew(rejected)
-    assert await bearer_of(connection) == "t2"
 
 
 async def test_error_at_the_deadline_names_the_credentials_that_are_waited_for(tmp_path: Path) -> None:

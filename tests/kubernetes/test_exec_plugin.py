@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
+from aioresolve.errors import CredentialsError, ResolveError
 from aioresolve.kubernetes.auth.connection import ClientCertificate, Identity
 from aioresolve.kubernetes.auth.exec_plugin import ExecCall, exec_call, parse_exec_credential
 from aioresolve.kubernetes.auth.kubeconfig import parse_kubeconfig, select_context
@@ -147,22 +147,6 @@ def test_input_describes_the_cluster_if_the_plugin_requests_it() -> None:
             },
         },
     }
-
-
-def test_extension_that_is_not_json_is_reported() -> None:
-    text = """
-current-context: dev
-clusters: [{name: dev, cluster: {server: "https://h", extensions: [
-  {name: client.authentication.k8s.io/exec, extension: {since: !!timestamp 2020-01-01}}]}}]
-contexts: [{name: dev, context: {cluster: dev, user: dev}}]
-users: [{name: dev, user: {exec: {
-  apiVersion: client.authentication.k8s.io/v1, command: p, interactiveMode: Never,
-  provideClusterInfo: true}}}]
-"""
-    selection = select_context(parse_kubeconfig(text.encode(), "/c"), None)
-    assert selection.user.exec_plugin is not None
-    with pytest.raises(ConfigurationError, match="cluster 'dev': the extension for exec plugins"):
-        exec_call(selection.user.exec_plugin, selection.cluster, None)
 
 
 async def test_plugin_gets_arguments_variables_and_the_cluster(

@@ -454,6 +454,36 @@ def test_error_for_an_invalid_cluster_names_file_and_field(cluster: dict[str, An
     assert "hunter22" not in message
 
 
+JUNK: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["", "hunter22", "hunter22\0", "x\n", "aHVudA=="]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["name", "value", "args", "env", "config"]), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+SECRETS = [
+    *("token", "username", "password", "client-certificate-data", "client-key-data", "exec", "auth-provider"),
+    *("as", "as-groups", "as-user-extra", "hunter22"),
+]
+
+
+@given(st.dictionaries(st.sampled_from(SECRETS), JUNK, max_size=4), st.booleans())
+def test_error_for_any_value_of_a_user_names_file_and_entry_and_not_the_value(
+    user: dict[str, Any], is_json: bool
+) -> None:
+    summary = f"kubeconfig {PATH}: users[dev].user"
+    try:
+        shown = repr(select(json.dumps(kubeconfig(user)) if is_json else kubeconfig(user)))
+    except ConfigurationError as error:
+        shown, summary = "".join(traceback.format_exception(error)), error.summary
+    assert re.match(rf"kubeconfig {PATH}(: users\[dev\]\.user|:\d+: not valid YAML)", summary)
+    assert "hunter22" not in shown
+
+
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_content_is_valid_or_raises_a_configuration_error(content: bytes) -> None:
     with suppress(ConfigurationError):

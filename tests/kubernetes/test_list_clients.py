@@ -112,15 +112,6 @@ async def test_error_of_the_client_is_reported_and_not_retried() -> None:
     assert client.list_pod_for_all_namespaces.call_count == 1
 
 
-async def test_coroutine_that_a_blocking_wrapper_returns_is_awaited() -> None:
-    client = AsyncLister(pod("train-0", "10.0.0.1"))
-    wrapper = SimpleNamespace(
-        list_namespaced_pod=lambda *args, **options: client.list_namespaced_pod(*args, **options)
-    )
-    spec = await resolver(wrapper, namespace="ml").cluster_spec()
-    assert spec.as_dict() == {"worker": ["10.0.0.1:8470"]}
-
-
 async def test_result_that_is_not_a_pod_list_is_refused() -> None:
     returned: Any
     for returned in (None, [], {"items": []}, SimpleNamespace(items=None)):

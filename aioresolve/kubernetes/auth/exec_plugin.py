@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import os
 import re
 import signal
@@ -23,10 +22,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 
 from aioresolve._core.redaction import Confidential, redact
 from aioresolve._core.threads import run_in_thread
-from aioresolve.errors import ConfigurationError, CredentialsError, Hint
+from aioresolve.errors import CredentialsError, Hint
 
 from .connection import ClientCertificate, Identity, bearer, unix_time
 from .kubeconfig import parse_json, parse_yaml
@@ -229,14 +229,8 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
             "config": cluster.exec_extension,
         }
         spec["cluster"] = {name: value for name, value in known.items() if value}
-    try:
-        info = json.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec})
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"{cluster.where}: the extension for exec plugins cannot be written as JSON: {error}",
-            hint="Put dates in quotes.",
-        ) from None
-    return ExecCall(plugin, info)
+    info = msgspec.json.encode({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec})
+    return ExecCall(plugin, info.decode())
 
 
 def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identity:

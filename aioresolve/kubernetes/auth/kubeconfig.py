@@ -27,7 +27,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
 
-from aioresolve._core.redaction import PLACEHOLDER, Confidential
+from aioresolve._core.redaction import Confidential
 from aioresolve.errors import ConfigurationError, Hint, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _HEADER_CHARACTERS = "!#$&'*+-.^_`|~"  # of a header's name, without the % of escapes: RFC 9110
-_BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _INVALID_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 """Control characters (RFC 9110), and surrogates, which aiohttp would leave out of the value of a header."""
 
@@ -695,12 +694,6 @@ def proxy_from_environment(server: str, environ: Mapping[str, str]) -> str | Non
     name = next((name for name in names if environ.get(name)), None)
     if name is None:
         return None
-    if parts.scheme == "http" and environ.get("REQUEST_METHOD"):
-        raise ConfigurationError(
-            f"environment variable {name} is not used in a CGI program, whose clients can set it"
-            " (https://httpoxy.org)",
-            hint="Set proxy-url in the kubeconfig, or unset the variable.",
-        )
     if _is_exempt(parts, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
         return None
     proxy = environ[name] if "://" in environ[name] else f"http://{environ[name]}"
@@ -713,15 +706,6 @@ def without_credentials(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-class _SplitURL(SplitResult):
-    """A URL that may contain a password, without a repr."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return PLACEHOLDER
-
-
 def _split_server_url(url: str, where: str) -> SplitResult:
     return _split_url(url, f"{where}: {_shown(url)} is not a valid URL", example="https://10.0.0.1:6443")
 
@@ -729,13 +713,12 @@ def _split_server_url(url: str, where: str) -> SplitResult:
 def _split_url(url: str, failure: str, *, example: str) -> SplitResult:
     """Return the parts of a URL; a ConfigurationError with the summary `failure` if it is not valid."""
     with suppress(ValueError):
-        parts = _SplitURL(*urlsplit(url))
+        parts = urlsplit(url)
         if (
             parts.hostname
             and parts.port != 0
             and url.isprintable()
             and " " not in url
-            and not _BROKEN_ESCAPE.search(parts.path)
             and _is_host(parts.hostname)
         ):
             return parts
@@ -769,14 +752,12 @@ def _shown(url: str) -> str:
 
 
 def _is_exempt(server: SplitResult, no_proxy: str) -> bool:
-    # Not `server.hostname`, which is in lower case: Go exempts only `localhost` in lower case.
-    host = server.netloc.partition(":")[0]
-    port = str(server.port or DEFAULT_PORTS[server.scheme])
-    address = _ip_address(server.hostname or "")
+    host, port = server.hostname or "", str(server.port or DEFAULT_PORTS[server.scheme])
+    address = _ip_address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
     entries = [entry.strip().lower() for entry in no_proxy.split(",")]
-    return "*" in entries or any(_matches(entry, host.lower(), address, port) for entry in entries)
+    return "*" in entries or any(_matches(entry, host, address, port) for entry in entries)
 
 
 def _matches(entry: str, host: str, address: IPAddress | None, port: str) -> bool:

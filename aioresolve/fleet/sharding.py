@@ -14,6 +14,9 @@ SHARD_INDEX = "JOB_COMPLETION_INDEX"
 """The environment variable with the index of a pod in an Indexed Job:
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode."""
 
+MAX_SHARDS = 1000
+"""The maximum number of shards: finding the shard of a target takes a hash for each."""
+
 
 def shard_of(name: str, num_shards: int) -> int:
     """Return the index of the shard that takes the target `name`: the one with the highest weight.
@@ -47,6 +50,12 @@ def validate_shard(shard: Any, environ: Mapping[str, str]) -> tuple[int, int] | 
             argument="shard",
             hint="Pass the index of the shard, from 0, and the number of shards, such as (0, 4); or the"
             f" number alone in a pod of an Indexed Job, which has its index in ${SHARD_INDEX}.",
+        )
+    if number > MAX_SHARDS:
+        raise ConfigurationError(
+            f"{number} shards are more than {MAX_SHARDS:,}",
+            argument="shard",
+            hint="Pass the number of processes that share the fleet, such as 4.",
         )
     return (index if is_pair else _index_from_environment(number, environ)), number
 

@@ -232,6 +232,7 @@ def test_an_invalid_or_missing_file_is_reported(run: Run, fleet: Path, env: dict
         (("--shards", "4/"), "'4/' is not a valid shard; write INDEX/N"),
         (("--shards", "0"), "is not a valid shard"),
         (("--shards", "-1/4"), "is not a valid shard"),
+        (("--shards", "5/1001"), "--shards: 1001 shards are more than 1,000. Pass the number of"),
         (("--shards", "4/4"), "'4/4' is not a valid shard: the index must be less than 4"),
         (("--interval", "0"), "is zero"),
     ],

@@ -51,7 +51,8 @@ Outputs:
 
 \b
 Exit codes: 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout; 1 an error that is
-not retryable; 2 invalid usage or configuration; 3 no response before the deadline.
+not retryable; 2 invalid usage or configuration; 3 no response before the deadline. Once pods
+are watched, every failure is reported and retried, also a 403.
 """
 
 

@@ -73,7 +73,7 @@ HEALTHY_AFTER = 5.0
 """Seconds after which a watch counts as healthy even if it reported nothing; this resets the backoff."""
 
 MAX_DENIALS = 5
-"""How many times in a row the first watch may be forbidden although the list was permitted.
+"""How many times the first watch may be forbidden although the list was permitted.
 
 An API server that is starting may reject valid credentials. If this continues, the user has the verb `list`
 but not `watch`, and only the caller can decide what to do about that.
@@ -182,7 +182,7 @@ class WatchState:
 
     def on_open(self, now: float) -> bool:
         """Record that a watch was opened; return whether the query is stale until the watch has caught up."""
-        self._opened_at, self._has_received_event, self._denials = now, False, 0
+        self._opened_at, self._has_received_event = now, False
         self._was_watched = True
         if self.stale_since is not None:
             return True
@@ -255,7 +255,6 @@ class WatchState:
         if not self._was_listed:
             return not error.retryable and not is_expired(error)
         if self._was_watched or not isinstance(error, ForbiddenError):
-            self._denials = 0
             return False
         self._denials += 1
         return self._denials > MAX_DENIALS

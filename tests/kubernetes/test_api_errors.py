@@ -172,9 +172,14 @@ def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
             Denial("a", "impersonate", "users"),
         ),
         (
-            r'User "a\"b\tc\x7f\u00ad\U000e0001" cannot list resource "pods"',
-            Denial('a"b\tc\x7f\u00ad\U000e0001', "list", "pods"),
+            r'User "a\"b\\c\t\u00ad" cannot list resource "pods"',
+            Denial('a"b\\c\t\u00ad', "list", "pods"),
         ),
+        (
+            r'User "\xff" cannot list resource "pods"',
+            Denial(r"\xff", "list", "pods"),
+        ),
+        (r'User "\ud800" cannot list resource "pods"', Denial(r"\ud800", "list", "pods")),
     ],
 )
 def test_denial_is_read_from_the_message_of_a_403(message: str, denial: Denial | None) -> None:

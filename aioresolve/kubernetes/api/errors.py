@@ -245,23 +245,14 @@ def parse_denial(message: str) -> Denial | None:
     return Denial(_unquote(user), verb, resource or bare_resource)
 
 
-_ESCAPE = re.compile(r"\\(?:([abfnrtv\\\"])|x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
-_ESCAPED = dict(zip('abfnrtv\\"', '\a\b\f\n\r\t\v\\"', strict=True))
-
-
 def _unquote(text: str) -> str:
     """Return the text that Go's `%q` wrote, without the quotation marks around it."""
-    return _ESCAPE.sub(_unescape, text)
-
-
-def _unescape(escape: re.Match[str]) -> str:
-    character, byte, *code_points = escape.groups()
-    if character:
-        return _ESCAPED[character]
-    code = int(byte or code_points[0] or code_points[1], 16)
-    # `\xNN` above 0x7f is a byte that is not UTF-8. It remains escaped, like surrogates (Go writes none).
-    is_character = code < 0x80 if byte else code <= 0x10FFFF and not 0xD800 <= code < 0xE000
-    return chr(code) if is_character else escape[0]
+    try:
+        name = str(json.loads(f'"{text}"'))
+        name.encode()
+    except ValueError:  # an escape that JSON lacks, or half of a surrogate pair: no character of a name
+        return text
+    return name
 
 
 def rbac_manifest(

@@ -11,7 +11,6 @@ from google.oauth2.credentials import Credentials
 
 import aioresolve
 from aioresolve import ClusterSpec, sync
-from aioresolve.environment.slurm import gpus as slurm_gpus
 from aioresolve.gcp import metadata_server
 from aioresolve.testing import GoogleServer, KubernetesServer, instance, pod, tpu_node
 from aioresolve.testing import service as a_service
@@ -207,7 +206,7 @@ def tf_config(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Source]:
 
 @contextmanager
 def slurm(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Source]:
-    patch.setattr(slurm_gpus, "DRIVER_FOLDER", folder / "none")
+    patch.setattr("aioresolve.environment.slurm.gpus.DRIVER_FOLDER", folder / "none")
     environ = {
         "SLURM_STEP_NODELIST": "n[0-1]",
         "SLURM_STEP_TASKS_PER_NODE": "1(x2)",

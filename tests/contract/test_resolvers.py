@@ -29,7 +29,6 @@ from aioresolve import (
     UnknownTaskError,
     Want,
 )
-from aioresolve._core.concurrency import gather
 from aioresolve.testing import Hang
 from tests.kubernetes.loopback import attributes_of, error_chain
 
@@ -108,7 +107,8 @@ class TestResults:
         for _ in range(2):
             async with resolver as entered:
                 assert entered is resolver
-                assert await gather([resolver.cluster_spec] * 5, limit=5) == [expected] * 5
+                specs = await asyncio.gather(*(resolver.cluster_spec() for _ in range(5)))
+                assert specs == [expected] * 5
         assert await resolver.cluster_spec() == expected
 
     def test_repr_names_the_class_and_no_secret(self, source: Source) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve import launch
-from aioresolve._core import service_account
 from aioresolve.errors import ConfigurationError, FailedClusterError, IncompleteClusterError, LaunchError
 from aioresolve.testing import KubernetesServer, pod
 
@@ -77,7 +76,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedKubernetesServer]:
     """The API server of the cluster in which this process is a pod: the one with the address 127.0.0.1."""
     account = tmp_path / "serviceaccount"
-    monkeypatch.setattr(service_account, "FOLDER", str(account))
+    monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(account))
     with KubernetesServer(tls=True, tokens={"a-token": "trainer"}).in_thread() as server:
         put(monkeypatch, server.in_cluster(account, namespace="ml"))
         yield server

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 import aioresolve
 from aioresolve import CONTEXT_NAMESPACE
 from aioresolve._core import tcp
-from aioresolve._core.certificates import read_certificate
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import Answer, TPUWorker, pod, resource_claim, service
-from aioresolve.testing.certificates import CertificateAuthority
 
 from .kubeconfigs import (
     base64_of,
@@ -204,7 +200,7 @@ FAILURE = b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"
 
 
 async def test_certificate_of_another_authority(loopback: Loopback) -> None:
-    loopback.edit_kubeconfig(certificate_authority_data=base64_of(CertificateAuthority().pem.encode()))
+    loopback.edit_kubeconfig(certificate_authority_data=base64_of(trustme.CA().cert_pem.bytes()))
     checks = await diagnose(loopback)
     assert names(checks, "failed") == ["TLS"]
     found = checks["TLS"].found
@@ -280,7 +276,7 @@ async def test_proxy_is_the_first_hop(loopback: Loopback, port: int) -> None:
     with peer(connect_proxy(seen)) as proxy:
         loopback.edit_kubeconfig(proxy_url=f"http://ada:hunter22@127.0.0.1:{proxy}")
         checks = await diagnose(loopback)
-        authority = base64_of(CertificateAuthority().pem.encode())
+        authority = base64_of(trustme.CA().cert_pem.bytes())
         loopback.edit_kubeconfig(certificate_authority_data=authority)
         untrusted = await diagnose(loopback)
     assert seen
@@ -637,11 +633,3 @@ async def test_override_client_has_the_checks_of_every_resolver(loopback: Loopba
     resolver = KubernetesClusterResolver({"worker": "app=train"}, namespace="ml", override_client=Client())
     first, *_ = await aioresolve.doctor(resolver, check_timeout=3.0)
     assert (first.name, first.result) == ("tasks", "failed")
-
-
-@given(st.binary(max_size=100))
-@example(b"\x30\x82")
-@example(b"\x30\x03\x02\x01")
-def test_what_is_no_certificate_is_a_value_error(der: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011
-        read_certificate(der)

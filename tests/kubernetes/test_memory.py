@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trustme
 
 from aioresolve.testing import pod
-from aioresolve.testing.certificates import CertificateAuthority
 
 from .kubeconfigs import base64_of, kubeconfig, write_file
 from .loopback import TRAIN
@@ -80,9 +81,10 @@ def test_ten_thousand_pods_take_little_memory(
                 connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
             connection.sendall(b"0\r\n\r\n")
 
-    authority = CertificateAuthority()
-    cluster = {"certificate-authority-data": base64_of(authority.pem.encode())}
-    with peer(handle, authority.server_context()) as port:
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    cluster = {"certificate-authority-data": base64_of(authority.cert_pem.bytes())}
+    with peer(handle, context) as port:
         cluster["server"] = f"https://127.0.0.1:{port}"
         path = write_file(tmp_path / "config", kubeconfig({"token": "t"}, **cluster))
         command = [sys.executable, "-c", PROGRAM, str(path), method]

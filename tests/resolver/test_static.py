@@ -5,16 +5,13 @@ from __future__ import annotations
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve import ClusterResolver, SimpleClusterResolver, UnionClusterResolver, Want
-from aioresolve._core.concurrency import LatestValue
-from aioresolve._core.deadline import within_deadline
+from aioresolve import ClusterResolver, Progress, SimpleClusterResolver, UnionClusterResolver, Want
 from aioresolve.errors import (
     ConfigurationError,
     ConnectionFailedError,
@@ -25,12 +22,11 @@ from aioresolve.errors import (
     UnknownTaskError,
 )
 from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, Missing, Observation
+from tests.resolver.shown import PATIENCE, Shown
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-
-    from aioresolve import Progress
+    from collections.abc import Awaitable, Callable
 
 WORKERS = ClusterSpec({"worker": ["a:1", "b:2"]})
 TRAINING = ClusterSpec({"worker": ["a:1", "b:2"], "ps": {3: "c:4"}})
@@ -232,43 +228,13 @@ class TestUnionCalls:
         assert (one.entered, one.closed) == (1, 1)
 
 
-PATIENCE = 60.0
-DOWN = ConnectionFailedError("unreachable")
-
-
 def observe(**tasks: Any) -> Observation:
     return Observation(ClusterState.from_spec(ClusterSpec(tasks)))
 
 
-class Controlled(ClusterResolver):
-    """Yields the observations that a test passes to `show`."""
-
-    def __init__(self, timeout: float = 30.0) -> None:
-        super().__init__(timeout=timeout)
-        self.latest: LatestValue[Observation] = LatestValue()
-        self.last = Observation(None)
-        self.intervals: list[float] = []
-        self.closed = anyio.Event()
-
-    def show(self, observation: Observation) -> None:
-        self.last = observation
-        self.latest.put(observation)
-
-    async def observe(self, want: Want, progress: Progress) -> Observation:
-        return self.last
-
-    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        self.intervals.append(interval)
-        try:
-            while True:
-                yield await self.latest.get()
-        finally:
-            self.closed.set()
-
-
 class TestWatchingUnionClusterResolver:
     async def test_states_are_merged_once_each_resolver_has_one_and_after_each_change(self) -> None:
-        one, other = Controlled(), Controlled()
+        one, other = Shown(), Shown()
         with anyio.fail_after(PATIENCE):
             async with aclosing(UnionClusterResolver(one, other).watch(interval=7.0)) as states:
                 one.show(observe(worker=["a:1"]))
@@ -278,12 +244,12 @@ class TestWatchingUnionClusterResolver:
                 assert (await anext(states)).spec == ClusterSpec({"worker": ["a:1"], "ps": ["c:3"]})
                 one.show(observe(worker=["a:1", "d:4"]))
                 assert (await anext(states)).spec == ClusterSpec({"worker": ["a:1", "d:4"], "ps": ["c:3"]})
-            await one.closed.wait()
-            await other.closed.wait()
+            assert one.is_closed
+            assert other.is_closed
         assert one.intervals == other.intervals == [7.0]
 
     async def test_there_is_no_state_until_each_resolver_has_one(self) -> None:
-        one, other = Controlled(), Controlled()
+        one, other = Shown(), Shown()
         failure = ConnectionFailedError("unreachable")
         async with aclosing(UnionClusterResolver(one, other).observations()) as observations:
             one.show(replace(observe(worker=["a:1"]), absent=(Missing("worker", "x", "Pending"),)))
@@ -295,7 +261,7 @@ class TestWatchingUnionClusterResolver:
         assert [missing.name for missing in first.absent] == ["x"]
 
     async def test_missing_members_and_errors_are_merged(self) -> None:
-        one, other = Controlled(), Controlled()
+        one, other = Shown(), Shown()
         absent = [Missing("worker", name, "Pending") for name in "ab"]
         unready = [Missing("worker", name, "not ready") for name in "cd"]
         errors = [ConnectionFailedError("first"), ConnectionFailedError("second")]
@@ -309,15 +275,14 @@ class TestWatchingUnionClusterResolver:
                     NOON - timedelta(minutes=index),
                 )
             )
-        observe = partial(UnionClusterResolver(one, other).observe, Want())
-        merged = await within_deadline(PATIENCE, "a test", observe)
+        merged = await UnionClusterResolver(one, other).observe(Want(), Progress())
         assert merged.state == ClusterState.from_spec(ClusterSpec({"worker": ["a:1", "b:2", "a:1", "b:2"]}))
         assert merged.absent == tuple(absent)
         assert merged.unready == tuple(unready)
         assert (merged.error, merged.stale_since) == (errors[0], NOON - timedelta(minutes=1))
 
     async def test_union_is_stale_while_one_resolver_is(self) -> None:
-        one, other = Controlled(), Controlled()
+        one, other = Shown(), Shown()
         failure = ConnectionFailedError("gone")
         one.show(observe(worker=["a:1"]))
         other.show(observe(worker=["b:2"]))
@@ -336,18 +301,18 @@ class TestWatchingUnionClusterResolver:
         assert (changed.error, recovered.error, recovered.stale_since) == (failure, None, None)
 
     async def test_error_that_is_not_retryable_ends_all_watches(self) -> None:
-        one, other = Controlled(), Controlled()
+        one, other = Shown(), Shown()
         states = UnionClusterResolver(one, other).watch()
         one.show(observe(worker=["a:1"]))
         other.show(observe(worker=["b:2"]))
         await anext(states)
-        other.latest.close(TaskConflictError("for good"))
+        other.fail(TaskConflictError("for good"))
         with pytest.raises(TaskConflictError, match="for good"):
             await anext(states)
-        assert one.closed.is_set()
+        assert one.is_closed
 
     async def test_later_conflict_is_yielded_with_the_previous_state(self) -> None:
-        one, other = Controlled(), Controlled()
+        one, other = Shown(), Shown()
         one.show(observe(worker={0: "a:1", 5: "b:2"}))
         other.show(observe(worker={6: "c:3"}))
         async with aclosing(UnionClusterResolver(one, other).observations()) as observations:

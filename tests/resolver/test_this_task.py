@@ -18,7 +18,6 @@ from aioresolve import (
     UnionClusterResolver,
     UnknownTaskError,
 )
-from aioresolve._core import service_account
 from aioresolve.resolver import this_task
 from aioresolve.resolver.this_task import Process, TaskClaim, identify_task, local_addresses
 
@@ -213,7 +212,7 @@ class TestThisMachine:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "namespace").write_text("ml\n")
-        monkeypatch.setattr(service_account, "FOLDER", str(tmp_path))
+        monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(tmp_path))
         monkeypatch.delenv("POD_NAMESPACE", raising=False)
         assert this_task.read_process(FOUR).namespace == "ml"
 

@@ -14,7 +14,6 @@ import anyio.lowlevel
 import pytest
 
 from aioresolve import ClusterResolver
-from aioresolve._core.concurrency import LatestValue
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -32,15 +31,13 @@ from aioresolve.resolver.wait import (
     validate_condition,
 )
 from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, ExpectedTasks, Missing, Observation
+from tests.resolver.shown import PATIENCE, Shown
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import Iterator
 
     from aioresolve import Progress, Want
-
-PATIENCE = 60.0
-"""A timeout in seconds that does not pass, even on a busy machine."""
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DOWN = ConnectionFailedError("no response from https://10.0.0.1:6443")
@@ -195,48 +192,7 @@ def test_shortfall_is_formatted_as_one_line() -> None:
 # Waiting
 
 
-class Scripted(ClusterResolver):
-    """Yields the observations that a test passes to `show`, and raises the error passed to `fail`."""
-
-    def __init__(self, *first: Observation) -> None:
-        super().__init__()
-        self._latest: LatestValue[Observation] = LatestValue()
-        self.taken = 0
-        self.is_closed = False
-        for observation in first:
-            self.show(observation)
-
-    def __repr__(self) -> str:
-        return "<Scripted>"
-
-    def show(self, observation: Observation) -> None:
-        self._latest.put(observation)
-
-    def fail(self, error: BaseException) -> None:
-        self._latest.close(error)
-
-    async def seen(self, number: int) -> None:
-        """Wait until `number` observations have been taken and processed."""
-        with anyio.fail_after(PATIENCE):
-            while self.taken < number:  # noqa: ASYNC110 - there is no event for a number
-                await anyio.sleep(0.001)
-        for _ in range(10):
-            await anyio.lowlevel.checkpoint()
-
-    async def observe(self, want: Want, progress: Progress) -> Observation:
-        raise AssertionError("observe must not be called")
-
-    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        try:
-            while True:
-                observation = await self._latest.get()
-                self.taken += 1
-                yield observation
-        finally:
-            self.is_closed = True
-
-
-async def show_each(source: Scripted, *observations: Observation) -> None:
+async def show_each(source: Shown, *observations: Observation) -> None:
     """Show each of these after the previous one was processed."""
     await source.seen(1)
     for number, observation in enumerate(observations, start=2):
@@ -246,7 +202,7 @@ async def show_each(source: Scripted, *observations: Observation) -> None:
 
 @in_virtual_time
 async def test_complete_cluster_is_returned_at_once_and_ends_the_watch() -> None:
-    source = Scripted(observe(worker=2))
+    source = Shown(observe(worker=2))
     before = asyncio.all_tasks()
     assert await source.wait(2, timeout=PATIENCE) == cluster(worker=2)
     assert source.is_closed
@@ -255,7 +211,7 @@ async def test_complete_cluster_is_returned_at_once_and_ends_the_watch() -> None
 
 @in_virtual_time
 async def test_cluster_is_returned_as_soon_as_it_is_complete() -> None:
-    source = Scripted(observe(pending("a"), worker=1))
+    source = Shown(observe(pending("a"), worker=1))
     async with anyio.create_task_group() as group:
         group.start_soon(
             show_each,
@@ -271,7 +227,7 @@ async def test_cluster_is_returned_as_soon_as_it_is_complete() -> None:
 
 @in_virtual_time
 async def test_change_of_the_members_restarts_the_stable_time() -> None:
-    source = Scripted(observe(worker=2))
+    source = Shown(observe(worker=2))
     async with anyio.create_task_group() as group:
         group.start_soon(show_after, source, 0.15, observe(worker=3))
         before = anyio.current_time()
@@ -314,7 +270,7 @@ async def test_polled_source_is_polled_once_after_the_stable_time(stable_for: fl
     assert anyio.current_time() == source.polled_at[-1] + RESPONSE_TIME
 
 
-async def show_after(source: Scripted, seconds: float, *observations: Observation) -> None:
+async def show_after(source: Shown, seconds: float, *observations: Observation) -> None:
     for observation in observations:
         await anyio.sleep(seconds)
         source.show(observation)
@@ -322,7 +278,7 @@ async def show_after(source: Scripted, seconds: float, *observations: Observatio
 
 @in_virtual_time
 async def test_unready_member_restarts_the_stable_time() -> None:
-    source = Scripted(observe(worker=2))
+    source = Shown(observe(worker=2))
     flap = observe(unready=(pending("a"),), worker=2)
     async with anyio.create_task_group() as group:
         group.start_soon(show_after, source, 0.1, flap, observe(worker=2))
@@ -333,7 +289,7 @@ async def test_unready_member_restarts_the_stable_time() -> None:
 
 @in_virtual_time
 async def test_other_changes_do_not_restart_the_stable_time() -> None:
-    source = Scripted(observe(worker=2, ps=1))
+    source = Shown(observe(worker=2, ps=1))
     others = [Observation(replace(cluster(worker=2, ps=number % 3), version="2")) for number in range(20)]
     async with anyio.create_task_group() as group:
         group.start_soon(show_after, source, 0.05, *others)
@@ -346,7 +302,7 @@ async def test_other_changes_do_not_restart_the_stable_time() -> None:
 
 @in_virtual_time
 async def test_deadline_error_reports_an_unstable_cluster() -> None:
-    source = Scripted(observe(pending("a"), worker=1))
+    source = Shown(observe(pending("a"), worker=1))
     async with anyio.create_task_group() as group:
         group.start_soon(show_after, source, 0.2, observe(worker=2))
         with pytest.raises(IncompleteClusterError) as caught:
@@ -357,7 +313,7 @@ async def test_deadline_error_reports_an_unstable_cluster() -> None:
 
 @pytest.mark.parametrize("error", [APIError("gone"), KeyError("a bug")])
 async def test_error_of_the_source_is_raised_unchanged(error: Exception) -> None:
-    source = Scripted(observe(worker=1))
+    source = Shown(observe(worker=1))
     source.fail(error)
     with pytest.raises(type(error)) as caught:
         await source.wait(2, timeout=PATIENCE)
@@ -366,12 +322,12 @@ async def test_error_of_the_source_is_raised_unchanged(error: Exception) -> None
 
 @in_virtual_time
 async def test_deadline_error_lists_missing_members_with_reasons_and_a_hint() -> None:
-    source = Scripted(observe(pending("ml/a"), unready=(pending("ml/b"),), worker=2))
+    source = Shown(observe(pending("ml/a"), unready=(pending("ml/b"),), worker=2))
     with pytest.raises(IncompleteClusterError) as caught:
         await source.wait(jobs={"worker": 3, "ps": 1}, timeout=1.5)
     error = caught.value
     assert str(error) == (
-        "the cluster of <Scripted> was not complete within 1.5 s: job 'worker': 1 of 3 tasks, job 'ps': 0 of"
+        "the cluster of <Shown> was not complete within 1.5 s: job 'worker': 1 of 3 tasks, job 'ps': 0 of"
         " 1 tasks; ml/b: Pending (Unschedulable); ml/a: Pending (Unschedulable). Check the missing"
         " tasks, raise `timeout=`, or wait for fewer tasks."
     )
@@ -387,7 +343,7 @@ async def test_deadline_error_lists_missing_members_with_reasons_and_a_hint() ->
 
 @in_virtual_time
 async def test_final_shortfall_ends_the_wait_at_once() -> None:
-    source = Scripted(observe(pending("a"), worker=1))
+    source = Shown(observe(pending("a"), worker=1))
     async with anyio.create_task_group() as group:
         group.start_soon(show_each, source, observe(lost("a"), worker=1))
         with pytest.raises(FailedClusterError) as caught:
@@ -400,17 +356,17 @@ async def test_final_shortfall_ends_the_wait_at_once() -> None:
 
 @in_virtual_time
 async def test_wait_continues_during_an_outage() -> None:
-    source = Scripted(observe(pending("a"), worker=2))
+    source = Shown(observe(pending("a"), worker=2))
     stale = observe(lost("a"), worker=2).stale(DOWN, NOON)
     async with anyio.create_task_group() as group:
         group.start_soon(show_each, source, stale, observe(worker=2))
         assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
     with pytest.raises(IncompleteClusterError, match="no response from"):
-        await Scripted(observe(worker=2).stale(DOWN, NOON)).wait(timeout=1.0)
+        await Shown(observe(worker=2).stale(DOWN, NOON)).wait(timeout=1.0)
 
 
 async def test_cancelling_the_wait_closes_the_watch() -> None:
-    source = Scripted(observe(worker=1))
+    source = Shown(observe(worker=1))
     task = asyncio.create_task(source.wait(2, timeout=PATIENCE))
     await source.seen(1)
     task.cancel()
@@ -430,7 +386,7 @@ async def test_members_that_disappeared_are_named_after_absent_ones_as_many_as_a
         ([replace(found, absent=(absent,)), found], 4, {"ml/c": gone, "ml/z": gone}),
         ([at_names("ml/a"), at_names("ml/a", "ml/b", "ml/c")], 5, {}),
     ):
-        source = Scripted(at_names("ml/a", "ml/b", "ml/c"))
+        source = Shown(at_names("ml/a", "ml/b", "ml/c"))
         async with anyio.create_task_group() as group:
             group.start_soon(show_each, source, *later)
             with pytest.raises(IncompleteClusterError) as caught:
@@ -449,19 +405,19 @@ def at_names(*names: str) -> Observation:
 @in_virtual_time
 async def test_wait_without_a_number_waits_for_the_tasks_that_the_source_expects() -> None:
     first = replace(observe(worker=1), expected={"worker": ExpectedTasks(2, "a label")})
-    source = Scripted(first)
+    source = Shown(first)
     async with anyio.create_task_group() as group:
         group.start_soon(
             show_each, source, replace(observe(worker=2), expected={"worker": ExpectedTasks(2, "a label")})
         )
         assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
     with pytest.raises(IncompleteClusterError) as caught:
-        await Scripted(first).wait(timeout=1.0)
+        await Shown(first).wait(timeout=1.0)
     assert (caught.value.found, caught.value.wanted) == ({"worker": 1}, {"worker": 2})
 
 
 async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> None:
-    resolver = UnionClusterResolver(SimpleClusterResolver(cluster(ps=1).spec), Scripted(observe(worker=1)))
+    resolver = UnionClusterResolver(SimpleClusterResolver(cluster(ps=1).spec), Shown(observe(worker=1)))
     assert resolver.known_jobs is None
     assert await resolver.wait(jobs={"worker": 1}, timeout=PATIENCE) == cluster(ps=1, worker=1)
 
@@ -498,7 +454,7 @@ async def test_tasks_that_accept_tcp_are_reachable() -> None:
     with ports(2) as (one, other):
         one.listen()
         other.listen()
-        state = await Scripted(at(one, other)).wait(reachable=True, timeout=PATIENCE)
+        state = await Shown(at(one, other)).wait(reachable=True, timeout=PATIENCE)
     assert len(state.members) == 2
 
 
@@ -515,7 +471,7 @@ async def test_task_that_becomes_unreachable_restarts_the_stable_time(
 
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
     monkeypatch.setattr(waiting, "find_unreachable", check)
-    await Scripted(observe(worker=1)).wait(reachable="tcp", stable_for=0.2, timeout=PATIENCE)
+    await Shown(observe(worker=1)).wait(reachable="tcp", stable_for=0.2, timeout=PATIENCE)
     # The task was unreachable at 0.1 s and reachable again at 0.15 s.
     assert times[:8] == pytest.approx([0.05 * number for number in range(8)])
     assert times[-1] == pytest.approx(0.35)
@@ -531,7 +487,7 @@ async def test_change_while_tasks_do_not_respond_is_noticed_at_once(monkeypatch:
         raise AssertionError
 
     monkeypatch.setattr(waiting, "find_unreachable", hang)
-    source = Scripted(observe(worker=2))
+    source = Shown(observe(worker=2))
     async with anyio.create_task_group() as group:
 
         async def lose() -> None:
@@ -545,7 +501,7 @@ async def test_change_while_tasks_do_not_respond_is_noticed_at_once(monkeypatch:
 
 @in_virtual_time
 async def test_change_at_the_moment_of_the_proof_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Scripted(observe(worker=2))
+    source = Shown(observe(worker=2))
 
     async def accept(addresses: list[str], reach: str) -> dict[str, str]:
         # It is received after the proof, which ends without another switch to the event loop.
@@ -567,7 +523,7 @@ async def test_deadline_while_tasks_do_not_respond_says_that_they_are_not_known_
 
     monkeypatch.setattr(waiting, "find_unreachable", hang)
     with pytest.raises(IncompleteClusterError, match="not known to be reachable yet") as caught:
-        await Scripted(observe(worker=2)).wait(reachable="tcp", timeout=1.0)
+        await Shown(observe(worker=2)).wait(reachable="tcp", timeout=1.0)
     assert caught.value.found == {"worker": 2}
 
 
@@ -575,7 +531,7 @@ async def test_deadline_while_tasks_do_not_respond_says_that_they_are_not_known_
 
 
 async def test_watch_yields_each_change_once() -> None:
-    source = Scripted()
+    source = Shown()
     states_seen: list[ClusterState] = []
 
     async def watch() -> None:
@@ -601,7 +557,7 @@ async def test_watch_yields_each_change_once() -> None:
 
 @in_virtual_time
 async def test_watch_without_a_first_state_raises_the_deadline_error_with_the_reason() -> None:
-    source = Scripted(Observation(None, error=DOWN, stale_since=NOON))
+    source = Shown(Observation(None, error=DOWN, stale_since=NOON))
     source._timeout = 0.05
     with pytest.raises(DeadlineExceededError, match="no response from") as caught:
         await anext(source.watch())

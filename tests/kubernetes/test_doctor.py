@@ -238,17 +238,6 @@ async def test_dates_and_names_of_a_certificate(
         assert checks["API server"].found.endswith("returned status 500 ('no reason given')")
 
 
-async def test_unverified_certificate_is_a_warning(loopback: Loopback) -> None:
-    document = json.loads(loopback.kubeconfig.read_text())
-    cluster = document["clusters"][0]["cluster"]
-    del cluster["certificate-authority-data"]
-    cluster["insecure-skip-tls-verify"] = True
-    loopback.kubeconfig.write_text(json.dumps(document))
-    checks = await diagnose(loopback)
-    assert checks["TLS"].result == "warning"
-    assert checks["TLS"].found.startswith("the certificate is not verified; it is for localhost")
-
-
 async def test_server_without_tls(loopback: Loopback) -> None:
     def respond(connection: socket.socket) -> None:
         connection.recv(65536)
@@ -262,7 +251,15 @@ async def test_server_without_tls(loopback: Loopback) -> None:
     assert checks["TLS"].found.startswith(f"TLS with https://127.0.0.1:{plain} failed: ")
 
 
-async def test_server_of_plain_http_gets_no_credentials(loopback: Loopback) -> None:
+async def test_connection_without_verification_or_tls_is_a_warning(loopback: Loopback) -> None:
+    document = json.loads(loopback.kubeconfig.read_text())
+    cluster = document["clusters"][0]["cluster"]
+    del cluster["certificate-authority-data"]
+    cluster["insecure-skip-tls-verify"] = True
+    loopback.kubeconfig.write_text(json.dumps(document))
+    checks = await diagnose(loopback)
+    assert checks["TLS"].result == "warning"
+    assert checks["TLS"].found.startswith("the certificate is not verified; it is for localhost")
     with peer(responder(FAILURE)) as plain:
         loopback.edit_kubeconfig(server=f"http://127.0.0.1:{plain}")
         checks = await diagnose(loopback)
@@ -435,12 +432,6 @@ async def test_selector_that_matches_nothing(loopback: Loopback) -> None:
     assert "Correct the selector 'a b'" in remedy(checks["pods with a b"])
 
 
-async def test_remedy_for_pods_that_have_ended_is_not_to_wait(loopback: Loopback, port: int) -> None:
-    train(loopback, 0, 1, phase="Failed")
-    checks = await diagnose(loopback, tf_server_port=port)
-    assert "train-0`. Pods that have ended do not run again" in remedy(checks["pods with app=train"])
-
-
 async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopback, port: int) -> None:
     train(loopback, 0)
     train(loopback, 1, 2, phase="Pending", node=None, ip=None, reason="Unschedulable")
@@ -458,6 +449,10 @@ async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopbac
     assert checks["addresses"].result == "failed"
     skipping = await diagnose(loopback, not_running="skip")
     assert skipping["pods with app=train"].result == "warning"
+    loopback.replace_pods([])
+    train(loopback, 0, 1, phase="Failed")
+    found = (await diagnose(loopback))["pods with app=train"]
+    assert "train-0`. Pods that have ended do not run again" in remedy(found)
 
 
 @pytest.mark.parametrize(("order_by", "result"), [("index", "failed"), ("name", "warning")])

@@ -94,12 +94,6 @@ async def test_source_is_polled_at_once_for_a_slow_consumer() -> None:
 
 
 @in_virtual_time
-async def test_each_observation_is_yielded() -> None:
-    responses = [observation("a:1"), observation("a:1"), observation("b:2")]
-    assert await collect(Source(responses), 3) == responses
-
-
-@in_virtual_time
 async def test_retryable_failure_is_yielded_with_the_previous_observation() -> None:
     failures = [ConnectionFailedError("gone"), busy()]
     absent = Observation(observation("a:1").state, (Missing("worker", "x", "Pending"),))
@@ -124,14 +118,3 @@ async def test_failure_that_is_not_retryable_is_raised(error: Exception) -> None
     with pytest.raises(type(error)) as caught:
         await collect(Source([observation("a:1"), error]), 2)
     assert caught.value is error
-
-
-@in_virtual_time
-async def test_poll_can_be_cancelled() -> None:
-    async def never() -> Observation:
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    with anyio.move_on_after(0.01) as scope:
-        await anext(poll(never, 1.0))
-    assert scope.cancelled_caught

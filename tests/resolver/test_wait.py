@@ -93,11 +93,6 @@ async def test_invalid_argument_is_named_before_the_wait() -> None:
             assert text in str(caught.value)
 
 
-def test_reachable_is_tcp_unless_it_says_otherwise() -> None:
-    for value, reachable in ((False, None), (None, None), (True, "tcp"), ("tcp", "tcp"), ("probe", "probe")):
-        assert validate_condition(None, None, True, value, 0).reachable == reachable
-
-
 # Shortfalls
 
 

@@ -24,7 +24,7 @@ from aioresolve.errors import (
     ResolveError,
 )
 from aioresolve.sync import probe
-from aioresolve.testing import KubernetesServer, pod, tpu_worker_process
+from aioresolve.testing import KubernetesServer, pod
 from tests.sync.loop import current_loop_thread, in_loop
 
 if TYPE_CHECKING:
@@ -94,17 +94,6 @@ def test_facade_has_the_members_of_the_async_class_with_their_signatures(name: s
             assert (facade[member].fset is None) == (members[member].fset is None), member
 
 
-def test_attributes_are_those_of_the_async_resolver() -> None:
-    resolver = simple(task_type="worker", task_id=1, rpc_layer="grpc", environment="google", timeout=3.0)
-    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "grpc")
-    assert (resolver.environment, resolver.timeout) == ("google", 3.0)
-    resolver.task_type, resolver.task_id, resolver.rpc_layer = "ps", 0, None
-    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("ps", 0, None)
-    assert resolver.master("worker", 0) == "10.0.0.1:8470"
-    resolver.rpc_layer = "grpc"
-    assert resolver.master("worker", 0) == "grpc://10.0.0.1:8470"
-
-
 # Resolvers of users
 
 
@@ -165,12 +154,6 @@ def test_error_of_a_subclass_without_cluster_spec_says_what_to_implement() -> No
     for use in (Incomplete().cluster_spec, lambda: Incomplete().task_type, sync.ClusterResolver):
         with pytest.raises(InvalidClusterError, match="implement `cluster_spec` and `master` in"):
             use()
-
-
-def test_wrapping_anything_but_an_async_resolver_raises_an_error() -> None:
-    facade: Any = simple()
-    with pytest.raises(InvalidClusterError, match=r"takes an async .*; got SimpleClusterResolver"):
-        sync.ClusterResolver(facade)
 
 
 def test_override_of_a_user_is_called_with_the_context_variables_of_the_caller() -> None:
@@ -299,19 +282,11 @@ def test_union_has_the_current_attributes_of_its_first_resolver() -> None:
 
 def test_union_accepts_facades_only() -> None:
     resolver: Any = Own()
+    facade: Any = simple()
     with pytest.raises(InvalidClusterError, match=r"takes resolvers of .*; got Own"):
         sync.UnionClusterResolver(resolver)
+    with pytest.raises(InvalidClusterError, match=r"takes an async .*; got SimpleClusterResolver"):
+        sync.ClusterResolver(facade)
     assert sync.UnionClusterResolver(sync.ClusterResolver(resolver)).cluster_spec() == WORKERS
     with pytest.raises(ConfigurationError, match="at least one resolver"):
         sync.UnionClusterResolver()
-
-
-# Probing
-
-
-@pytest.mark.slow
-def test_workers_are_probed_by_blocking_functions() -> None:
-    with tpu_worker_process(devices=4, ports=2) as addresses:
-        probes = probe.probe_workers([*addresses, "127.0.0.1:1"], libtpu_ports=())
-        assert [probe.accelerators for probe in probes] == [{"TPU": 4}, {"TPU": 4}, {}]
-        assert probe.probe_worker(addresses[0]).accelerators == {"TPU": 4}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from aioresolve._core import service_account
 from aioresolve.kubernetes.auth import (
     Connection,
     CredentialCache,
@@ -102,7 +101,7 @@ def isolate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} or name.startswith("KUBE"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(folder / "home"))
-    monkeypatch.setattr(service_account, "FOLDER", str(folder / "serviceaccount"))
+    monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(folder / "serviceaccount"))
     return folder / "home"
 
 

@@ -28,7 +28,6 @@ from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import (
     Answer,
     Cut,
-    Delay,
     Endless,
     Hang,
     Redirect,
@@ -270,49 +269,6 @@ def _is_busy(thread: threading.Thread) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-@both_clients
-async def test_number_of_concurrent_requests_is_limited(loopback: Loopback, kind: str) -> None:
-    for job in range(6):
-        loopback.train(f"{job}-a", f"{job}-b", labels={"job": str(job)}, waiting="CrashLoopBackOff")
-    concurrent: list[int] = []
-    started = ended = 0
-
-    async with client_of(kind, loopback) as client:
-        call = client.call_api if kind.startswith("async") else client.api_client.call_api
-        lock = threading.Lock()
-
-        async def call_async(*args: Any, **options: Any) -> Any:
-            nonlocal started, ended
-            started += 1
-            concurrent.append(started - ended)
-            try:
-                return await call(*args, **options)
-            finally:
-                ended += 1
-
-        def call_in_thread(*args: Any, **options: Any) -> Any:
-            nonlocal started, ended
-            with lock:
-                started += 1
-                concurrent.append(started - ended)
-            try:
-                return call(*args, **options)
-            finally:
-                with lock:
-                    ended += 1
-
-        if kind.startswith("async"):
-            client.call_api = call_async
-        else:
-            client.api_client.call_api = call_in_thread
-        loopback.server.inject(Delay(0.01), times=None)
-        jobs = {f"job{job}": f"job={job}" for job in range(6)}
-        spec = await resolver_of(client, loopback, jobs, max_concurrency=3).cluster_spec()
-    assert [spec.num_tasks(job) for job in jobs] == [2] * 6
-    assert len(concurrent) == 18
-    assert max(concurrent) == 3
 
 
 async def test_closed_client_is_a_connection_error(loopback: Loopback) -> None:

@@ -11,9 +11,8 @@ import anyio
 import pytest
 import trustme
 
-from aioresolve._core import token_cache
 from aioresolve.errors import ConfigurationError, CredentialsError
-from aioresolve.kubernetes.auth import ExecutableLocation, discovery
+from aioresolve.kubernetes import ExecutableLocation
 
 from .kubeconfigs import (
     SERVER,
@@ -204,7 +203,7 @@ async def test_invalid_kubeconfig_is_an_error_and_no_other_source_is_tried(
 async def test_kubeconfig_that_is_too_large_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discovery, "MAX_FILE", 100)
+    monkeypatch.setattr("aioresolve.kubernetes.auth.discovery.MAX_FILE", 100)
     with pytest.raises(ConfigurationError, match="is larger than 0 MiB"):
         await connect(write_file(tmp_path / "config", "x" * 101))
 
@@ -284,7 +283,7 @@ async def test_rotated_token_is_read_after_a_minute(pod: Path, monkeypatch: pyte
     write_file(pod / "token", "rotated")
     assert await bearer_of(connection) == "pod-token"
     later = time.monotonic() + 61
-    monkeypatch.setattr(token_cache, "monotonic", lambda: later)
+    monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: later)
     assert await bearer_of(connection) == "rotated"
 
 

@@ -112,14 +112,6 @@ def test_zero_time_of_go_means_that_the_credentials_do_not_expire() -> None:
 # The input of the plugin
 
 
-def test_input_has_the_version_and_says_not_interactive() -> None:
-    assert json.loads(call(exec_user("p")).info) == {
-        "apiVersion": EXEC_V1,
-        "kind": "ExecCredential",
-        "spec": {"interactive": False},
-    }
-
-
 def test_input_describes_the_cluster_if_the_plugin_requests_it() -> None:
     info = call(
         exec_user("p", provideClusterInfo=True, apiVersion=EXEC_V1BETA1),

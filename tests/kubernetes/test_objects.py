@@ -1,27 +1,43 @@
-"""Decoding of pods, pod lists and watch events, with events that a Kubernetes 1.36 API server sent."""
+"""Decoding of pods, lists and events of a watch, from any chunks, and the order of resourceVersions."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioresolve.kubernetes.api.objects import (
+    MAX_EVENT,
+    PODS,
     Added,
     Bookmark,
     Deleted,
+    EventLines,
     Failed,
+    ListSplitter,
     Modified,
+    Pod,
     PodList,
+    WatchEvent,
     decode_event,
     decode_list,
+    decode_page,
+    is_newer,
+    is_older,
+    oldest_version,
+    version_number,
 )
 
 from .samples import pod, pod_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 INITIAL_EVENTS_END = (
     b'{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"8472",'
@@ -100,3 +116,160 @@ def test_decoded_pod_does_not_keep_unused_fields() -> None:
     (decoded,) = pods.items
     assert len(json.dumps(large)) > 20_000
     assert size(decoded) < 2_000
+
+
+NAMES = ["train-0", "train-é", "train-2", "☃" * 20]
+LINES = [
+    json.dumps({"type": "ADDED", "object": pod_json(name)}, ensure_ascii=False).encode() for name in NAMES
+]
+EVENTS: list[WatchEvent[Pod]] = [Added(pod(name)) for name in NAMES]
+
+
+def bookmark(version: int) -> bytes:
+    return b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%d"}}}\n' % version
+
+
+@given(
+    cuts=st.lists(st.integers(0, sum(map(len, LINES)) + 8)),
+    ends=st.lists(st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\n \r\n"]), min_size=4, max_size=4),
+)
+def test_any_split_of_the_bytes_gives_the_same_events(cuts: list[int], ends: list[bytes]) -> None:
+    stream = b"".join(line + end for line, end in zip(LINES, ends, strict=True))
+    places = [0, *sorted(cuts), len(stream)]
+    lines, events = EventLines(decode_event), []
+    for start, end in pairwise(places):
+        events += lines.feed(stream[start:end])
+    assert events == EVENTS
+    assert lines.at_boundary
+
+
+def test_an_event_is_returned_at_the_end_of_its_line() -> None:
+    assert EventLines(decode_event).at_boundary
+    lines = EventLines(decode_event)
+    *inside, end = (bytes([byte]) for byte in bookmark(7))
+    assert all(lines.feed(byte) == [] for byte in inside)
+    assert not lines.at_boundary
+    (event,) = lines.feed(end)
+    assert isinstance(event, Bookmark)
+    assert lines.at_boundary
+
+
+def test_a_line_of_the_maximum_length_is_accepted_and_a_longer_one_is_not() -> None:
+    head, tail = b'{"type":"BOOKMARK","object":{"padding":"', b'"}}'
+    longest = head + b"x" * (MAX_EVENT - len(head) - len(tail)) + tail
+    assert len(EventLines(decode_event).feed(longest + b"\n")) == 1
+    for before in (b"x", b"\nx"):
+        with pytest.raises(ValueError, match="more than 8 MiB"):
+            EventLines(decode_event).feed(before + longest + b"\n")
+    endless = EventLines(decode_event)
+    assert endless.feed(bytes(MAX_EVENT)) == []
+    with pytest.raises(ValueError, match="more than 8 MiB"):  # before it fills the memory
+        endless.feed(b"x")
+
+
+def as_go_writes(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def pod_list(*pods: Any) -> dict[str, Any]:
+    return {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": list(pods)}
+
+
+BETWEEN = '},{"metadata":'
+NESTED = {"volumes": [{"metadata": {"items": [{"metadata": 1}, {"metadata": 2}]}}, {"metadata": {}}]}
+LISTS = {
+    "pods": as_go_writes(pod_list(*map(pod_json, NAMES))) + b"\n",
+    "no pods": as_go_writes(pod_list()),
+    "null": as_go_writes({**pod_list(), "items": None}),
+    "no items": as_go_writes({"kind": "PodList", "metadata": {"continue": "t"}}),
+    "texts that look like the end of a pod": as_go_writes(
+        pod_list(
+            *(pod_json(f"{BETWEEN}{name}", metadata={"labels": {BETWEEN: '"items":['}}) for name in NAMES)
+        )
+    ),
+    "objects that look like pods": as_go_writes(
+        pod_list(*({**pod_json(name), "more": NESTED} for name in NAMES))
+    ),
+    "keys in another order": as_go_writes(
+        {"items": [{"kind": "Pod", **pod_json(name)} for name in NAMES], "kind": "PodList", "metadata": {}}
+    ),
+    "keys in order, and the metadata last": as_go_writes(
+        {**pod_list(), "items": [pod_json(name) for name in NAMES], "metadata": {"continue": "t"}}
+    ),
+    "indented": json.dumps(pod_list(*map(pod_json, NAMES)), indent=2).encode(),
+}
+
+
+def split_list(body: bytes, places: list[int]) -> tuple[list[Pod], PodList]:
+    """Return the pods that were decoded before the end, and the rest."""
+    splitter, pods = ListSplitter(PODS), list[Pod]()
+    for start, end in pairwise([0, *places, len(body)]):
+        pods += splitter.feed(body[start:end])
+    rest = splitter.finish()
+    assert isinstance(rest, PodList)
+    return pods, rest
+
+
+@given(body=st.sampled_from([*LISTS.values()]), data=st.data())
+@settings(max_examples=3 * settings().max_examples)
+def test_any_split_of_the_bytes_gives_the_same_list(body: bytes, data: st.DataObject) -> None:
+    pods, rest = split_list(body, sorted(data.draw(st.lists(st.integers(0, len(body))))))
+    whole = decode_page(body)
+    assert [*pods, *(rest.items or ())] == [*(whole.items or ())]
+    assert rest.metadata == whole.metadata
+
+
+def test_pods_are_decoded_as_soon_as_the_next_one_begins() -> None:
+    pods = [pod_json(f"train-{number}") for number in range(100)]
+    body = as_go_writes(pod_list(*pods))
+    splitter, most = ListSplitter(PODS), 0
+    for start in range(0, len(body), 1000):
+        splitter.feed(body[start : start + 1000])
+        most = max(most, splitter.pending)
+    assert most < 1000 + 2 * len(as_go_writes(pods[0]))
+
+
+@given(data=st.data())
+def test_a_list_that_is_not_valid_is_a_value_error_in_any_split(data: st.DataObject) -> None:
+    body = bytearray(LISTS["pods"])
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    places = sorted(data.draw(st.lists(st.integers(0, len(body)))))
+    whole = outcome_of(lambda: decode_page(bytes(body)))
+    if isinstance(whole, ValueError):
+        assert isinstance(outcome_of(lambda: split_list(bytes(body), places)), ValueError)
+    elif isinstance(whole, PodList):
+        pods, rest = split_list(bytes(body), places)
+        assert [*pods, *(rest.items or ())] == [*(whole.items or ())]
+
+
+def outcome_of(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except ValueError as error:
+        return error
+
+
+@given(st.integers(0, 2**128), st.integers(0, 2**128))
+def test_versions_compare_as_numbers(one: int, other: int) -> None:
+    assert is_newer(version_number(str(one)), version_number(str(other))) == (one > other)
+    assert is_older(version_number(str(one)), version_number(str(other))) == (one < other)
+
+
+def test_of_versions_that_do_not_compare_the_later_one_is_newer() -> None:
+    assert version_number("9" * 40) == 10**40 - 1
+    for version in ("", "abc", "-1", "²", "٣", "9" * 41):
+        number = version_number(version)
+        assert number is None
+        assert is_newer(number, 7)
+        assert is_newer(7, number)
+        assert not is_older(number, 7)
+        assert not is_older(7, number)
+
+
+@pytest.mark.parametrize(
+    ("versions", "oldest"),
+    [(["9", "10"], "9"), (["abc", "abc"], "abc"), (["abc", "10"], None), ([""], None), ([], None)],
+)
+def test_the_version_of_a_state_is_the_oldest_of_its_lists(versions: list[str], oldest: str | None) -> None:
+    assert oldest_version(versions) == oldest

@@ -186,7 +186,9 @@ class ServerChecks:
             reason, code = error.verify_message or str(error), error.verify_code
         except (OSError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
             text = getattr(error, "reason", None) or getattr(error, "strerror", None) or "connection closed"
-            raise TLSError(f"TLS with {where} failed: {_words(text)}", hint=HINTS.tls) from None
+            # OpenSSL names a reason in capitals, such as WRONG_VERSION_NUMBER.
+            text = text.replace("_", " ").lower()
+            raise TLSError(f"TLS with {where} failed: {text}", hint=HINTS.tls) from None
         else:
             return _describe_certificate(certificate, is_verified=context.verify_mode is not ssl.CERT_NONE)
         shown = await self._show_certificate(server)
@@ -225,12 +227,9 @@ class ServerChecks:
         status, where = self.version.status, self.api.host
         if status in (401, 403):
             return Finding(f"{where} responded; its version is unknown (status {status})")
-        version = None
         if status == 200:
             with suppress(ValueError, TypeError, KeyError):
-                version = str(json.loads(self.version.body)["gitVersion"])
-        if version is not None:
-            return Finding(f"Kubernetes {version[:60]}")
+                return Finding(f"Kubernetes {json.loads(self.version.body)['gitVersion']:.60}")
         if status >= 500:
             reason = status_from_json(self.version.body).message or "no reason given"
             hint = Hint("Try again later, or check the log of the API server.")
@@ -282,9 +281,8 @@ class ServerChecks:
         }
         response = await self.api.post(REVIEWS, json.dumps(review).encode())
         allowed = None
-        if response.status == 201:
-            with suppress(ValueError, TypeError, KeyError):
-                allowed = bool(json.loads(response.body)["status"]["allowed"])
+        with suppress(ValueError, TypeError, KeyError):  # a server may have no reviews, or deny them
+            allowed = bool(json.loads(response.body)["status"]["allowed"])
         if allowed:
             return Finding(f"allowed in {query.where}")
         parameters, verbs = VERBS[verb]
@@ -311,8 +309,3 @@ def _describe_certificate(der: bytes, *, is_verified: bool) -> Finding:
     if certificate.not_after - datetime.now(UTC) < SOON:
         return Finding(f"certificate {certificate}", "warning", Hint("Renew the certificate of the server."))
     return Finding(f"certificate {certificate}")
-
-
-def _words(text: str) -> str:
-    """Return OpenSSL's name of a reason, such as WRONG_VERSION_NUMBER, as words."""
-    return text.replace("_", " ").lower()

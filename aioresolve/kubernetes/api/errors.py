@@ -115,6 +115,8 @@ def _error(
     verbs: Sequence[str],
 ) -> ResolveError:
     summary = f"{host} returned {code} for {query.scope} ({_quoted(status)})"
+    place: dict[str, Any] = {"host": host, "scope": query.scope}
+    attributes: dict[str, Any] = {**place, "status": code, "reason": status.reason}
     match code:
         case 400 if status.message and not query.continue_:
             return ConfigurationError(
@@ -126,20 +128,16 @@ def _error(
             return ProtocolError(
                 summary,
                 hint="Check that this is a Kubernetes API server, and whether it expects https.",
-                host=host,
-                scope=query.scope,
+                **place,
             )
         case 401:
             return UnauthorizedError(
                 f"{summary}: it rejects the credentials from {source}, also after they were renewed",
                 hint="Log in again, or renew the token there.",
-                host=host,
-                scope=query.scope,
-                status=401,
-                reason=status.reason,
+                **attributes,
             )
         case 403:
-            return _forbidden(status, query, host, verbs)
+            return _forbidden(status, query, verbs, summary, attributes)
         case 404:
             summary = f"{summary}: there is no {query.resource.name} API at that address"
             hint = "Correct the server in the kubeconfig."
@@ -154,14 +152,7 @@ def _error(
     if retry_after is None and status.details is not None:
         retry_after = status.details.retry_after_seconds
     return APIError(
-        summary,
-        hint=hint,
-        host=host,
-        scope=query.scope,
-        status=code,
-        reason=status.reason,
-        retry_after=retry_after,
-        retryable=code in RETRYABLE_STATUSES,
+        summary, hint=hint, retry_after=retry_after, retryable=code in RETRYABLE_STATUSES, **attributes
     )
 
 
@@ -169,12 +160,14 @@ def _quoted(status: Status) -> str:
     return f"{status.message[:MAX_MESSAGE]!r}" if status.message else "no reason given"
 
 
-def _forbidden(status: Status, query: Query[Any], host: str, verbs: Sequence[str]) -> ForbiddenError:
-    attributes: dict[str, Any] = {"host": host, "scope": query.scope, "status": 403, "reason": status.reason}
+def _forbidden(
+    status: Status, query: Query[Any], verbs: Sequence[str], summary: str, attributes: dict[str, Any]
+) -> ForbiddenError:
+    host = attributes["host"]
     denial = parse_denial(status.message)
     if denial is None or not denial.user:
         return ForbiddenError(
-            f"{host} returned 403 for {query.scope} ({_quoted(status)})",
+            summary,
             hint="Check that the kubeconfig has a user with credentials, and that no proxy denied the"
             " request.",
             **attributes,
@@ -191,7 +184,7 @@ def _forbidden(status: Status, query: Query[Any], host: str, verbs: Sequence[str
         prefix = impersonation if denial.verb == "impersonate" else ""
         hint = f"{prefix}have a cluster administrator grant user {{user}} that permission."
         return ForbiddenError(
-            f"{host} returned 403 for {query.scope} ({_quoted(status)})",
+            summary,
             hint=Hint(hint[0].upper() + hint[1:], values={"user": repr(denial.user)}),
             **attributes,
         )

@@ -495,10 +495,7 @@ class Failed(_Event, tag="ERROR", frozen=True):
 
 WatchEvent: TypeAlias = Added[T] | Modified[T] | Deleted[T] | Bookmark | Failed
 
-_items_decoder = msgspec.json.Decoder(list[Pod])
 _list_decoder = msgspec.json.Decoder(Table | PodList)
-_PodEvent: TypeAlias = WatchEvent[Pod]
-_event_decoder = msgspec.json.Decoder(_PodEvent)
 _status_decoder = msgspec.json.Decoder(Status)
 
 
@@ -522,38 +519,6 @@ def decode_list(body: bytes | bytearray) -> Table | PodList:
     """
     pods: Table | PodList = decode_json(_list_decoder, body)
     return pods
-
-
-def decode_page(body: bytes | bytearray) -> PodList:
-    """Return `body` as a PodList.
-
-    Raises:
-        ValueError: it is not one; the message says where it differs.
-    """
-    page = decode_list(body)
-    if not isinstance(page, PodList):
-        raise ValueError("a Table was returned in place of a PodList")
-    return page
-
-
-def decode_items(body: bytes | bytearray) -> list[Pod]:
-    """Return `body`, a JSON array, as pods.
-
-    Raises:
-        ValueError: it is something else; the message says where it differs.
-    """
-    pods: list[Pod] = decode_json(_items_decoder, body)
-    return pods
-
-
-def decode_event(line: bytes | bytearray) -> WatchEvent[Pod]:
-    """Return one line of a watch as an event.
-
-    Raises:
-        ValueError: it is not an event; the message says where it differs.
-    """
-    event: WatchEvent[Pod] = decode_json(_event_decoder, line)
-    return event
 
 
 def status_from_json(body: bytes | bytearray) -> Status:
@@ -583,7 +548,8 @@ def json_resource(
     return Resource(group, name, noun, page, event, some, version)
 
 
-PODS = Resource("", "pods", "pod", decode_page, decode_event, decode_items)
+PODS = json_resource("", "pods", "pod", PodList, Pod)
+decode_page, decode_event = PODS.decode_page, PODS.decode_event
 
 
 class ListSplitter(Generic[T]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import select
 import socket
 import threading
@@ -59,16 +58,6 @@ def read_head(connection: socket.socket) -> bytes:
     while b"\r\n\r\n" not in received and (some := connection.recv(65536)):
         received += some
     return received
-
-
-def read_request(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Read one request and return its head and its body, which is shorter if the connection ends."""
-    head, _, body = read_head(connection).partition(b"\r\n\r\n")
-    field = re.search(rb"(?im)^content-length: *(\d+)", head)
-    length = int(field[1]) if field else 0
-    while len(body) < length and (some := connection.recv(65536)):
-        body += some
-    return head, body
 
 
 def responder(response: bytes) -> Callable[[socket.socket], None]:

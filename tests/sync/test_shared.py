@@ -166,27 +166,6 @@ def test_call_made_during_closing_enters_the_resolver_afterwards(threads: Thread
     assert resolver.history == ["entered", "called", "closed"] * 2
 
 
-def test_resolver_is_exited_in_the_task_that_entered_it(
-    threads: ThreadPoolExecutor,
-) -> None:
-    class Grouped(Scripted):
-        async def __aenter__(self) -> Self:
-            self._group: TaskGroup = await anyio.create_task_group().__aenter__()
-            self._group.start_soon(anyio.sleep_forever)
-            return await super().__aenter__()
-
-        async def aclose(self) -> None:
-            self._group.cancel_scope.cancel()
-            await self._group.__aexit__(None, None, None)
-            await super().aclose()
-
-    resolver = Grouped()
-    shared = sync.ClusterResolver(resolver)
-    threads.submit(shared.cluster_spec).result()
-    threads.submit(shared.close).result()
-    assert resolver.history == ["entered", "called", "closed"]
-
-
 def test_entering_and_closing_have_a_deadline() -> None:
     entering = sync.ClusterResolver(Scripted(entering=anyio.sleep_forever, timeout=0.05))
     with pytest.raises(DeadlineExceededError, match=r"Scripted object at .* was not entered within 0\.05 s"):
@@ -216,6 +195,7 @@ def test_resolver_that_fails_between_calls_is_entered_again(caplog: pytest.LogCa
 
     class Breaking(Scripted):
         async def __aenter__(self) -> Self:
+            # It can be left only in the task that entered it.
             self._group: TaskGroup = await anyio.create_task_group().__aenter__()
             self._group.start_soon(self._watch)
             return await super().__aenter__()

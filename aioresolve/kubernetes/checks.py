@@ -30,7 +30,7 @@ from aioresolve.resolver.checks import (
 from aioresolve.resolver.wait import MAX_CONNECTIONS
 
 from .api.client import AS_LIST, ObjectAPI
-from .api.objects import CONTEXT_NAMESPACE, PodQuery, decode_page
+from .api.objects import CONTEXT_NAMESPACE, PODS, PodQuery
 from .auth.discovery import SERVICE_VARIABLES
 from .endpoint_slices import SliceQuery
 from .own_pod import workload_of
@@ -427,7 +427,7 @@ def _devices(pod: MatchedPod) -> str:
 
 def _has_pods(response: Response) -> bool:
     with suppress(ValueError):
-        return bool(decode_page(response.body).items)
+        return bool(PODS.decode_page(response.body).items)
     return True
 
 

@@ -24,9 +24,7 @@ from aioresolve.kubernetes.api.objects import (
     Pod,
     PodList,
     WatchEvent,
-    decode_event,
     decode_list,
-    decode_page,
     is_newer,
     is_older,
     oldest_version,
@@ -52,19 +50,19 @@ EXPIRED = (
 def test_event_of_a_pod_contains_the_pod() -> None:
     for type_, kind in (("ADDED", Added), ("MODIFIED", Modified), ("DELETED", Deleted)):
         line = json.dumps({"type": type_, "object": pod_json("train-0")}).encode()
-        assert decode_event(line) == kind(pod("train-0"))
+        assert PODS.decode_event(line) == kind(pod("train-0"))
     line = json.dumps({"object": pod_json("train-0"), "type": "ADDED"}).encode()
-    assert decode_event(line) == Added(pod("train-0"))
+    assert PODS.decode_event(line) == Added(pod("train-0"))
 
 
 def test_bookmark_contains_only_a_resource_version() -> None:
-    event = decode_event(INITIAL_EVENTS_END)
+    event = PODS.decode_event(INITIAL_EVENTS_END)
     assert isinstance(event, Bookmark)
     assert event.object.metadata.resource_version == "8472"
 
 
 def test_error_event_contains_a_status_with_its_code() -> None:
-    event = decode_event(EXPIRED)
+    event = PODS.decode_event(EXPIRED)
     assert isinstance(event, Failed)
     assert (event.object.code, event.object.reason) == (410, "Expired")
     assert event.object.message == "too old resource version: 1 (8505)"
@@ -82,7 +80,7 @@ def test_error_event_contains_a_status_with_its_code() -> None:
 )
 def test_error_for_an_invalid_event_says_where_it_is_invalid(line: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        decode_event(line)
+        PODS.decode_event(line)
 
 
 @given(st.binary())
@@ -92,7 +90,7 @@ def test_error_for_an_invalid_event_says_where_it_is_invalid(line: bytes, messag
 @example(b'{"type":"ADDED","object":{"metadata":{"name":"\\ud800"}}}')
 def test_random_bytes_are_a_value_error(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        decode_event(line)
+        PODS.decode_event(line)
 
 
 def size(value: Any) -> int:
@@ -136,7 +134,7 @@ def bookmark(version: int) -> bytes:
 def test_any_split_of_the_bytes_gives_the_same_events(cuts: list[int], ends: list[bytes]) -> None:
     stream = b"".join(line + end for line, end in zip(LINES, ends, strict=True))
     places = [0, *sorted(cuts), len(stream)]
-    lines, events = EventLines(decode_event), []
+    lines, events = EventLines(PODS.decode_event), []
     for start, end in pairwise(places):
         events += lines.feed(stream[start:end])
     assert events == EVENTS
@@ -144,8 +142,8 @@ def test_any_split_of_the_bytes_gives_the_same_events(cuts: list[int], ends: lis
 
 
 def test_an_event_is_returned_at_the_end_of_its_line() -> None:
-    assert EventLines(decode_event).at_boundary
-    lines = EventLines(decode_event)
+    assert EventLines(PODS.decode_event).at_boundary
+    lines = EventLines(PODS.decode_event)
     *inside, end = (bytes([byte]) for byte in bookmark(7))
     assert all(lines.feed(byte) == [] for byte in inside)
     assert not lines.at_boundary
@@ -157,11 +155,11 @@ def test_an_event_is_returned_at_the_end_of_its_line() -> None:
 def test_a_line_of_the_maximum_length_is_accepted_and_a_longer_one_is_not() -> None:
     head, tail = b'{"type":"BOOKMARK","object":{"padding":"', b'"}}'
     longest = head + b"x" * (MAX_EVENT - len(head) - len(tail)) + tail
-    assert len(EventLines(decode_event).feed(longest + b"\n")) == 1
+    assert len(EventLines(PODS.decode_event).feed(longest + b"\n")) == 1
     for before in (b"x", b"\nx"):
         with pytest.raises(ValueError, match="more than 8 MiB"):
-            EventLines(decode_event).feed(before + longest + b"\n")
-    endless = EventLines(decode_event)
+            EventLines(PODS.decode_event).feed(before + longest + b"\n")
+    endless = EventLines(PODS.decode_event)
     assert endless.feed(bytes(MAX_EVENT)) == []
     with pytest.raises(ValueError, match="more than 8 MiB"):  # before it fills the memory
         endless.feed(b"x")
@@ -214,7 +212,7 @@ def split_list(body: bytes, places: list[int]) -> tuple[list[Pod], PodList]:
 @settings(max_examples=3 * settings().max_examples)
 def test_any_split_of_the_bytes_gives_the_same_list(body: bytes, data: st.DataObject) -> None:
     pods, rest = split_list(body, sorted(data.draw(st.lists(st.integers(0, len(body))))))
-    whole = decode_page(body)
+    whole = PODS.decode_page(body)
     assert [*pods, *(rest.items or ())] == [*(whole.items or ())]
     assert rest.metadata == whole.metadata
 
@@ -235,7 +233,7 @@ def test_a_list_that_is_not_valid_is_a_value_error_in_any_split(data: st.DataObj
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     places = sorted(data.draw(st.lists(st.integers(0, len(body)))))
-    whole = outcome_of(lambda: decode_page(bytes(body)))
+    whole = outcome_of(lambda: PODS.decode_page(bytes(body)))
     if isinstance(whole, ValueError):
         assert isinstance(outcome_of(lambda: split_list(bytes(body), places)), ValueError)
     elif isinstance(whole, PodList):

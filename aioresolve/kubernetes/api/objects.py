@@ -549,7 +549,6 @@ def json_resource(
 
 
 PODS = json_resource("", "pods", "pod", PodList, Pod)
-decode_page, decode_event = PODS.decode_page, PODS.decode_event
 
 
 class ListSplitter(Generic[T]):

@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -278,3 +279,18 @@ async def test_closed_client_is_a_connection_error(loopback: Loopback) -> None:
     assert type(error) is ConnectionFailedError
     assert not error.retryable
     assert "Check that `override_client=` is open" in str(error)
+
+
+@both_clients
+async def test_error_of_a_hook_of_the_client_is_reported_without_the_token(
+    loopback: Loopback, kind: str
+) -> None:
+    def refresh(configuration: Any) -> None:
+        raise LookupError(f"the vault is closed to {TOKEN}")
+
+    async with client_of(kind, loopback, refresh_api_key_hook=refresh) as client:
+        error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
+    assert type(error) is ConnectionFailedError
+    assert not error.retryable
+    assert "LookupError: the vault is closed to (secret)" in str(error)
+    assert TOKEN not in "".join(traceback.format_exception(error))

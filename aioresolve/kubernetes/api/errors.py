@@ -222,20 +222,20 @@ class Denial(NamedTuple):
     resource: str
 
 
-_DENIAL = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot(?: (\S+) (?:resource "([^"]*)"|(\S+)))?')
+_DENIAL = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot(?: (\S+) resource "([^"]*)")?')
 
 
 def parse_denial(message: str) -> Denial | None:
     """Return what the message of a 403 says, or None if it names no user.
 
     Format: `User "NAME" cannot VERB resource "RESOURCE" in API group ...`, from `ForbiddenMessage` of
-    k8s.io/apiserver; servers before 1.12 write `User "NAME" cannot VERB RESOURCE ...`.
+    k8s.io/apiserver.
     """
     found = _DENIAL.search(message)
     if found is None:
         return None
-    user, verb, resource, bare_resource = found.groups(default="")
-    return Denial(_unquote(user), verb, resource or bare_resource)
+    user, verb, resource = found.groups(default="")
+    return Denial(_unquote(user), verb, resource)
 
 
 def _unquote(text: str) -> str:

@@ -3,7 +3,7 @@
 Format: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/. Merging, precedence and validation are
 client-go's (`tools/clientcmd`): the first file that has an entry of a name wins, and so does the first file
 with a `current-context`; relative paths are relative to their file. The differences are listed in
-docs/kubernetes.md. Only the entries of the selected context are validated, so a mistake in another context's
+docs/credentials.md. Only the entries of the selected context are validated, so a mistake in another context's
 entry has no effect.
 
 Every problem is a `ConfigurationError` that names file and field, or the line of a file that is not YAML.

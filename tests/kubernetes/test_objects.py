@@ -12,14 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioresolve.kubernetes.api.objects import (
-    MAX_EVENT,
     PODS,
     Added,
     Bookmark,
     Deleted,
-    EventLines,
     Failed,
-    ListSplitter,
     Modified,
     Pod,
     PodList,
@@ -30,6 +27,7 @@ from aioresolve.kubernetes.api.objects import (
     oldest_version,
     version_number,
 )
+from aioresolve.kubernetes.api.splitting import MAX_EVENT, EventLines, ListSplitter
 
 from .samples import pod, pod_json
 

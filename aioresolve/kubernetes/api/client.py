@@ -32,7 +32,8 @@ from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 
 from .errors import LIST_VERBS, error_from_response, error_from_watch_response, is_expired
-from .objects import ListSplitter, Rows, Table, decode_list
+from .objects import Rows, Table, decode_list
+from .splitting import ListSplitter
 
 if TYPE_CHECKING:
     import ssl

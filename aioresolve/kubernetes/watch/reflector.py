@@ -46,11 +46,11 @@ from aioresolve.kubernetes.api.objects import (
     Added,
     Bookmark,
     Deleted,
-    EventLines,
     Failed,
     Modified,
     WatchEvent,
 )
+from aioresolve.kubernetes.api.splitting import EventLines
 from aioresolve.spec import Observation
 
 if TYPE_CHECKING:

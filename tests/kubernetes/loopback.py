@@ -122,12 +122,14 @@ def trusted_peer(loopback: Loopback, handle: Callable[[socket.socket], None]) ->
 
 
 def request_kind(request: RequestRecord) -> str:
-    """Return what a request of a resolver is for: `rows`, `named`, `whole list` or its pages."""
+    """Return what a request of a resolver is for: `rows`, `named`, `others`, `whole list` or its pages."""
     fields = request.query.get("fieldSelector", "")
     if "as=Table" in request.accept:
         return "rows"
     if "metadata.name=" in fields:
         return "named"
+    if "status.phase!=Running" in fields:
+        return "others"
     if "limit" not in request.query:
         return "whole list"
     return "next page" if "continue" in request.query else "first page"

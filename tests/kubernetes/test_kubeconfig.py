@@ -168,10 +168,18 @@ def test_impersonation_becomes_headers() -> None:
     assert not user_of({"token": "t", "as-groups": [], "as-user-extra": {}}).impersonation
 
 
-def test_first_document_is_read_as_for_kubectl() -> None:
+def test_first_document_is_read_and_merge_keys_replace_fields_as_for_kubectl() -> None:
     text = yaml.safe_dump(kubeconfig({"token": "TOKEN"}))
     assert select(text + "---\nbroken: [\n").user.token == "TOKEN"
-    assert select(text.replace("token: TOKEN", "<<: {token: merged}")).user.token == "merged"
+    for fields, token in (
+        ("<<: {token: merged}", "merged"),
+        ("token: own\n    <<: {token: merged}", "merged"),
+        ("<<: {token: merged}\n    token: own", "own"),
+        ("<<: [{token: first}, {token: second}]", "first"),
+    ):
+        assert select(text.replace("token: TOKEN", fields)).user.token == token
+    for invalid in ("<<: [1]", "<<: text", "<<: &a {<<: *a}"):
+        assert "not valid YAML" in error_of(text.replace("token: TOKEN", invalid))
 
 
 def test_plain_scalars_are_strings_where_they_are_for_kubectl() -> None:

@@ -180,7 +180,7 @@ def test_cluster_is_the_same_for_kubectl(
     "token",
     [
         *["2024-99-99", "1:30", "=", "08", "1e3", "y", "'y'", "5\n    token: t", "t\n---\nb: ["],
-        *["own\n    extra: x", "t\n- user: {}"],
+        *["own\n    <<: [{token: a1}, {token: b1}]", "t\n- user: {}"],
     ],
     ids=repr,
 )

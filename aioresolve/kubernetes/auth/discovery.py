@@ -307,7 +307,7 @@ def _from_home(
 ) -> DiscoveredServer | str:
     if environ.get("KUBECONFIG"):
         return "ignored while KUBECONFIG is set"
-    home = environ.get("HOME") or (os.path.expanduser("~") if os.name == "nt" else "")
+    home = environ.get("HOME")
     if not home:
         return "HOME is not set"
     return _from_existing(

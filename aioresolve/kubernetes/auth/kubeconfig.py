@@ -409,6 +409,20 @@ def _loader() -> Any:
         }
         bool_values = base.bool_values | {"y": True, "n": False}
 
+        def flatten_mapping(self, node: Any) -> None:
+            # As for kubectl, the fields of `<<` replace those that are written before it.
+            pairs = []
+            for key, value in node.value:
+                if key.tag != "tag:yaml.org,2002:merge":
+                    pairs.append((key, value))
+                    continue
+                for source in reversed(value.value if value.id == "sequence" else [value]):
+                    if source.id != "mapping":
+                        raise yaml.constructor.ConstructorError(None, None, "no mapping", source.start_mark)
+                    self.flatten_mapping(source)
+                    pairs += source.value
+            node.value = pairs
+
     for name, pattern in plain.items():
         first = list("yYnN" if name == "bool" else "-+.0123456789")
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(rf"(?:{pattern})\Z"), first)

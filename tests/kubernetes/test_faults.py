@@ -386,18 +386,6 @@ async def test_https_to_an_http_port_is_a_tls_error(
     assert "Check that the port speaks https" in str(error)
 
 
-async def test_certificate_for_another_name_is_rejected(
-    loopback: Loopback, caplog: pytest.LogCaptureFixture
-) -> None:
-    loopback.edit_kubeconfig(tls_server_name="elsewhere.example")
-    error = await error_of_both_calls(loopback, caplog)
-    assert type(error) is TLSError
-    assert f"the certificate of {loopback.server.url}" in str(error)
-    assert "elsewhere.example" in str(error)
-    assert "Correct certificate-authority or tls-server-name" in str(error)
-    assert loopback.requests == []
-
-
 @pytest.mark.parametrize(
     ("response", "error_type", "words"),
     [

@@ -19,10 +19,9 @@ import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.auth import CredentialCache, find_connection
 from aioresolve.kubernetes.auth.discovery import discover_server
 
-from .kubeconfigs import base64_of, client_pair, exec_user, kubeconfig, write_file, write_plugin
+from .kubeconfigs import base64_of, client_pair, connect, exec_user, kubeconfig, write_file, write_plugin
 
 asynchronous = pytest.importorskip("kubernetes_asyncio")
 synchronous = pytest.importorskip("kubernetes")
@@ -147,7 +146,7 @@ def test_all_three_clients_read_a_kubeconfig_alike(user: dict[str, Any], cluster
 async def test_all_three_clients_get_the_same_token_from_a_plugin(tmp_path: Path) -> None:
     script = write_plugin(tmp_path, 'credential({"token": "t"})')
     path = write_file(tmp_path / "config", kubeconfig(exec_user(script)))
-    connection = await find_connection(kubeconfig=path, cache=CredentialCache())
+    connection = await connect(path)
     ours = (await connection.headers())["Authorization"]
     for read in (read_asynchronously, read_synchronously):
         assert seen_by(await asyncio.to_thread(read, path))["authorization"] == ours

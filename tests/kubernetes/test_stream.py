@@ -12,9 +12,9 @@ import pytest
 
 from aioresolve.errors import ConnectionFailedError, ResolveError
 from aioresolve.kubernetes.api.client import AiohttpTransport
-from aioresolve.kubernetes.auth import CredentialCache, find_connection
-from aioresolve.testing import Answer, Cut, Hang, Reset, Trickle, pod
+from aioresolve.testing import Answer, Hang, Trickle, pod
 
+from .kubeconfigs import connect
 from .loopback import TOKEN, Loopback, all_text, trusted_peer
 from .peers import read_head
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from aioresolve.testing import Fault
 
 PODS = "/api/v1/pods"
 JSON = "application/json"
@@ -36,7 +35,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 @asynccontextmanager
 async def transport_to(loopback: Loopback) -> AsyncIterator[AiohttpTransport]:
     """Yield an `AiohttpTransport` to the server, and close it."""
-    connection = await find_connection(kubeconfig=loopback.kubeconfig, cache=CredentialCache())
+    connection = await connect(loopback.kubeconfig)
     transport = AiohttpTransport(connection)
     try:
         with anyio.fail_after(PATIENCE):
@@ -119,20 +118,6 @@ async def test_read_at_the_end_returns_no_bytes_and_the_connection_is_reused(loo
                 assert await read_bytes(stream, 1 << 20) == expected
                 assert await stream.read() == b""
             assert loopback.server.connections == 1
-
-
-@pytest.mark.parametrize("fault", [Cut(after=40), Reset(after=40)], ids=str)
-async def test_incomplete_body_is_a_broken_connection(loopback: Loopback, fault: Fault) -> None:
-    loopback.server.add(pod("train-0"))
-    loopback.server.inject(fault)
-    async with transport_to(loopback) as transport, transport.stream(PODS, {"watch": "true"}, JSON) as stream:
-        error = await error_from(read_bytes(stream, 1 << 20))
-        second = await error_from(stream.read())
-    assert type(error) is type(second) is ConnectionFailedError
-    assert error.retryable
-    assert f"the connection to {loopback.server.url} (from kubeconfig" in str(error)
-    assert f"broke during GET {PODS}: the response was incomplete. Try again" in str(error)
-    assert (vars(error)["host"], vars(error)["scope"]) == (loopback.server.url, f"GET {PODS}")
 
 
 # Responses that are not streams

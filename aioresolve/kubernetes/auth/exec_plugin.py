@@ -16,6 +16,7 @@ import base64
 import os
 import re
 import signal
+import sys
 import subprocess
 from contextlib import suppress
 from datetime import datetime
@@ -167,7 +168,10 @@ class _Child(asyncio.SubprocessProtocol):
 def _kill(transport: asyncio.SubprocessTransport) -> None:
     """Kill the child and its process group with SIGKILL, which cannot be ignored."""
     with suppress(ProcessLookupError):
-        os.killpg(transport.get_pid(), signal.SIGKILL)
+        if sys.platform == "win32":
+            transport.kill()
+        else:
+            os.killpg(transport.get_pid(), signal.SIGKILL)
 
 
 def _exit_text(code: int | None) -> str:

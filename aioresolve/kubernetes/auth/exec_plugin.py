@@ -16,8 +16,8 @@ import base64
 import os
 import re
 import signal
-import sys
 import subprocess
+import sys
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any

@@ -11,6 +11,7 @@ import yaml
 
 from aioresolve.cli import main
 from aioresolve.testing import KubernetesServer, pod
+from tests.environment.evidence import SOURCES
 
 from .process import Running, environment
 
@@ -20,18 +21,6 @@ if TYPE_CHECKING:
 
     from aioresolve.testing import ThreadedKubernetesServer
 
-SOURCES = [
-    *(
-        "TF_CONFIG",
-        "Slurm",
-        "SageMaker",
-        "TPU variables",
-        "TPU VM",
-        "Kubernetes",
-        "Compute Engine",
-        "Launcher",
-    )
-]
 TWO_WORKERS = json.dumps(
     {
         "cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]},

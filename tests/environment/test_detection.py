@@ -37,25 +37,13 @@ from aioresolve.gcp import metadata_server
 from aioresolve.kubernetes import own_pod
 from aioresolve.testing import GoogleServer, Hang, KubernetesServer, instance, pod, tpu_vm
 
+from .evidence import SOURCES
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from aioresolve.testing import ThreadedKubernetesServer
-
-SOURCES = [
-    *(
-        "TF_CONFIG",
-        "Slurm",
-        "SageMaker",
-        "TPU variables",
-        "TPU VM",
-        "Kubernetes",
-        "Compute Engine",
-        "Launcher",
-    )
-]
-"""The names of the sources, in the order of precedence."""
 
 TF_CONFIG = json.dumps(
     {

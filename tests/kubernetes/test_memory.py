@@ -1,4 +1,4 @@
-"""Memory is bounded, no matter how many pods there are."""
+"""The memory that pods take has a limit, whatever their number."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Running:
 async def wait_for_call(worker: TPUWorker) -> None:
     """Wait until the worker has received a request."""
     with anyio.fail_after(GENEROUS):
-        while not worker.calls:  # noqa: ASYNC110 - there is no event for a longer list
+        while not worker.calls:  # noqa: ASYNC110 - nothing sets an event when it grows
             await anyio.sleep(0.002)
 
 

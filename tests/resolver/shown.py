@@ -45,7 +45,7 @@ class Shown(ClusterResolver):
     async def seen(self, number: int) -> None:
         """Wait until `number` observations have been taken and processed."""
         with anyio.fail_after(PATIENCE):
-            while self.taken < number:  # noqa: ASYNC110 - there is no event for a number
+            while self.taken < number:  # noqa: ASYNC110 - nothing sets an event when it changes
                 await anyio.sleep(0.001)
         for _ in range(10):
             await anyio.lowlevel.checkpoint()

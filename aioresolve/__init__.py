@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
+from .sources import BY_RESOLVER
 
 if TYPE_CHECKING:
     from ._core.deadline import Progress
@@ -136,42 +137,44 @@ __all__ = [
     "doctor",
 ]
 
-_NAMES = {
-    "_core.deadline": ("Progress",),
-    "environment.detection": ("Detection", "detect"),
-    "environment.doctor": ("doctor",),
-    "environment.gce": ("GCEClusterResolver",),
-    "environment.sagemaker": ("SageMakerClusterResolver",),
-    "environment.slurm": ("SlurmClusterResolver",),
-    "environment.tf_config": ("TFConfigClusterResolver",),
-    "fleet": ("Fleet", "TargetStatus"),
-    "kubernetes": ("CONTEXT_NAMESPACE", "ExecutableLocation", "KubernetesClusterResolver", "Pod"),
-    "resolver": ("ClusterResolver", "SimpleClusterResolver", "UnionClusterResolver"),
-    "resolver.want": ("Want",),
-    "spec": (
-        "ClusterDiff",
-        "ClusterSpec",
-        "ClusterState",
-        "ControllerStatus",
-        "DoneTask",
-        "Endpoint",
-        "ExpectedTasks",
-        "Member",
-        "Observation",
-        "Task",
-    ),
-    "tpu": ("TPUClusterResolver", "TPUSlice", "TPUSystemMetadata", "TPUTopology"),
+_MODULES = {
+    "Progress": "_core.deadline",
+    "Detection": "environment.detection",
+    "detect": "environment.detection",
+    "doctor": "environment.doctor",
+    "Fleet": "fleet",
+    "TargetStatus": "fleet",
+    "CONTEXT_NAMESPACE": "kubernetes",
+    "ExecutableLocation": "kubernetes",
+    "Pod": "kubernetes",
+    "ClusterResolver": "resolver",
+    "UnionClusterResolver": "resolver",
+    "Want": "resolver.want",
+    "ClusterDiff": "spec",
+    "ClusterSpec": "spec",
+    "ClusterState": "spec",
+    "ControllerStatus": "spec",
+    "DoneTask": "spec",
+    "Endpoint": "spec",
+    "ExpectedTasks": "spec",
+    "Member": "spec",
+    "Observation": "spec",
+    "Task": "spec",
+    "TPUSlice": "tpu",
+    "TPUSystemMetadata": "tpu",
+    "TPUTopology": "tpu",
 }
-"""The names of each module; all others are errors."""
-
-_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+"""The module of each name, except resolvers (see `aioresolve.sources`) and errors."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module on first use (PEP 562)."""
-    if name not in __all__:
+    if name in BY_RESOLVER:
+        value = BY_RESOLVER[name].load()
+    elif name in __all__:
+        value = getattr(importlib.import_module(f".{_MODULES.get(name, 'errors')}", __name__), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_MODULES.get(name, 'errors')}", __name__), name)
     globals()[name] = value
     return value
 

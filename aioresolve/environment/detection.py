@@ -1,7 +1,7 @@
 """Which source describes the cluster of this process: variables, the API server of its pod, or its VM.
 
 `examine` collects the evidence about each source, `choose` decides, and `detect` does both. What was set for
-this process precedes what describes its machine (`SOURCES`). A source that is found but invalid is an error,
+this process precedes what describes its machine. A source that is found but invalid is an error,
 because another one could describe another cluster.
 
 All processes of a workload must choose the same source. The TPU variables of one pod cannot decide that:
@@ -35,6 +35,7 @@ from aioresolve.errors import (
     ProtocolError,
     ResolveError,
 )
+from aioresolve.sources import SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,9 +58,6 @@ TPU_VM = "TPU VM"
 KUBERNETES = "Kubernetes"
 COMPUTE_ENGINE = "Compute Engine"
 LAUNCHER = "Launcher"
-
-SOURCES = (TF_CONFIG, SLURM, SAGEMAKER, TPU_VARIABLES, TPU_VM, KUBERNETES, COMPUTE_ENGINE, LAUNCHER)
-"""The names of the sources, in the order of precedence."""
 
 ABSENT_TIMEOUT = 1.0
 """Seconds that the metadata server has to respond, unless this machine is known to have one."""
@@ -209,9 +207,7 @@ def decisive(findings: Sequence[Finding]) -> Finding | None:
 async def collect_findings(progress: Progress, *, port: int | None = None) -> tuple[Finding, ...]:
     """Return what was found out about each source, as `examine`, without a deadline of its own."""
     findings = [
-        _examine_tf_config(),
-        _examine_slurm(port),
-        _examine_sagemaker(port),
+        *(source.load_examine()(port) for source in SOURCES if source.examine is not None),
         await _examine_tpu_variables(progress),
     ]
     is_pod = bool(os.environ.get(SERVICE_HOST))
@@ -247,7 +243,8 @@ def _invalid(source: str, error: ResolveError) -> Finding:
 # Variables
 
 
-def _examine_tf_config() -> Finding:
+def examine_tf_config(_: int | None) -> Finding:
+    """Return whether `$TF_CONFIG` describes tasks."""
     from .tf_config import VARIABLE, TFConfigClusterResolver, parse_tf_config
 
     text = os.environ.get(VARIABLE)
@@ -264,7 +261,8 @@ def _examine_tf_config() -> Finding:
     )
 
 
-def _examine_slurm(port: int | None) -> Finding:
+def examine_slurm(port: int | None) -> Finding:
+    """Return whether Slurm started this process; `port` is that of the first task of each node."""
     from .slurm import SlurmClusterResolver
     from .slurm.launched import read_processes
     from .slurm.tasks import JOB_HOSTS, STEP_HOSTS
@@ -283,7 +281,8 @@ def _examine_slurm(port: int | None) -> Finding:
     )
 
 
-def _examine_sagemaker(port: int | None) -> Finding:
+def examine_sagemaker(port: int | None) -> Finding:
+    """Return whether `$SM_HOSTS` has hosts; `port` is that of each task."""
     from aioresolve.spec import split_host_port
 
     from .sagemaker import HOSTS, SageMakerClusterResolver

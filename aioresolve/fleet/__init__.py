@@ -14,9 +14,9 @@ from .fleet import Fleet
 from .target import Health, TargetStatus
 
 if TYPE_CHECKING:
-    from .config import FleetFile, fleet_of, read_fleet
+    from .config import FleetFile, fleet_of, fleet_schema, read_fleet
 
-__all__ = ["Fleet", "FleetFile", "Health", "TargetStatus", "fleet_of", "read_fleet"]
+__all__ = ["Fleet", "FleetFile", "Health", "TargetStatus", "fleet_of", "fleet_schema", "read_fleet"]
 
 
 def __getattr__(name: str) -> object:

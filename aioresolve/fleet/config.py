@@ -31,7 +31,8 @@ targets:
 Only `targets` is required. Each target has one kind. Its fields are the arguments of the constructor of its
 resolver that a file can express, by the same names, except `jobs` (label selectors, addresses, or numbers of
 tasks), `port` (`tf_server_port`, `port_base`), the `name` of a TPU (`tpu`), and the `group`
-(`instance_group`) and `job_name` (`task_type`) of an instance group. `null` removes a default.
+(`instance_group`) and `job_name` (`task_type`) of an instance group. `null` removes a default. The kinds and
+their fields come from `aioresolve.sources`; `fleet_schema` returns them as a JSON Schema.
 
 In any value, `${NAME}` is replaced by the environment variable, `${NAME:-default}` uses the default if the
 variable is unset or empty, and `$$` is a dollar; between `{ }` and `[ ]` YAML requires quotes around them. No
@@ -43,142 +44,101 @@ and `~` is the home folder. Anchors, aliases and merge keys are supported; top-l
 from __future__ import annotations
 
 import functools
-import importlib
+import operator
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from types import MappingProxyType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
 from aioresolve._core.validation import parse_duration, suggestion
 from aioresolve.errors import ConfigurationError, ResolveError
 from aioresolve.resolver.union import UnionClusterResolver
+from aioresolve.sources import BY_KIND
 from aioresolve.spec import ClusterSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from aioresolve.resolver.base import ClusterResolver
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
-_Index = Annotated[int, msgspec.Meta(ge=0)]
 _TextList = Annotated[list[_Text], msgspec.Meta(min_length=1)]
-_Texts = _Text | _TextList
-_JobsOfTexts = Annotated[dict[str, _Texts], msgspec.Meta(min_length=1)]
-
-
-class _Kind(NamedTuple):
-    """A kind of target: the class of its resolver in `aioresolve`, and the type of each field.
-
-    The constructor checks the values further.
-    """
-
-    resolver: str
-    fields: Mapping[str, Any]
-    arguments: Mapping[str, str] = MappingProxyType({})  # of the constructor, if they have other names
-    required: tuple[str, ...] = ()  # a target has one of these fields
-    always: Mapping[str, Any] = MappingProxyType({})  # further arguments
-
-    def make(self, values: Mapping[str, Any], **others: Any) -> ClusterResolver:
-        """Return the resolver with these values of fields, and arguments that every constructor takes."""
-        arguments = {self.arguments.get(name, name): value for name, value in values.items()}
-        if "cluster_spec" in arguments:
-            jobs = arguments["cluster_spec"].items()
-            arguments["cluster_spec"] = ClusterSpec(
-                {job: [tasks] if isinstance(tasks, str) else tasks for job, tasks in jobs}
-            )
-        # Imported when the first target of the kind is made.
-        constructor = getattr(importlib.import_module("aioresolve"), self.resolver)
-        made: ClusterResolver = constructor(**arguments, **self.always, **others)
-        return made
-
-
-KINDS: Mapping[str, _Kind] = {
-    "kubernetes": _Kind(
-        "KubernetesClusterResolver",
-        {
-            "jobs": _JobsOfTexts,
-            "service": _Text | _JobsOfTexts,
-            "namespace": _Texts,
-            "context": _Text,
-            "kubeconfig": _Texts,
-            "server": _Text,
-            "token_file": _Text,
-            "impersonate": _Text,
-            "impersonate_groups": _TextList,
-            "executable_location": _Text,
-            "port": int,
-            "address": _Text,
-            "order_by": _Texts,
-            "not_running": _Text,
-            "rpc_layer": _Text,
-            "max_concurrency": int,
-        },
-        {"jobs": "job_to_label_mapping", "port": "tf_server_port"},
-        required=("jobs", "service"),
-    ),
-    "tpu": _Kind(
-        "TPUClusterResolver",
-        {
-            "name": _Texts,
-            "project": _Text,
-            "zone": _Text,
-            "job_name": _Text,
-            "discovery_url": _Text,
-            "api_version": _Text,
-            "not_healthy": _Text,
-            "address": _Text,
-        },
-        {"name": "tpu"},
-        required=("name",),
-    ),
-    "gce": _Kind(
-        "GCEClusterResolver",
-        {
-            "group": _Text,
-            "project": _Text,
-            "zone": _Text,
-            "region": _Text,
-            "port": int,
-            "job_name": _Text,
-            "rpc_layer": _Text,
-            "address": _Text,
-            "not_running": _Text,
-        },
-        {"group": "instance_group", "job_name": "task_type"},
-        required=("group",),
-    ),
-    "tf_config": _Kind("TFConfigClusterResolver", {"rpc_layer": _Text}),
-    "slurm": _Kind(
-        "SlurmClusterResolver",
-        {"jobs": dict[str, _Index], "port": int, "tasks_per_node": int, "rpc_layer": _Text},
-        {"port": "port_base"},
-        always={"auto_set_gpu": False},  # a fleet is not the program that uses the GPUs
-    ),
-    "sagemaker": _Kind("SageMakerClusterResolver", {"port": int, "rpc_layer": _Text}),
-    "static": _Kind(
-        "SimpleClusterResolver",
-        {
-            "jobs": Annotated[dict[str, _Texts | dict[_Index, _Text]], msgspec.Meta(min_length=1)],
-            "rpc_layer": _Text,
-        },
-        {"jobs": "cluster_spec"},
-        required=("jobs",),
-    ),
-}
-"""The kinds of targets that have fields, by their names in a fleet file."""
+_Duration = float | str
+_Addresses = _Text | _TextList | dict[Annotated[int, msgspec.Meta(ge=0)], _Text]
+_Cluster = Annotated[dict[str, _Addresses], msgspec.Meta(min_length=1)]
 
 UNION = "union"
 """The kind of a target that consists of other targets; it has no fields and no defaults."""
 
 _SETTINGS: Mapping[str, Any] = {
-    "interval": float | str,
-    "timeout": float | str,
+    "interval": _Duration,
+    "timeout": _Duration,
     "max_concurrency": Annotated[int, msgspec.Meta(ge=1)],
 }
+
+# Fields
+
+
+def _type_in_file(annotation: Any) -> Any:
+    """Return the type of an argument in a file; None if no file can express it.
+
+    The constructor checks the values further.
+    """
+    origin, parameters = get_origin(annotation), get_args(annotation)
+    if annotation in (int, float, bool):
+        return annotation
+    if annotation is str or origin is Literal:
+        return _Text
+    if annotation is ClusterSpec:
+        return _Cluster
+    if origin in (Union, UnionType):
+        kinds = [kind for each in parameters if (kind := _type_in_file(each)) is not None]
+        return functools.reduce(operator.or_, kinds) if kinds else None
+    if origin is Sequence:
+        return Annotated[list[_type_in_file(parameters[0])], msgspec.Meta(min_length=1)]  # type: ignore[misc]
+    if origin is Mapping:
+        return Annotated[dict[str, _type_in_file(parameters[1])], msgspec.Meta(min_length=1)]  # type: ignore[misc]
+    return None
+
+
+class _FieldType(NamedTuple):
+    type: Any
+    is_path: bool
+    is_cluster: bool
+
+
+@functools.cache
+def _field_types(kind: str) -> Mapping[str, _FieldType]:
+    """Return the fields of a kind of target. Imports its resolver."""
+    return {
+        name: _FieldType(in_file, "PathLike" in str(annotation), annotation is ClusterSpec)
+        for name, annotation in BY_KIND[kind].field_types().items()
+        if (in_file := _type_in_file(annotation)) is not None
+    }
+
+
+def fleet_schema() -> dict[str, Any]:
+    """Return the JSON Schema of fleet files, for editors and for checks before a file is used."""
+    kinds: dict[str, Any] = {}
+    for kind in BY_KIND:
+        # A number may be a variable too.
+        types = [(name, each.type | str | None, None) for name, each in _field_types(kind).items()]
+        kinds[kind] = msgspec.defstruct(kind, types, forbid_unknown_fields=True) | None
+    target = msgspec.defstruct(
+        "target", [*((kind, fields, None) for kind, fields in kinds.items()), (UNION, _TextList, [])]
+    )
+    defaults = msgspec.defstruct("defaults", [(kind, fields, None) for kind, fields in kinds.items()])
+    settings = [(name, kind | str | None, None) for name, kind in _SETTINGS.items()]
+    file = msgspec.defstruct(
+        "fleet",
+        [("targets", dict[str, target]), ("defaults", defaults | None, None), *settings],  # type: ignore[valid-type]
+    )
+    return msgspec.json.schema(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +211,12 @@ def fleet_of(
 def _parse(text: str | bytes, source: str) -> Any:
     import yaml
 
+    loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     try:
-        return yaml.load(text, Loader=_loader())  # noqa: S506  # a SafeLoader
+        opened = loader(text)
+        node = opened.get_single_node()
+        _reject_duplicates(node, set())
+        return None if node is None else opened.construct_document(node)
     except (yaml.YAMLError, ValueError) as error:  # a ValueError for a date such as 2024-99-99
         mark = getattr(error, "problem_mark", None)
         place = source if mark is None else f"{source}:{mark.line + 1}"
@@ -261,36 +225,24 @@ def _parse(text: str | bytes, source: str) -> Any:
         raise ConfigurationError(f"{place}: not valid YAML: {problem or error}", hint=hint) from None
 
 
-@functools.cache
-def _loader() -> Any:
+def _reject_duplicates(node: Any, seen: set[int]) -> None:
+    """Raise an error for a name that a mapping has twice: of two targets, one would be lost."""
     import yaml
 
-    base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-
-    class Loader(base):  # type: ignore[misc]
-        """Rejects a name that is used twice: of two targets, one would be lost."""
-
-        def __init__(self, stream: Any) -> None:
-            super().__init__(stream)
-            self._checked: set[int] = set()
-
-        def flatten_mapping(self, node: Any) -> None:
-            # Merging adds to the pairs of a node, so they are checked before.
-            if id(node) not in self._checked:
-                self._checked.add(id(node))
-                names = set[str]()
-                for key, _ in node.value:
-                    if not isinstance(key.value, str):
-                        continue
-                    # PyYAML 6.0.4 compares names by identity where `<<` is a list, whose first item counts.
-                    key.value = sys.intern(key.value)
-                    if key.value in names and key.tag != "tag:yaml.org,2002:merge":
-                        problem = f"{_quoted(key.value)} is defined twice; remove one"
-                        raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                    names.add(key.value)
-            super().flatten_mapping(node)
-
-    return Loader
+    if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+        return
+    seen.add(id(node))
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ((None, child) for child in node.value)
+    names = set[str]()
+    for key, value in pairs:
+        if isinstance(key, yaml.ScalarNode):
+            # PyYAML 6.0.4 compares names by identity where `<<` is a list, whose first item counts.
+            key.value = sys.intern(key.value)
+            if key.value in names and key.tag != "tag:yaml.org,2002:merge":
+                problem = f"{_quoted(key.value)} is defined twice; remove one"
+                raise yaml.MarkedYAMLError(None, None, problem, key.start_mark)
+            names.add(key.value)
+        _reject_duplicates(value, seen)
 
 
 class _Field(NamedTuple):
@@ -305,6 +257,13 @@ class _Target(NamedTuple):
     location: str
     fields: Mapping[str, _Field]
     values: Mapping[str, Any]
+
+    def make(self, **others: Any) -> ClusterResolver:
+        """Return its resolver; `others` are arguments that every constructor takes."""
+        source = BY_KIND[self.kind]
+        arguments = {source.fields.get(name, name): value for name, value in self.values.items()}
+        made: ClusterResolver = source.load()(**arguments, **source.constants, **others)
+        return made
 
 
 class _Reader:
@@ -326,7 +285,7 @@ class _Reader:
         defaults = {
             kind: self._fields(f"defaults.{_step(kind)}", fields, kind)
             for kind, fields in self._mapping("defaults", content.get("defaults") or {}, "{tpu: ...}").items()
-            if self._check_name(f"defaults.{_step(kind)}", kind, KINDS, "kind of target")
+            if self._check_name(f"defaults.{_step(kind)}", kind, BY_KIND, "kind of target")
         }
         example = "{us-east: {kubernetes: {jobs: {worker: app=trainer}}}}"
         written_targets = self._mapping("targets", content.get("targets") or {}, example)
@@ -360,7 +319,7 @@ class _Reader:
     def _value(self, given: _Field, kind: Any) -> Any:
         try:
             value = msgspec.convert(_replaced(given.written, self._environ), kind, strict=False)
-            if kind == _SETTINGS["interval"]:
+            if kind is _Duration:
                 return parse_duration(f"{value:g}" if isinstance(value, float) else value)
             return value
         except ValueError as error:  # msgspec's error is one
@@ -373,7 +332,7 @@ class _Reader:
         return {
             name: _Field(f"{location}.{name}", value)
             for name, value in fields.items()
-            if self._check_name(f"{location}.{_step(name)}", name, KINDS[kind].fields, f"field of {kind}")
+            if self._check_name(f"{location}.{_step(name)}", name, _field_types(kind), f"field of {kind}")
         }
 
     def _target(
@@ -381,16 +340,16 @@ class _Reader:
     ) -> _Target | None:
         kinds = self._mapping(location, written or {}, "{kubernetes: {jobs: {worker: app=trainer}}}")
         if len(kinds) != 1:
-            self._add(location, f"must have one kind; write one of {', '.join((*KINDS, UNION))} below it")
+            self._add(location, f"must have one kind; write one of {', '.join((*BY_KIND, UNION))} below it")
             return None
         ((kind, content),) = kinds.items()
         location = f"{location}.{_step(kind)}"
-        if not self._check_name(location, kind, (*KINDS, UNION), "kind of target"):
+        if not self._check_name(location, kind, (*BY_KIND, UNION), "kind of target"):
             return None
         if kind == UNION:
             given = _Field(location, content)
             return _Target(kind, location, {}, {"members": self._value(given, _TextList) or []})
-        own, required = self._fields(location, content, kind), KINDS[kind].required
+        own, required = self._fields(location, content, kind), BY_KIND[kind].required
         # A field of its own replaces the alternative among the defaults.
         replaced = required if own.keys() & set(required) else ()
         fields = {name: given for name, given in defaults.get(kind, {}).items() if name not in replaced} | own
@@ -398,12 +357,20 @@ class _Reader:
         if required and not fields.keys() & set(required):
             missing = " and no ".join(f"`{name}`" for name in required)
             self._add(location, f"has no {missing}; add it here, or under defaults.{kind}")
-        values = {name: self._value(given, KINDS[kind].fields[name]) for name, given in fields.items()}
-        if (paths := values.get("kubeconfig")) is not None:
-            values["kubeconfig"] = tuple(map(self._path, [paths] if isinstance(paths, str) else paths))
-        if (path := values.get("token_file")) is not None:
-            values["token_file"] = self._path(path)
+        values = {name: self._argument(given, _field_types(kind)[name]) for name, given in fields.items()}
         return _Target(kind, location, fields, values)
+
+    def _argument(self, given: _Field, kind: _FieldType) -> Any:
+        value = self._value(given, kind.type)
+        if value is None:
+            return None
+        if kind.is_path:
+            return self._path(value) if isinstance(value, str) else tuple(map(self._path, value))
+        if kind.is_cluster:
+            return ClusterSpec(
+                {job: [each] if isinstance(each, str) else each for job, each in value.items()}
+            )
+        return value
 
     def _path(self, path: str) -> str:
         # `~` is expanded when the file is opened.
@@ -413,15 +380,14 @@ class _Reader:
         shared: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         resolvers: dict[str, ClusterResolver] = {}
         for name, target in targets.items():
-            # The members of a union get their own resolvers: those of the targets may be in use at the same
-            # time.
-            parts = self._members(target, targets) if target.kind == UNION else [target]
             try:
-                made = [KINDS[part.kind].make(part.values, **shared) for part in parts]
-                if made:
-                    resolvers[name] = (
-                        UnionClusterResolver(*made, **shared) if target.kind == UNION else made[0]
-                    )
+                if target.kind != UNION:
+                    resolvers[name] = target.make(**shared)
+                    continue
+                # The members get their own resolvers: those of the targets may be in use at the same time.
+                members = [each.make(**shared) for each in self._members(target, targets)]
+                if members:
+                    resolvers[name] = UnionClusterResolver(*members, **shared)
             except ResolveError as error:
                 self._add(*_rejection(target, error))
         return resolvers
@@ -445,9 +411,9 @@ def _rejection(target: _Target, error: ResolveError) -> tuple[str, str]:
     """
     if target.kind == UNION:
         return target.location, str(error)
-    names = {KINDS[target.kind].arguments.get(name, name): name for name in KINDS[target.kind].fields}
-    argument = getattr(error, "argument", None)
-    rejected = target.fields.get(names.get(argument or "", ""))
+    names = {argument: name for name, argument in BY_KIND[target.kind].fields.items()}
+    argument = getattr(error, "argument", None) or ""
+    rejected = target.fields.get(names.get(argument, argument))
     given = target.fields.values() if rejected is None else [rejected]
     location = target.location if rejected is None else rejected.location
     if variables := dict.fromkeys(name for each in given for name in _variables(each.written)):

@@ -136,7 +136,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         service: Any = None,
         discovery_url: str | None = None,
         *,
-        api_version: TPUVersion = "v2",
+        api_version: Literal["v2", "v1"] = "v2",
         not_healthy: Literal["raise", "skip", "allow"] = "raise",
         address: Literal["internal_ip", "external_ip"] = "internal_ip",
         timeout: float = 30.0,

@@ -24,7 +24,7 @@ from aioresolve import (
     UnionClusterResolver,
 )
 from aioresolve.errors import ConfigurationError
-from aioresolve.fleet import FleetFile, fleet_of, read_fleet
+from aioresolve.fleet import FleetFile, fleet_of, fleet_schema, read_fleet
 from tests.programs import ROOT
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class TestContent:
                 "jobs": {"worker": ("app=trainer",), "ps": ("app=ps", "app=ps-spare")},
                 "namespaces": ("training",),
                 "context": "us-east",
-                "kubeconfig": ("~/.kube/config",),
+                "kubeconfig": "~/.kube/config",
             }.items()
         )
         assert arguments_of(file.targets["tpu-a"])["tpu"] == ("my-tpu",)
@@ -168,14 +168,14 @@ class TestContent:
             return arguments_of(file.targets["a"])
 
         for value, expected in {
-            "kubeconfig": ["/etc/fleet/kubeconfig"],
-            "../kube/config": ["/etc/fleet/../kube/config"],
-            "/root/config": ["/root/config"],
-            "~/.kube/config": ["~/.kube/config"],
-            "[a, /b]": ["/etc/fleet/a", "/b"],
-            "'${HOME}/c'": ["/home/me/c"],
+            "kubeconfig": "/etc/fleet/kubeconfig",
+            "../kube/config": "/etc/fleet/../kube/config",
+            "/root/config": "/root/config",
+            "~/.kube/config": "~/.kube/config",
+            "[a, /b]": ("/etc/fleet/a", "/b"),
+            "'${HOME}/c'": "/home/me/c",
         }.items():
-            assert written("kubeconfig", value)["kubeconfig"] == tuple(expected)
+            assert written("kubeconfig", value)["kubeconfig"] == expected
         for value, path in {
             "token": "/etc/fleet/token",
             "/run/token": "/run/token",
@@ -251,7 +251,7 @@ class TestVariables:
             "targets: {a: {kubernets: }}",
             ["targets.a.kubernets: unknown kind of target; did you mean 'kubernetes'?"],
         ),
-        ("targets: {a: {xyz: }}", ["targets.a.xyz: unknown kind of target; there are 'kubernetes', 'tpu'"]),
+        ("targets: {a: {xyz: }}", ["targets.a.xyz: unknown kind of target; there are 'tf_config', 'slurm'"]),
         ("targets: {a: {tpu: {name: x}, static: {jobs: {w: a}}}}", ["targets.a: must have one kind"]),
         (
             "targets: {a: {kubernetes: {namespace: ml}}}",
@@ -288,7 +288,7 @@ class TestVariables:
             "targets: {a: {kubernetes: {jobs: {w: a}, port: 65536}}}",
             ["targets.a.kubernetes.port: 65536 is not"],
         ),
-        ("targets: {a: {slurm: {jobs: {w: -1}}}}", ["targets.a.slurm.jobs: Expected `int` >= 0"]),
+        ("targets: {a: {slurm: {jobs: {w: -1}}}}", ["targets.a.slurm.jobs: -1 is not an integer from 0"]),
         ("targets: {a: {static: {jobs: {w: {x: a}}}}}", ["targets.a.static.jobs: Expected `int`, got `str`"]),
         (
             ("targets:\n  a: {static: {jobs: {w: h}}}\n  b: {union: [a, b, a]}\n  f: {union: [aa]}\n"),
@@ -382,7 +382,7 @@ class TestFields:
             "OFF_CLUSTER",
             namespace=["a", "b"],
             context="c",
-            kubeconfig=("/k",),
+            kubeconfig="/k",
             server="https://h",
             token_file="/t",
             impersonate="ada",
@@ -408,7 +408,7 @@ class TestReading:
         monkeypatch.chdir(tmp_path)
         file = read_fleet("fleet.yaml")
         assert file.interval == 7.0
-        assert arguments_of(file.targets["a"])["kubeconfig"] == (str(tmp_path / "c"),)
+        assert arguments_of(file.targets["a"])["kubeconfig"] == str(tmp_path / "c")
         assert arguments_of(file.targets["a"])["context"] == "ü"
 
     def test_unreadable_file_is_reported(self, tmp_path: Path) -> None:
@@ -418,6 +418,15 @@ class TestReading:
                 read_fleet(path)
             assert reason in str(raised.value)
             assert str(raised.value).startswith(f"{path}: ")
+
+
+def test_schema_has_the_fields_of_each_kind() -> None:
+    kinds = fleet_schema()["$defs"]
+    fields = kinds["kubernetes"]["properties"]
+    assert {"type": "integer"} in fields["port"]["anyOf"]
+    assert {"jobs", "service", "namespace", "not_running"} < fields.keys()
+    assert not {"override_client", "timeout", "task_id"} & fields.keys()
+    assert {"tpu", "gce", "static", "slurm", "union"} < kinds["target"]["properties"].keys()
 
 
 def test_packages_that_no_target_needs_are_not_imported() -> None:

@@ -93,7 +93,7 @@ class TestManifests:
         file = fleet_of(CONFIG["data"]["fleet.yaml"], source=f"{FOLDER}/fleet.yaml", environ={})
         paths = {vars(resolver)["_kubeconfig"] for resolver in file.targets.values()}
         (item,) = POD["volumes"][0]["projected"]["sources"][1]["secret"]["items"]
-        assert paths == {None, (str(PurePosixPath(FOLDER, item["path"])),)}
+        assert paths == {None, str(PurePosixPath(FOLDER, item["path"]))}
 
     def test_fleet_uses_the_namespaces_that_it_has_permission_for(self) -> None:
         fleet = yaml.safe_load(CONFIG["data"]["fleet.yaml"])

@@ -1,0 +1,136 @@
+"""The sources of clusters, one row each.
+
+From a row and the signature of the resolver's constructor come its names in `aioresolve` and
+`aioresolve.sync`, the kind of target of `fleet.yaml` with its fields and their types, and its place in the
+order of detection. To add a source, write its module and a row; for type checkers, also a line in
+`aioresolve/__init__.py` and a class in `aioresolve/sync/__init__.py`.
+
+A row names modules, and each is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections.abc
+import inspect
+import os
+import typing
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Source(NamedTuple):
+    """Where clusters come from.
+
+    Attributes:
+        kind: its name in a fleet file, and that of its command.
+        module: where its resolver is.
+        resolver: the name of the class.
+        fields: the arguments of the constructor that have another name in a fleet file: field to argument.
+        required: a target of a fleet file has one of these fields.
+        constants: the arguments that are the same for every target of a fleet file.
+        examine: the function that finds the source in the variables of this process, `module:name`; the rows
+            are in the order of precedence. None if the source has no variables of its own.
+    """
+
+    kind: str
+    module: str
+    resolver: str
+    fields: Mapping[str, str] = NOTHING
+    required: tuple[str, ...] = ()
+    constants: Mapping[str, Any] = NOTHING
+    examine: str | None = None
+
+    def load(self) -> Any:
+        """Return the class of its resolver."""
+        return getattr(import_module(self.module), self.resolver)
+
+    def load_examine(self) -> Any:
+        """Return the function that finds it in the variables of this process."""
+        module, _, name = str(self.examine).partition(":")
+        return getattr(import_module(module), name)
+
+    def field_types(self) -> dict[str, Any]:
+        """Return the type of each argument that describes the source, by its name in a fleet file.
+
+        A class that only type checkers import is `Any`.
+        """
+        kind = self.load()
+        names = _Names(vars(import_module(kind.__module__)))
+        signature = inspect.signature(kind.__init__, eval_str=True, locals=names)
+        fields = {argument: field for field, argument in self.fields.items()}
+        return {
+            fields.get(name, name): parameter.annotation
+            for name, parameter in list(signature.parameters.items())[1:]
+            if name in fields or name not in (*self.constants, *OF_THE_CALLER)
+        }
+
+
+OF_THE_CALLER = ("task_type", "task_id", "environment", "timeout")
+"""The arguments that describe the calling process, and not the source."""
+
+
+class _Names(dict[str, Any]):
+    """The names in the annotations of a module. It may import some of them for type checkers only."""
+
+    def __missing__(self, name: str) -> Any:
+        for module in (builtins, collections.abc, typing):
+            if hasattr(module, name):
+                return getattr(module, name)
+        return os if name == "os" else Any
+
+
+SOURCES = (
+    Source(
+        "tf_config",
+        "aioresolve.environment.tf_config",
+        "TFConfigClusterResolver",
+        examine="aioresolve.environment.detection:examine_tf_config",
+    ),
+    Source(
+        "slurm",
+        "aioresolve.environment.slurm",
+        "SlurmClusterResolver",
+        fields={"port": "port_base"},
+        constants={"auto_set_gpu": False},  # the caller is not the program that uses the GPUs
+        examine="aioresolve.environment.detection:examine_slurm",
+    ),
+    Source(
+        "sagemaker",
+        "aioresolve.environment.sagemaker",
+        "SageMakerClusterResolver",
+        examine="aioresolve.environment.detection:examine_sagemaker",
+    ),
+    Source("tpu", "aioresolve.tpu", "TPUClusterResolver", fields={"name": "tpu"}, required=("name",)),
+    Source(
+        "kubernetes",
+        "aioresolve.kubernetes",
+        "KubernetesClusterResolver",
+        fields={"jobs": "job_to_label_mapping", "port": "tf_server_port"},
+        required=("jobs", "service"),
+    ),
+    Source(
+        "gce",
+        "aioresolve.environment.gce",
+        "GCEClusterResolver",
+        fields={"group": "instance_group", "job_name": "task_type"},
+        required=("group",),
+    ),
+    Source(
+        "static",
+        "aioresolve.resolver",
+        "SimpleClusterResolver",
+        fields={"jobs": "cluster_spec"},
+        required=("jobs",),
+    ),
+)
+"""All sources, in the order in which detection looks for them."""
+
+BY_KIND = {source.kind: source for source in SOURCES}
+BY_RESOLVER = {source.resolver: source for source in SOURCES}

@@ -151,7 +151,7 @@ def format_cluster(
     assert state is not None
     if output == "wide":
         return state_table(state)
-    document = cluster_document(state)
+    document = state.as_dict()
     return format_document(output, document, tasks_of(document))
 
 
@@ -180,7 +180,7 @@ def format_document(output: str, document: dict[str, Any], rows: Sequence[dict[s
 
 
 def tasks_of(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the tasks of all jobs of `cluster_document`, each with its `job`."""
+    """Return the tasks of all jobs of `ClusterState.as_dict`, each with its `job`."""
     return [{"job": job, **task} for job, tasks in document["jobs"].items() for task in tasks]
 
 
@@ -230,37 +230,6 @@ def find_task(spec: ClusterSpec, name: TaskName) -> Task:
 
         return Task(name.job, name.index, "", 0, 0)
     return spec.task(name.job, name.index)
-
-
-def cluster_document(state: ClusterState) -> dict[str, Any]:
-    """Return the cluster as one object.
-
-    `{"jobs": {job: [{"task", "address", "name", "namespace", "uid", "node", "ready", "status", "index",
-    "accelerators"}, ...]}, "version", "observed_at"}`: `task` is the index of the task in its job, `index`
-    the one that the controller gave the pod; `accelerators` is the number of each resource that the pod
-    declares; `version` is the resourceVersion; `observed_at` is RFC 3339 in UTC. Unknown values are null.
-    """
-    jobs: dict[str, list[dict[str, Any]]] = {job: [] for job in state.endpoints}
-    for member in state.members:
-        jobs[member.job].append(task_document(member))
-    return {"jobs": jobs, "version": state.version, "observed_at": format_instant(state.observed_at)}
-
-
-def task_document(member: Member) -> dict[str, Any]:
-    """Return a task as an object (see `cluster_document`)."""
-    endpoint = member.endpoint
-    return {
-        "task": member.task_index,
-        "address": endpoint.address,
-        "name": endpoint.name,
-        "namespace": endpoint.namespace,
-        "uid": endpoint.uid,
-        "node": endpoint.node,
-        "ready": endpoint.ready,
-        "status": endpoint.status,
-        "index": endpoint.index,
-        "accelerators": None if endpoint.accelerators is None else dict(endpoint.accelerators),
-    }
 
 
 def as_json_line(value: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ from .formats import (
     Table,
     TaskName,
     TextTable,
-    cluster_document,
     format_cluster,
     format_document,
     format_latency,
@@ -89,12 +88,12 @@ def workers_table(found: FoundTPUs, *, is_wide: bool) -> Table:
 
 
 def slices_document(found: FoundTPUs) -> dict[str, Any]:
-    """Return the cluster as one object: that of `cluster_document`, with the slice of each task.
+    """Return the cluster as one object: that of `ClusterState.as_dict`, with the slice of each task.
 
     In addition, each task has `slice`, `state`, `health` and `accelerator_type`, and, if the workers were
     probed, `probe` (see `probe_document`).
     """
-    document = cluster_document(found.state)
+    document = found.state.as_dict()
     tasks = [task for job in document["jobs"].values() for task in job]
     slices = [one for one in found.slices for _ in one.endpoints]
     for task, one in zip(tasks, slices, strict=True):

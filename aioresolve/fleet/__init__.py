@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from .fleet import Fleet
-from .target import Health, TargetStatus
+from .status import Health, TargetStatus
 
 if TYPE_CHECKING:
     from .config import FleetFile, fleet_of, fleet_schema, read_fleet

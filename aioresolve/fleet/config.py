@@ -9,6 +9,7 @@ defaults:                # for every target of that kind that does not set the f
   tpu: {project: my-project, zone: us-central2-b}
 targets:
   us-east:
+    expected: 16         # tasks; or {worker: 14, ps: 2}, or controller (the default)
     kubernetes:
       context: us-east
       jobs: {worker: app=trainer, ps: [app=ps, app=ps-spare]}
@@ -28,7 +29,8 @@ targets:
     union: [us-east, tpu-a]
 ```
 
-Only `targets` is required. Each target has one kind. Its fields are the arguments of the constructor of its
+Only `targets` is required. Each target has one kind, and may have the number of tasks that are `expected`
+(see `aioresolve.Fleet`). Its fields are the arguments of the constructor of its
 resolver that a file can express, by the same names, except `jobs` (label selectors, addresses, or numbers of
 tasks), `port` (`tf_server_port`, `port_base`), the `name` of a TPU (`tpu`), and the `group`
 (`instance_group`) and `job_name` (`task_type`) of an instance group. `null` removes a default. The kinds and
@@ -66,10 +68,14 @@ if TYPE_CHECKING:
 
     from aioresolve.resolver.base import ClusterResolver
 
+    from .status import Expected
+
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _TextList = Annotated[list[_Text], msgspec.Meta(min_length=1)]
 _Duration = float | str
 _Addresses = _Text | _TextList | dict[Annotated[int, msgspec.Meta(ge=0)], _Text]
+_Number = Annotated[int, msgspec.Meta(ge=1)]
+_Expected = _Number | Annotated[dict[str, _Number], msgspec.Meta(min_length=1)] | Literal["controller"]
 _Cluster = Annotated[dict[str, _Addresses], msgspec.Meta(min_length=1)]
 
 UNION = "union"
@@ -129,10 +135,9 @@ def fleet_schema() -> dict[str, Any]:
         # A number may be a variable too.
         types = [(name, each.type | str | None, None) for name, each in _field_types(kind).items()]
         kinds[kind] = msgspec.defstruct(kind, types, forbid_unknown_fields=True) | None
-    target = msgspec.defstruct(
-        "target", [*((kind, fields, None) for kind, fields in kinds.items()), (UNION, _TextList, [])]
-    )
     defaults = msgspec.defstruct("defaults", [(kind, fields, None) for kind, fields in kinds.items()])
+    kinds |= {UNION: _TextList | None, "expected": _Expected | str | None}
+    target = msgspec.defstruct("target", [(kind, fields, None) for kind, fields in kinds.items()])
     settings = [(name, kind | str | None, None) for name, kind in _SETTINGS.items()]
     file = msgspec.defstruct(
         "fleet",
@@ -150,12 +155,14 @@ class FleetFile:
         interval: seconds between two requests to a target.
         timeout: seconds that a request may take, and each call of the resolvers.
         max_concurrency: the number of concurrent requests.
+        expected: target name to its expected number of tasks, for the targets that state one.
     """
 
     targets: Mapping[str, ClusterResolver] = field(repr=False)
     interval: float | None = None
     timeout: float | None = None
     max_concurrency: int | None = None
+    expected: Mapping[str, Expected] = field(default_factory=dict)
 
 
 def read_fleet(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.environ) -> FleetFile:
@@ -271,6 +278,7 @@ class _Reader:
 
     def __init__(self, folder: str, environ: Mapping[str, str]) -> None:
         self.problems: dict[str, None] = {}
+        self._expected: dict[str, Expected] = {}
         self._folder = folder
         self._environ = environ
 
@@ -294,11 +302,12 @@ class _Reader:
         targets = {
             name: target
             for name, written in written_targets.items()
-            if (target := self._target(f"targets.{_step(name)}", written, defaults)) is not None
+            if (target := self._target(name, written, defaults)) is not None
         }
         if self.problems:  # one of them may be why a constructor would reject a target
             return FleetFile({})
-        return FleetFile(MappingProxyType(self._resolvers(targets, settings.get("timeout"))), **settings)
+        resolvers = self._resolvers(targets, settings.get("timeout"))
+        return FleetFile(MappingProxyType(resolvers), **settings, expected=self._expected)
 
     def _add(self, location: str, problem: str) -> None:
         self.problems[f"{location}: {problem}"] = None
@@ -336,9 +345,12 @@ class _Reader:
         }
 
     def _target(
-        self, location: str, written: Any, defaults: Mapping[str, Mapping[str, _Field]]
+        self, target: str, written: Any, defaults: Mapping[str, Mapping[str, _Field]]
     ) -> _Target | None:
+        location = f"targets.{_step(target)}"
         kinds = self._mapping(location, written or {}, "{kubernetes: {jobs: {worker: app=trainer}}}")
+        if (expected := kinds.pop("expected", None)) is not None:
+            self._expected[target] = self._value(_Field(f"{location}.expected", expected), _Expected)
         if len(kinds) != 1:
             self._add(location, f"must have one kind; write one of {', '.join((*BY_KIND, UNION))} below it")
             return None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.copying import Copyable
@@ -18,6 +19,7 @@ from aioresolve.resolver.base import ClusterResolver
 
 from .poller import Poller, StatusStream
 from .sharding import shard_of, validate_shard
+from .status import condition_of
 from .target import Target
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from aioresolve._core.copying import Arguments
 
     from .poller import TargetWork
-    from .target import TargetStatus
+    from .status import Expected, TargetStatus
+
+logger = logging.getLogger("aioresolve.fleet")
 
 T = TypeVar("T")
 
@@ -46,6 +50,8 @@ class Fleet(Copyable):
     ...         break
     >>> fleet.readings["loopback"].tasks_by_job
     {'worker': 2}
+    >>> str(fleet.readings["loopback"].health)
+    'ready'
     >>> fleet.readings["gone"].error
     ConfigurationError("kubeconfig ...: there is no context 'gone'; there are: 'loopback'")
 
@@ -64,6 +70,12 @@ class Fleet(Copyable):
         max_concurrency: the number of concurrent requests. A watch counts until its first response. Requests
             that take longer than a second are counted separately, up to the same number, so that targets that
             hang do not delay the others.
+        expected: target name to the number of tasks that it should have: a number, one for each job, or
+            `"controller"`, the default: as many as the controllers of its jobs want, where the source knows
+            it (on Kubernetes, a request more for each controller). A target without an expected number is
+            ready if each job has a task, and no task is missing. See `TargetStatus.health`.
+        on_change: called in the event loop when the health of a target changes, with its status and its
+            previous one, which is None for the first. It should return soon; what it raises is logged.
         shard: `(i, n)` to take only the targets of the i-th of n processes, counted from 0, which are chosen
             by rendezvous hashing of their names; or `n`, if i is in the variable `JOB_COMPLETION_INDEX`. For
             fleets of hundreds of targets: fewer are spread unevenly, and one process is enough for them.
@@ -80,6 +92,8 @@ class Fleet(Copyable):
         *,
         timeout: float = 30.0,
         max_concurrency: int = 256,
+        expected: Mapping[str, Expected] | None = None,
+        on_change: Callable[[TargetStatus, TargetStatus | None], object] | None = None,
         shard: tuple[int, int] | int | None = None,
     ) -> None:
         self._timeout = validate_seconds("timeout", timeout)
@@ -91,16 +105,32 @@ class Fleet(Copyable):
         self._streams: set[StatusStream] = set()
         self._poller: Poller | None = None
         self._entered: AsyncExitStack | None = None
-        for name, resolver in named_resolvers(targets).items():
-            self.add(name, resolver)
+        self._expected: dict[str, Expected] = {}
+        self._on_change = on_change
+        self._listeners: list[Callable[[str], None]] = []
+        targets, numbers = named_resolvers(targets), dict(expected or {})
+        if unknown := [name for name in numbers if name not in targets]:
+            raise ConfigurationError(
+                f"there is no target {unknown[0]!r}",
+                argument="expected",
+                hint="Pass names of targets with their numbers of tasks, such as {'trainers': 16}.",
+            )
+        for name, resolver in targets.items():
+            self.add(name, resolver, expected=numbers.get(name, "controller"))
 
     def __repr__(self) -> str:
         shard = "" if self._shard is None else f", shard {self._shard[0]} of {self._shard[1]}"
         return f"<{type(self).__name__} of {len(self._targets)} targets{shard}>"
 
     def _copied_arguments(self) -> Arguments:
-        limits = {"timeout": self._timeout, "max_concurrency": self._max_concurrency, "shard": self._shard}
-        return (self._resolvers,), limits
+        arguments = {
+            "timeout": self._timeout,
+            "max_concurrency": self._max_concurrency,
+            "expected": self._expected,
+            "on_change": self._on_change,
+            "shard": self._shard,
+        }
+        return (self._resolvers,), arguments
 
     @property
     def timeout(self) -> float:
@@ -122,18 +152,19 @@ class Fleet(Copyable):
         """A live view of the latest status of each target that was requested, by name."""
         return MappingProxyType(self._statuses)
 
-    def add(self, name: str, resolver: ClusterResolver) -> None:
+    def add(self, name: str, resolver: ClusterResolver, *, expected: Expected = "controller") -> None:
         """Add a target, also to running polls and watches. A target of another shard is ignored.
 
         Args:
             name: its name.
             resolver: its resolver.
+            expected: how many tasks it should have; see `Fleet`.
 
         Raises:
-            ConfigurationError: (a ValueError) the name is empty or in use.
+            ConfigurationError: (a ValueError) the name is empty or in use, or `expected` is invalid.
             InvalidClusterError: (a TypeError) it is not an `aioresolve.ClusterResolver`.
         """
-        if not _is_name(name):
+        if not isinstance(name, str) or not name:  # type: ignore[redundant-expr]
             raise ConfigurationError(f"{name!r} is not a name for a target, which is a non-empty string")
         if not isinstance(resolver, ClusterResolver):
             raise InvalidClusterError(
@@ -145,10 +176,12 @@ class Fleet(Copyable):
             raise ConfigurationError(
                 f"there is already a target {name!r}", hint="Remove it first, or use another name."
             )
+        condition = condition_of(expected)
         if not self._is_in_shard(name):
             return
         self._resolvers[name] = resolver
-        target = self._targets[name] = Target(name, resolver, self._statuses)
+        self._expected[name] = expected
+        target = self._targets[name] = Target(name, resolver, condition, self._publish)
         for stream in self._streams:
             stream.add(target)
 
@@ -167,9 +200,27 @@ class Fleet(Copyable):
             names += ["..."] * (len(self._targets) > MAX_NAMES)
             raise ConfigurationError(f"no target is named {name!r}; targets: {', '.join(names) or 'none'}")
         self._targets.pop(name).remove()
+        self._statuses.pop(name, None)
+        self._expected.pop(name)
         resolver = self._resolvers.pop(name)
+        for listener in self._listeners:
+            listener(name)
         if self._poller is not None:
             self._poller.connections.release(resolver, used=self._resolvers.values())
+
+    def _publish(self, status: TargetStatus) -> None:
+        """Store the latest status of a target, and tell who listens."""
+        previous = self._statuses.get(status.name)
+        self._statuses[status.name] = status
+        for listener in self._listeners:
+            listener(status.name)
+        is_change = previous is None or previous.health is not status.health
+        if self._on_change is None or not is_change:
+            return
+        try:
+            self._on_change(status, previous)
+        except Exception:
+            logger.exception("on_change of %r failed", self, extra={"target": status.name})
 
     async def resolve(self, *, specs_only: bool = False) -> dict[str, TargetStatus]:
         """Resolve all targets concurrently, once, and return their statuses in the order of the targets.
@@ -213,7 +264,7 @@ class Fleet(Copyable):
     async def watch(self, *, interval: float = 30.0) -> AsyncGenerator[TargetStatus, None]:
         """Yield the status of each target, and again after each change of it; endless.
 
-        A change is one of the members or of the error.
+        A change is one of the health, the reason, the members, the missing tasks, or the error.
 
         A source that reports changes is watched, any other is polled. A slow consumer gets the latest status
         of each target, the one that has waited longest first. The loop may be left at any point; use
@@ -298,7 +349,3 @@ def named_resolvers(targets: Mapping[str, T] | None) -> Mapping[str, T]:
             hint="Give each resolver a name, such as Fleet(dict(trainers=resolver)).",
         )
     return targets
-
-
-def _is_name(name: Any) -> bool:
-    return isinstance(name, str) and bool(name)

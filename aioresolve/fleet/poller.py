@@ -21,7 +21,7 @@ from aioresolve._core.concurrency import first_error, gather, reject_stray_cance
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, ResolveError
 from aioresolve.resolver.polling import PollSchedule
-from aioresolve.resolver.want import ADDRESSES, Want
+from aioresolve.resolver.want import ADDRESSES
 
 from .open_resolvers import OpenResolvers
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.spec import Observation
 
-    from .target import Target, TargetStatus
+    from .status import TargetStatus
+    from .target import Target
 
 logger = logging.getLogger("aioresolve.fleet")
 
@@ -61,10 +62,11 @@ class Poller:
         """Resolve `target` once and return its status. A failure is part of the status."""
         async with self._limiter.slot(target):
             started_at = anyio.current_time()
+            target.num_requests += 1
 
             async def request(progress: Progress) -> Observation:
                 async with self.connections.lease(target.resolver) as resolver:
-                    return await resolver.observe(ADDRESSES if specs_only else Want(), progress)
+                    return await resolver.observe(ADDRESSES if specs_only else target.want, progress)
 
             try:
                 with reject_stray_cancellation():
@@ -87,7 +89,7 @@ class Poller:
             await anyio.sleep_until(schedule.next_poll(started_at, status.error))
 
     async def watch(self, target: Target, report: Callable[[TargetStatus], None], interval: float) -> None:
-        """Report the status of `target`, and again when its members or its error change; endless."""
+        """Report the status of `target`, and again when anything but its times changes; endless."""
         schedule = PollSchedule(interval)
         last: TargetStatus | None = None
 
@@ -132,15 +134,21 @@ class Poller:
         async def observe() -> None:
             await has_slot.wait()
             started_at = anyio.current_time()
+            target.num_requests += 1
+            polled_at: float | None = None
             async with AsyncExitStack() as stack:
                 resolver = await stack.enter_async_context(self.connections.lease(target.resolver))
-                observations = resolver.changes(Want(), interval)
+                observations = resolver.changes(target.want, interval)
                 async for observation in await stack.enter_async_context(aclosing(observations)):
                     if observation.state is None and observation.error is None:
                         continue
-                    latency = None if responded.is_set() else anyio.current_time() - started_at
+                    now = anyio.current_time()
+                    latency = None if responded.is_set() else now - started_at
+                    if observation.polled_at is not None and observation.polled_at != polled_at:
+                        polled_at = observation.polled_at
+                        latency = now - polled_at
                     responded.set()
-                    report(target.update(observation, latency))
+                    report(target.update(observation, latency, is_watched=polled_at is None))
             raise ConfigurationError(
                 f"the observations of {target.resolver!r} ended",
                 hint="`changes()` of a resolver must not return.",

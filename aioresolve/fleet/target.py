@@ -1,22 +1,25 @@
-"""A target of a fleet: its resolver, and its status (`TargetStatus`)."""
+"""A target of a fleet: its resolver, when it is ready, and what its requests have found."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
 from aioresolve.spec import Observation
 
+from .status import Health, TargetStatus, status_of
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aioresolve.errors import ResolveError
     from aioresolve.resolver.base import ClusterResolver
-    from aioresolve.spec import ClusterState, Missing
+    from aioresolve.resolver.wait import WaitCondition
+    from aioresolve.resolver.want import Want
 
 MAX_CAUSES = 8
 """Errors, each the cause of the previous one, that a status keeps."""
@@ -24,85 +27,103 @@ MAX_CAUSES = 8
 T = TypeVar("T")
 
 
-class Health(StrEnum):
-    """How well a target is, the worst first."""
-
-    ERROR = "error"  # the source does not respond, and never did
-    STALE = "stale"  # the source does not respond, but did before
-    EMPTY = "empty"  # the source responds, but nothing was found
-    DEGRADED = "degraded"  # tasks are missing or not ready
-    READY = "ready"
-
-
-@dataclass(frozen=True, slots=True)
-class TargetStatus:
-    """The latest known state of one target, and whether it is current.
+class Target:
+    """A name, a resolver, and the latest status, which is passed to `publish` until the target is removed.
 
     Attributes:
-        name: the name of the target.
-        state: its latest known members, kept while there is an `error`; None before the first success.
-        error: why the last request failed; None if it succeeded. It has no traceback.
-        latency: seconds until the response or the failure; None for a change that a watch reported.
-        stale_since: since when `state` may be outdated, in UTC, while there is an `error`: the time of the
-            last success, or of the end of the watch. None if there is no `state`.
-        absent: pods or TPUs that exist but are not members, such as pending pods, and why; as of `state`.
-        unready: members that are not ready, and why; as of `state`.
+        failing_since: since when its state is stale, or its requests fail, in UTC; None if it responds.
+        status: the latest status, if there is one.
+        num_requests: the number of its requests so far; a watch counts as one.
+        num_errors: how many of them have failed, by the class of the error.
     """
 
-    name: str
-    state: ClusterState | None
-    error: ResolveError | None = None
-    latency: float | None = None
-    stale_since: datetime | None = None
-    absent: tuple[Missing, ...] = ()
-    unready: tuple[Missing, ...] = ()
+    def __init__(
+        self,
+        name: str,
+        resolver: ClusterResolver,
+        condition: WaitCondition,
+        publish: Callable[[TargetStatus], None],
+    ) -> None:
+        self.name = name
+        self.resolver = resolver
+        self.failing_since: datetime | None = None
+        self.is_removed = False
+        self.status: TargetStatus | None = None
+        self.num_requests = 0
+        self.num_errors: Counter[str] = Counter()
+        self._condition = condition
+        self._publish = publish
+        self._last_good = Observation(None)
+        self._confirmed_at: datetime | None = None
+        self._latency: float | None = None
+        self._scopes: set[anyio.CancelScope] = set()
 
     @property
-    def health(self) -> Health:
-        """How well the target is, as far as its source knows which tasks are missing."""
-        if self.error is not None:
-            return Health.ERROR if self.state is None else Health.STALE
-        if self.absent or self.unready:
-            return Health.DEGRADED
-        return Health.READY if self.num_tasks else Health.EMPTY
+    def want(self) -> Want:
+        """What its observations have to say: the controllers of jobs, unless the expected number is known."""
+        return self._condition.want
 
-    @property
-    def reason(self) -> str:
-        """Why the target is not ready, as text: the error, or the first task that is missing or not ready."""
-        if self.error is not None:
-            return self.error.summary
-        if not (self.absent or self.unready):
-            return "" if self.num_tasks else "nothing was found"
-        first, *others = (*self.absent, *self.unready)
-        more = f", and {len(others)} more" if others else ""
-        return f"{first.name}: {first.reason}{more}"
+    def update(
+        self, observation: Observation, latency: float | None, *, is_watched: bool = False
+    ) -> TargetStatus:
+        """Store and return the status after an observation.
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether there is a `state` that may be outdated."""
-        return self.state is not None and self.error is not None
+        Args:
+            observation: what the source says.
+            latency: seconds until the response; None for a change that a watch reported.
+            is_watched: whether a watch will report the next change, so that the observation stays current.
+        """
+        if observation.state is not None:
+            self._last_good = observation
+        if observation.error is not None:
+            return self.fail(observation.error, latency, observation.stale_since)
+        self._confirmed_at = None if is_watched else datetime.now(UTC)
+        self.failing_since = None
+        return self._store(None, latency)
 
-    @property
-    def num_tasks(self) -> int:
-        """The number of tasks of all jobs in `state`; 0 without one."""
-        return 0 if self.state is None else sum(map(len, self.state.endpoints.values()))
+    def fail(self, error: ResolveError, latency: float | None, since: datetime | None = None) -> TargetStatus:
+        """Store and return the status after a failure; until `since`, a watch reported all changes."""
+        self.failing_since = self.failing_since or since or self._confirmed_at or datetime.now(UTC)
+        self.num_errors[type(error).__name__] += 1
+        return self._store(strip_error(error), latency)
 
-    @property
-    def tasks_by_job(self) -> dict[str, int]:
-        """The number of tasks of each job in `state`."""
-        return {} if self.state is None else {job: len(tasks) for job, tasks in self.state.endpoints.items()}
+    async def run_unless_removed(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Return the result of `work`; None if the target is removed during it, which cancels it."""
+        if self.is_removed:  # before its task started
+            return None
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                return await work()
+            finally:
+                self._scopes.discard(scope)
+        return None
 
-    def differs_from(self, older: TargetStatus | None) -> bool:
-        """Whether the members, or the type or text of the error, differ from those in `older`."""
-        return (
-            older is None
-            or self.state != older.state
-            or _error_identity(self.error) != _error_identity(older.error)
+    def remove(self) -> None:
+        """Cancel its requests; no status of it is published any more."""
+        self.is_removed = True
+        for scope in tuple(self._scopes):
+            scope.cancel()
+
+    def _store(self, error: ResolveError | None, latency: float | None) -> TargetStatus:
+        self._latency = self._latency if latency is None else latency
+        self.status = status_of(
+            self.name,
+            replace(self._last_good, error=error, stale_since=self.failing_since),
+            self._condition,
+            since=self._since,
+            latency=self._latency,
+            confirmed_at=self._confirmed_at,
         )
+        if not self.is_removed:
+            self._publish(self.status)
+        return self.status
 
-
-def _error_identity(error: ResolveError | None) -> tuple[type, str] | None:
-    return None if error is None else (type(error), str(error))
+    def _since(self, health: Health) -> datetime:
+        """Return since when the target has this health."""
+        if self.status is not None and self.status.health is health:
+            return self.status.since
+        return datetime.now(UTC)
 
 
 def strip_error(error: ResolveError) -> ResolveError:
@@ -121,59 +142,3 @@ def strip_error(error: ResolveError) -> ResolveError:
             link.__cause__ = None
         link = link.__cause__
     return error
-
-
-class Target:
-    """A name, a resolver, and the latest status, which is in `statuses` until the target is removed."""
-
-    def __init__(self, name: str, resolver: ClusterResolver, statuses: dict[str, TargetStatus]) -> None:
-        self.name = name
-        self.resolver = resolver
-        self.failing_since: datetime | None = None  # or since when its state is stale, in UTC
-        self.is_removed = False
-        self._statuses = statuses
-        self._last_good = Observation(None)
-        self._confirmed_at: datetime | None = None
-        self._scopes: set[anyio.CancelScope] = set()
-
-    def update(self, observation: Observation, latency: float | None) -> TargetStatus:
-        """Store and return the status after an observation; `latency` is None for one of a watch."""
-        if observation.state is not None:
-            self._last_good = observation
-        if observation.error is not None:
-            return self.fail(observation.error, latency, observation.stale_since)
-        self._confirmed_at = datetime.now(UTC)
-        self.failing_since = None
-        return self._store(None, latency)
-
-    def fail(self, error: ResolveError, latency: float | None, since: datetime | None = None) -> TargetStatus:
-        """Store and return the status after a failure; until `since`, a watch reported all changes."""
-        self.failing_since = self.failing_since or since or self._confirmed_at or datetime.now(UTC)
-        return self._store(strip_error(error), latency)
-
-    async def run_unless_removed(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """Return the result of `work`; None if the target is removed during it, which cancels it."""
-        if self.is_removed:  # before its task started
-            return None
-        with anyio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                return await work()
-            finally:
-                self._scopes.discard(scope)
-        return None
-
-    def remove(self) -> None:
-        """Cancel its requests and delete its status."""
-        self.is_removed = True
-        self._statuses.pop(self.name, None)
-        for scope in tuple(self._scopes):
-            scope.cancel()
-
-    def _store(self, error: ResolveError | None, latency: float | None) -> TargetStatus:
-        last = self._last_good
-        stale_since = None if last.state is None else self.failing_since
-        status = TargetStatus(self.name, last.state, error, latency, stale_since, last.absent, last.unready)
-        if not self.is_removed:
-            self._statuses[self.name] = status
-        return status

@@ -9,7 +9,7 @@ import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 
@@ -155,6 +155,22 @@ class Member:
     def __str__(self) -> str:
         name = f" ({self.endpoint.full_name})" if self.endpoint.full_name else ""
         return f"/job:{self.job}/task:{self.task_index} at {self.endpoint.address}{name}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the task as one object for JSON; see `ClusterState.as_dict`."""
+        endpoint = self.endpoint
+        return {
+            "task": self.task_index,
+            "address": endpoint.address,
+            "name": endpoint.name,
+            "namespace": endpoint.namespace,
+            "uid": endpoint.uid,
+            "node": endpoint.node,
+            "ready": endpoint.ready,
+            "status": endpoint.status,
+            "index": endpoint.index,
+            "accelerators": None if endpoint.accelerators is None else dict(endpoint.accelerators),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +402,21 @@ class ClusterState:
             return self.spec.task(job, index)
         self.spec.task_address(job, index)  # raises if the task does not exist
         return next(task for task in self.tasks if (task.job, task.index) == (job, index))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the cluster as one object for JSON.
+
+        `{"jobs": {job: [{"task", "address", "name", "namespace", "uid", "node", "ready", "status", "index",
+        "accelerators"}, ...]}, "version", "observed_at"}`: `task` is the index of the task in its job,
+        `index` the one that the controller gave the pod; `accelerators` is the number of each resource that
+        the pod declares; `version` is the resourceVersion; `observed_at` is RFC 3339 in UTC. Unknown values
+        are null.
+        """
+        jobs: dict[str, list[dict[str, Any]]] = {job: [] for job in self.endpoints}
+        for member in self.members:
+            jobs[member.job].append(member.as_dict())
+        at = None if self.observed_at is None else self.observed_at.isoformat().replace("+00:00", "Z")
+        return {"jobs": jobs, "version": self.version, "observed_at": at}
 
     def diff(self, older: ClusterState) -> ClusterDiff:
         """Return the changes from `older` to this state; false if and only if the two are equal.

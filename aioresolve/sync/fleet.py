@@ -13,10 +13,11 @@ from .resolvers import ClusterResolver, resolver_for_fleet
 from .shared import SharedResource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from aioresolve._core.copying import Arguments
     from aioresolve.fleet import TargetStatus
+    from aioresolve.fleet.status import Expected
     from aioresolve.resolver import base
 
 
@@ -33,12 +34,20 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
         *,
         timeout: float = 30.0,
         max_concurrency: int = 256,
+        expected: Mapping[str, Expected] | None = None,
+        on_change: Callable[[TargetStatus, TargetStatus | None], object] | None = None,
         shard: tuple[int, int] | int | None = None,
     ) -> None:
-        fleet = fleets.Fleet(timeout=timeout, max_concurrency=max_concurrency, shard=shard)
-        facades: dict[str, ClusterResolver] = {}
-        for name, facade in named_resolvers(targets).items():
-            _add(fleet, facades, name, facade)
+        facades = dict(named_resolvers(targets))
+        fleet = fleets.Fleet(
+            {name: _async_resolver(name, facade) for name, facade in facades.items()},
+            timeout=timeout,
+            max_concurrency=max_concurrency,
+            expected=expected,
+            on_change=on_change,
+            shard=shard,
+        )
+        facades = {name: facade for name, facade in facades.items() if name in fleet.targets}
 
         def recreate(old: fleets.Fleet) -> fleets.Fleet:
             targets = {name: _async_resolver(name, facade) for name, facade in facades.items()}
@@ -70,18 +79,25 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
         """A copy of the latest reading of each target, by name."""
         return self._shared.resource.readings.copy()
 
-    def add(self, name: str, resolver: ClusterResolver) -> None:
+    def add(self, name: str, resolver: ClusterResolver, *, expected: Expected = "controller") -> None:
         """Add a target, also to the running polls and watches. A target of another shard is ignored.
 
         Args:
             name: the name of the target.
             resolver: its resolver.
+            expected: how many tasks it should have; see `aioresolve.Fleet`.
 
         Raises:
             ConfigurationError: (a ValueError) the name is empty, or already in use.
             InvalidClusterError: (a TypeError) `resolver` is not a resolver of `aioresolve.sync`.
         """
-        self._shared.apply(lambda fleet: _add(fleet, self._facades, name, resolver))
+
+        def add(fleet: fleets.Fleet) -> None:
+            fleet.add(name, _async_resolver(name, resolver), expected=expected)
+            if name in fleet.targets:
+                self._facades[name] = resolver
+
+        self._shared.apply(add)
 
     def remove(self, name: str) -> None:
         """Remove a target: its requests are cancelled at once, and no reading of it follows.
@@ -97,14 +113,6 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
     resolve = blocking(fleets.Fleet.resolve)
     poll = blocking_iterator(fleets.Fleet.poll)
     watch = blocking_iterator(fleets.Fleet.watch)
-
-
-def _add(
-    fleet: fleets.Fleet, facades: dict[str, ClusterResolver], name: str, facade: ClusterResolver
-) -> None:
-    fleet.add(name, _async_resolver(name, facade))
-    if name in fleet.targets:
-        facades[name] = facade
 
 
 def _async_resolver(name: str, facade: ClusterResolver) -> base.ClusterResolver:

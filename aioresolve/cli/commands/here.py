@@ -122,7 +122,7 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
                 {"source": each.source, "found": each.found, "reason": each.reason}
                 for each in (finding.evidence for finding in findings)
             ],
-            **formats.cluster_document(state),
+            **state.as_dict(),
         }
         content = formats.format_document(request.output, document, formats.tasks_of(document))
     else:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections import Counter
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,28 +23,25 @@ if TYPE_CHECKING:
 
     from aioresolve.cli.application import ExitRequest
     from aioresolve.fleet import Fleet, TargetStatus
-    from aioresolve.spec import Missing
 
 INTERVAL = 30.0
 TIMEOUT = 30.0
 CONCURRENCY = 256
 """The values if neither the command nor the file has one; intervals and timeouts in seconds."""
 
-COLUMNS = ("TARGET", "STATUS", "TASKS", "AGE", "LATENCY", "REASON")
+COLUMNS = ("TARGET", "STATUS", "TASKS", "REASON", "AGE")
 
-EXPENDABLE = ("LATENCY", "AGE", "TASKS")
+EXPENDABLE = ("TASKS", "AGE")
 """The columns that a narrow terminal does not show, in this order."""
 
-REASON_WIDTH = 40
+REASON_WIDTH = 30
 """How much of a reason should be visible on a narrow terminal, in characters."""
+
+TARGET_WIDTH = 12
+"""How much of the name of a target is always visible, in characters."""
 
 STYLES = {"ready": "green", "degraded": "yellow", "empty": "red", "stale": "yellow", "error": "red"}
 """The style of the row of a target on a terminal, by its health."""
-
-SEVERITY = ("error", "stale", "empty", "degraded", None, "ready")
-"""The order of targets, the worst first; None for one without a response yet."""
-
-NO_STATE: dict[str, Any] = {"jobs": {}, "version": None, "observed_at": None}
 
 EPILOG = """\
 \b
@@ -61,12 +59,13 @@ Examples:
 
 \b
 Outputs:
-  table  on a terminal all targets, in place; otherwise a row for each response: the target,
-         its status (Ready, Degraded, Empty, Stale or Error), the number of tasks of each job,
-         the age and the latency of the response, and why the target is not ready
-  json   {"name", "health", "reason", "tasks": {JOB: N}, "jobs", "version", "observed_at",
-         "absent", "unready", "latency", "stale_since", "error": null or {"type", "message",
-         "retryable"}}, on one line for each response; latency in seconds
+  table  on a terminal all targets, in place, the worst first; otherwise a row for each response:
+         the target, its status (Ready, Degraded, Empty, Stale or Error) with the numbers of usable
+         and expected tasks, the tasks of each job, why it is not ready, and how old that is
+  json   {"name", "health", "reason", "since", "found": {JOB: N}, "wanted": {JOB: N},
+         "tasks": {JOB: N}, "jobs", "version", "observed_at", "absent", "unready", "latency",
+         "stale_since", "error": null or {"type", "message", "retryable"}}, on one line for each
+         response; latency in seconds
 
 \b
 Exit codes: with --once 0 all targets are ready, 1 some are not, 3 only deadlines passed;
@@ -120,35 +119,31 @@ def poll(
         raise click.UsageError("--once and --watch exclude each other; pass one of them")
     fleet, file_interval = _read_fleet(quiet=quiet, **parameters)
     if is_once:
+        from aioresolve.fleet.status import worst_first
+
         statuses = run_async(lambda _: _run_round(fleet, quiet=quiet))
         if output == "json":
-            streams.write_stdout(
-                "".join(formats.as_json_line(status_document(status)) for status in statuses)
-            )
+            streams.write_stdout("".join(map(_json_line, statuses)))
         else:
-            now = datetime.now(UTC)
-            rows = [status_row(status, status.stale_since or now, now) for status in statuses]
-            streams.write_stdout(formats.Table(COLUMNS, rows), has_headers=has_headers)
+            _write_table(worst_first(statuses), has_headers=has_headers)
             if statuses and not quiet:
                 streams.write_stderr(f"{fleet_summary(len(fleet.targets), statuses)}\n")
         context.exit(round_exit_code(statuses))
 
     async def follow(exit_request: ExitRequest) -> None:
         updates = fleet.watch if is_watched else fleet.poll
-        statuses = updates(interval=interval or file_interval or INTERVAL)
-        async with fleet, aclosing(statuses):
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(fleet)
+            statuses = updates(interval=interval or file_interval or INTERVAL)
+            await stack.enter_async_context(aclosing(statuses))
             if output == "table" and streams.can_draw(sys.stdout):
-                await _follow_on_screen(fleet, statuses, is_watched=is_watched)
+                await _follow_on_screen(fleet, statuses)
                 return
             with streams.stdout_writer(exit_request.exit) as stdout:
                 table = new_status_table(fleet.targets, has_headers=has_headers)
                 async for status in statuses:
-                    now = datetime.now(UTC)
-                    if output == "json":
-                        await stdout.write(formats.as_json_line(status_document(status)))
-                    else:
-                        row = status_row(status, status.stale_since or now, now)
-                        await stdout.write(table.lines([row]))
+                    row = status_row(status, datetime.now(UTC))
+                    await stdout.write(_json_line(status) if output == "json" else table.lines([row]))
 
     run_async(follow)
 
@@ -170,6 +165,7 @@ def _read_fleet(
         config.targets,
         timeout=timeout or config.timeout or TIMEOUT,
         max_concurrency=max_concurrency or config.max_concurrency or CONCURRENCY,
+        expected=config.expected,
         shard=shard,
     )
     if not (fleet.targets or quiet):
@@ -190,13 +186,23 @@ async def _run_round(fleet: Fleet, *, quiet: bool) -> list[TargetStatus]:
         return list((await fleet.resolve()).values())
 
 
-async def _follow_on_screen(
-    fleet: Fleet, statuses: AsyncGenerator[TargetStatus, None], *, is_watched: bool
-) -> None:
+def _write_table(statuses: Sequence[TargetStatus], *, has_headers: bool) -> None:
+    now = datetime.now(UTC)
+    table = formats.Table(
+        COLUMNS,
+        [status_row(status, now) for status in statuses],
+        [STYLES[status.health] for status in statuses],
+    )
+    if streams.has_colors(sys.stdout):
+        table = fit_columns(table, shutil.get_terminal_size().columns)
+    streams.write_stdout(table, has_headers=has_headers)
+
+
+async def _follow_on_screen(fleet: Fleet, statuses: AsyncGenerator[TargetStatus, None]) -> None:
     from aioresolve.cli.live import draw_live
 
     def render(columns: int, lines: int) -> RenderableType:
-        return render_fleet(fleet, columns, lines, is_watched=is_watched)
+        return render_fleet(fleet, columns, lines)
 
     with draw_live(sys.stdout, render, first=0.0, keep=True):
         async for _ in statuses:
@@ -206,72 +212,67 @@ async def _follow_on_screen(
 def new_status_table(names: Iterable[str], *, has_headers: bool = True) -> formats.TextTable:
     """Return a table for `status_row`; `names` are those of all targets."""
     longest = max(map(formats.text_width, names), default=0)
-    widths = (longest, len("Degraded"), len("worker:16,ps:2"), len("5m12s"), len("12.3ms"))
+    widths = (longest, len("Degraded 16/16"), len("worker:16,ps:2"), REASON_WIDTH)
     return formats.TextTable(COLUMNS, widths, has_headers=has_headers)
 
 
 def fit_columns(table: formats.Table, width: int) -> formats.Table:
-    """Return `table` without the columns that leave too little of a terminal of that width to the reasons."""
+    """Return `table` for a terminal of that width: STATUS is never cut, and a part of REASON is visible."""
     columns, rows = list(table.columns), [list(row) for row in table.rows]
-    longest = max((formats.text_width(row[-1]) for row in rows), default=0)
-    for name in EXPENDABLE:
-        used = [
-            max(map(formats.text_width, cells)) + 3
-            for cells in zip(columns[:-1], *(row[:-1] for row in rows), strict=True)
-        ]
-        if width - sum(used) >= min(longest, REASON_WIDTH):
-            break
+
+    def longest(name: str) -> int:
         position = columns.index(name)
-        del columns[position]
+        return max(formats.text_width(row[position] or formats.ABSENT) for row in [columns, *rows])
+
+    def left_for_reasons() -> int:
+        return width - sum(longest(name) + 3 for name in columns if name != "REASON")
+
+    least = min(longest("REASON"), REASON_WIDTH)
+    for name in EXPENDABLE:
+        if left_for_reasons() < least:
+            position = columns.index(name)
+            for row in [columns, *rows]:
+                del row[position]
+    lacking = max(0, least - left_for_reasons())
+    limits = {"TARGET": max(TARGET_WIDTH, longest("TARGET") - lacking)}
+    for name in ("TARGET", "REASON"):
+        position = columns.index(name)
+        limit = limits.get(name) or max(1, left_for_reasons())
         for row in rows:
-            del row[position]
+            row[position] = shorten(row[position], limit)
     return formats.Table(columns, rows, table.styles)
 
 
-def status_row(status: TargetStatus, current_at: datetime, now: datetime) -> tuple[str, ...]:
-    """Return the cells of a status in the columns `COLUMNS`.
+def shorten(text: str, width: int) -> str:
+    """Return `text`, cut to so many columns of a terminal with an ellipsis."""
+    if formats.text_width(text) <= width:
+        return text
+    from rich.text import Text
 
-    `current_at` is when its state was last known to be current; both times are in UTC.
-    """
-    is_known = status.state is not None
+    shown = Text(text)
+    shown.truncate(width, overflow="ellipsis")
+    return shown.plain
+
+
+def status_row(status: TargetStatus, now: datetime) -> tuple[str, ...]:
+    """Return the cells of a status in the columns `COLUMNS`."""
+    age = status.age(now)
+    wanted = status.wanted
+    tasks = [
+        f"{job}:{number}" + (f"/{wanted[job]}" if job in wanted else "")
+        for job, number in status.tasks_by_job.items()
+    ]
     return (
         status.name,
-        status.health.capitalize(),
-        ",".join(f"{job}:{number}" for job, number in status.tasks_by_job.items()),
-        _format_age((now - current_at).total_seconds()) if is_known else "",
-        "" if status.latency is None else formats.format_latency(status.latency),
+        status.summary,
+        ",".join(tasks),
         status.reason if status.error is None else short_message(status.error),
+        "" if age is None else formats.format_span(age) if age >= 1 else "0s",
     )
 
 
-def status_document(status: TargetStatus) -> dict[str, Any]:
-    """Return a status as one object.
-
-    `{"name", "health", "reason", "tasks": {job: number}, "jobs", "version", "observed_at", "absent": [{"job",
-    "name", "reason"}], "unready": [{"job", "name", "reason"}], "latency", "stale_since", "error": {"type",
-    "message", "retryable"}}`: `jobs` is that of `cluster_document`, latency is in seconds. The values of
-    unknown fields, of `error` after a success, and of `reason` if the target is ready, are null.
-    """
-    error = status.error
-    state = NO_STATE if status.state is None else formats.cluster_document(status.state)
-    return {
-        "name": status.name,
-        "health": str(status.health),
-        "reason": status.reason or None,
-        "tasks": status.tasks_by_job,
-        **state,
-        "absent": [_missing_document(one) for one in status.absent],
-        "unready": [_missing_document(one) for one in status.unready],
-        "latency": None if status.latency is None else round(status.latency, 6),
-        "stale_since": formats.format_instant(status.stale_since),
-        "error": None
-        if error is None
-        else {
-            "type": type(error).__name__,
-            "message": error.render(field_spelling),
-            "retryable": error.retryable,
-        },
-    }
+def _json_line(status: TargetStatus) -> str:
+    return formats.as_json_line(status.as_dict(field_spelling))
 
 
 def round_exit_code(statuses: Sequence[TargetStatus]) -> int:
@@ -296,46 +297,51 @@ def fleet_summary(targets: int, statuses: Sequence[TargetStatus]) -> str:
     return "; ".join((text, ", ".join(sick))) if sick else text
 
 
-def _format_age(seconds: float) -> str:
-    return formats.format_span(seconds) if seconds >= 1 else "0s"
+def render_fleet(fleet: Fleet, columns: int, lines: int) -> RenderableType:
+    """Return the latest status of each target, the worst first, for a terminal of that size.
 
-
-def _missing_document(one: Missing) -> dict[str, str]:
-    return {"job": one.job, "name": one.name, "reason": one.reason}
-
-
-def render_fleet(fleet: Fleet, columns: int, lines: int, *, is_watched: bool) -> RenderableType:
-    """Return the latest status of each target, in their order, for a terminal of that size.
-
-    If there are more targets than lines, the worst come first. A status that `is_watched` is current until it
-    changes; otherwise its age counts from the last response.
+    If there are more targets than lines, those that are ready, or have no response yet, become one line each.
+    Sick targets that still do not fit are listed by their names.
     """
     from rich.console import Group
 
     from aioresolve.cli.drawing import single_line, table_lines
+    from aioresolve.fleet.status import worst_first
 
+    statuses = worst_first(list(fleet.readings.values()))
+    waiting = [name for name in fleet.targets if name not in fleet.readings]
+    ready = [status.name for status in statuses if status.health == "ready"]
+    shown, folded = statuses, list[str]()
+    available = max(lines - 3, 2)
+    if len(statuses) + len(waiting) > available:
+        shown = statuses[: len(statuses) - len(ready)]
+        for what, names in (("ready", ready), ("without a response yet", waiting)):
+            if names:
+                folded.append(f"{len(names)} {what}: {', '.join(names)}")
+        waiting = []
+    names_of_others, shown = _split_to_fit(shown, columns, available - len(folded) - len(waiting))
     now = datetime.now(UTC)
-    statuses = dict(fleet.readings)
-    names = list(fleet.targets)
-    available = max(lines - 3, 1)
-    if len(names) > available:
-        names.sort(key=lambda name: SEVERITY.index(statuses[name].health if name in statuses else None))
-        names = names[: available - 1]
-    rows = [_live_row(name, statuses.get(name), now, is_watched=is_watched) for name in names]
-    styles = [STYLES[statuses[name].health] if name in statuses else "" for name in names]
-    more = len(fleet.targets) - len(names)
+    rows = [status_row(status, now) for status in shown]
+    rows += [(name, "", "", "no response yet", "") for name in waiting]
+    table = formats.Table(COLUMNS, rows, [STYLES[status.health] for status in shown])
     return Group(
-        *table_lines(fit_columns(formats.Table(COLUMNS, rows, styles), columns)),
-        *([single_line(f"... and {more} more", "dim")] if more else []),
+        *table_lines(fit_columns(table, columns)),
+        *(single_line(line, "red") for line in names_of_others),
+        *(single_line(line, "dim") for line in folded),
         single_line(""),
-        single_line(fleet_summary(len(fleet.targets), list(statuses.values())), "dim"),
+        single_line(fleet_summary(len(fleet.targets), statuses), "dim"),
     )
 
 
-def _live_row(name: str, status: TargetStatus | None, now: datetime, *, is_watched: bool) -> tuple[str, ...]:
-    if status is None:
-        return (name, "", "", "", "", "no response yet")
-    received_at = None if status.state is None else status.state.observed_at
-    if status.error is not None:
-        return status_row(status, status.stale_since or now, now)
-    return status_row(status, now if is_watched or received_at is None else received_at, now)
+def _split_to_fit(
+    statuses: list[TargetStatus], columns: int, lines: int
+) -> tuple[list[str], list[TargetStatus]]:
+    """Return lines with the names of the statuses that have no row, and the statuses that have one."""
+    import textwrap
+
+    for number in range(min(len(statuses), lines), -1, -1):
+        names = [formats.printable(status.name) for status in statuses[number:]]
+        listed = textwrap.wrap(f"and {len(names)} more: {', '.join(names)}", columns) if names else []
+        if number + len(listed) <= lines:
+            return listed, statuses[:number]
+    return [*listed[: lines - 1], f"... and more: {len(statuses)} targets are not ready"], []

@@ -254,13 +254,13 @@ class ChangeRows:
 
 
 def change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
-    """Return a cluster after a change as one object: that of `cluster_document`, and the change.
+    """Return a cluster after a change as one object: that of `ClusterState.as_dict`, and the change.
 
     In addition it has `{"joined": [task, ...], "left": [task, ...], "moved": [{"from": task, "to": task},
     ...]}`: a task is that of `jobs`, with its `job` in addition.
     """
     change = state.diff(older)
-    return formats.cluster_document(state) | {
+    return state.as_dict() | {
         "joined": [_task(member) for member in change.joined],
         "left": [_task(member) for member in change.left],
         "moved": [{"from": _task(move.old), "to": _task(move.new)} for move in change.moved],
@@ -268,7 +268,7 @@ def change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
 
 
 def _task(member: Member) -> dict[str, Any]:
-    return {"job": member.job, **formats.task_document(member)}
+    return {"job": member.job, **member.as_dict()}
 
 
 class WatchView:

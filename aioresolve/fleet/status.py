@@ -101,20 +101,21 @@ class TargetStatus:
         return sum(self.found.values())
 
     @property
-    def num_wanted(self) -> int | None:
-        """The number of tasks that all jobs should have together; None if it is not known for each job."""
+    def num_wanted(self) -> int:
+        """The number of tasks that there should be: of a job without a known number, those that exist."""
         if "" in self.wanted:
             return self.wanted[""]
-        is_known = self.wanted and self.found.keys() <= self.wanted.keys()
-        return sum(self.wanted.values()) if is_known else None
+        existing = Counter(self.found)
+        existing.update(one.job for one in self.unready)
+        for one in self.absent:
+            existing[one.job] += one.tasks or 1
+        return (existing | Counter(self.wanted)).total()
 
     @property
     def summary(self) -> str:
         """The health and the numbers of usable and wanted tasks: `Ready 16/16`, `Degraded 3/5`, `Error`."""
-        word = self.health.capitalize()
-        if self.state is None or (self.num_wanted is None and not self.num_tasks):
-            return word
-        return f"{word} {self.num_found}" + ("" if self.num_wanted is None else f"/{self.num_wanted}")
+        has_tasks = self.state is not None and self.num_wanted
+        return self.health.capitalize() + (f" {self.num_found}/{self.num_wanted}" if has_tasks else "")
 
     def age(self, now: datetime) -> float | None:
         """Return for how many seconds `state` may be outdated; None if there is none."""

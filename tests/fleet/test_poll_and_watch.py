@@ -14,7 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededError, ResolveError
-from aioresolve.fleet import Fleet, TargetStatus, poller
+from aioresolve.fleet import Fleet, poller
 from aioresolve.spec import Missing, Observation
 
 from .fleets import (
@@ -135,7 +135,7 @@ class TestPoll:
             seen = dict(fleet.readings)
             late = await take(readings, 3)
         assert [reading.name for reading in late] == ["t1", "t2", "t0"]
-        assert first == TargetStatus("t0", workers(1), latency=first.latency)
+        assert (first.name, first.state, first.error) == ("t0", workers(1), None)
         assert {reading.name: reading for reading in late} == seen
 
     async def test_unexpected_exception_of_a_target_does_not_end_the_poll(self) -> None:
@@ -206,20 +206,22 @@ class TestWatch:
             assert first.latency is not None
             source.emit(Observation(workers(1)), Observation(workers(2)))
             [second] = await take(readings, 1)
-            assert (second.num_tasks, second.latency) == (2, None)
+            assert (second.num_tasks, second.latency) == (2, first.latency)
         assert (source.num_started, source.num_active) == (1, 0)
 
-    async def test_change_of_missing_members_only_is_stored_but_not_reported(self) -> None:
+    async def test_change_of_the_health_only_is_reported(self) -> None:
         source = Source()
-        fleet = Fleet({"a": source})
         missing = Missing("worker", "ml/train-1", "Pending")
         source.emit(Observation(workers(1)))
-        async with aclosing(fleet.watch()) as readings:
-            await take(readings, 1)
+        async with aclosing(Fleet({"a": source}).watch()) as readings:
+            [ready] = await take(readings, 1)
             source.emit(Observation(workers(1), (missing,)))
-            await until(lambda: fleet.readings["a"].absent == (missing,))
-            source.emit(Observation(workers(2)))
-            assert (await take(readings, 1))[0].num_tasks == 2
+            [degraded] = await take(readings, 1)
+            assert (degraded.health, degraded.reason) == ("degraded", "ml/train-1: Pending")
+            assert degraded.since >= ready.since
+            source.emit(Observation(workers(2), (missing,)))
+            [still_degraded] = await take(readings, 1)
+            assert still_degraded.since == degraded.since
 
     async def test_failure_and_recovery_of_a_source_are_reported_once(self) -> None:
         source = Source()

@@ -308,7 +308,7 @@ def render_fleet(fleet: Fleet, columns: int, lines: int) -> RenderableType:
     from aioresolve.cli.drawing import single_line, table_lines
     from aioresolve.fleet.status import worst_first
 
-    statuses = worst_first(list(fleet.readings.values()))
+    statuses = worst_first(fleet.readings[name] for name in fleet.targets if name in fleet.readings)
     waiting = [name for name in fleet.targets if name not in fleet.readings]
     ready = [status.name for status in statuses if status.health == "ready"]
     shown, folded = statuses, list[str]()

@@ -209,7 +209,7 @@ class Fleet(Copyable):
             self._poller.connections.release(resolver, used=self._resolvers.values())
 
     def _publish(self, status: TargetStatus) -> None:
-        """Store the latest status of a target, and tell who listens."""
+        """Store the latest status of a target, and call the listeners."""
         previous = self._statuses.get(status.name)
         self._statuses[status.name] = status
         for listener in self._listeners:

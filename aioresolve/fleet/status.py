@@ -118,7 +118,7 @@ class TargetStatus:
         return self.health.capitalize() + (f" {self.num_found}/{self.num_wanted}" if has_tasks else "")
 
     def age(self, now: datetime) -> float | None:
-        """Return for how many seconds `state` may be outdated; None if there is none."""
+        """Return for how many seconds `state` may be outdated; None without a state."""
         if self.state is None:
             return None
         known_at = self.stale_since or self.confirmed_at

@@ -71,7 +71,7 @@ class Target:
         Args:
             observation: what the source says.
             latency: seconds until the response; None for a change that a watch reported.
-            is_watched: whether a watch will report the next change, so that the observation stays current.
+            is_watched: whether a watch will report the next change, so that the observation remains current.
         """
         if observation.state is not None:
             self._last_good = observation
@@ -100,7 +100,7 @@ class Target:
         return None
 
     def remove(self) -> None:
-        """Cancel its requests; no status of it is published any more."""
+        """Cancel its requests; no further status of it is published."""
         self.is_removed = True
         for scope in tuple(self._scopes):
             scope.cancel()

@@ -103,7 +103,7 @@ def our_resolver(target: Target, timeout: float) -> KubernetesClusterResolver:
     )
 
 
-def our_fleet(targets: Sequence[Target], timeout: float, **options: int) -> Fleet:
+def our_fleet(targets: Sequence[Target], timeout: float, **options: Any) -> Fleet:
     from aioresolve import Fleet
 
     resolvers = {target.name: our_resolver(target, timeout) for target in targets}

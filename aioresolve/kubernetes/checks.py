@@ -36,8 +36,7 @@ from .endpoint_slices import SliceQuery
 from .own_pod import workload_of
 from .server_checks import AUTHENTICATION, VERBS, ServerChecks
 from .tasks.controllers import Controllers
-from .tasks.nodes import ALL_NODES
-from .tasks.order_by import NODE_LABEL
+from .tasks.order_by import ALL_NODES, NODE_LABEL
 from .tasks.pods import HAVE_ENDED, any_has_ended, is_replaced, not_ready_reason, not_running_reason
 from .tasks.resource_claims import ClaimQuery, read_devices
 from .watch.pod_cache import PodCache
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from .api.client import Found
     from .api.objects import Pod
     from .auth import Connection
-    from .tasks.matched_pods import MatchedPod
+    from .tasks.pods import MatchedPod
 
 MAX_SERVICES = 16
 """The number of Services that are requested."""

@@ -22,9 +22,7 @@ https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -34,32 +32,25 @@ from aioresolve.spec import Endpoint, host_port
 
 from .api.objects import (
     MAX_NAME,
-    Added,
-    Bookmark,
     Deleted,
-    Failed,
-    Modified,
     ObjectList,
     ObjectMeta,
     Query,
     Resource,
     Struct,
-    is_newer,
     json_resource,
     version_number,
 )
-from .tasks.matched_pods import MatchedPod
-from .tasks.order_by import natural_keys, validate_order_by
+from .tasks.order_by import natural_keys
 from .tasks.pod_index import IndexLabel, PodIndex
-from .tasks.pods import raise_not_running
+from .tasks.pods import MatchedPod, raise_not_running
+from .tasks.task_order import are_identical
 from .watch.cluster_cache import ClusterCache, QueryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
+    from collections.abc import Iterable, Sequence
 
     from aioresolve.kubernetes.api.objects import WatchEvent
-    from aioresolve.spec import Observation
 
 SERVICE_NAME = "kubernetes.io/service-name"
 """The label of a slice that names its Service."""
@@ -156,7 +147,7 @@ class SliceQuery(Query[EndpointSlice], frozen=True, kw_only=True):
         found = _SERVICE.fullmatch(service)
         port = found and found[3]
         if found is None or (port is not None and port.isdigit() and not 0 < int(port) < 65536):
-            raise ValueError(f"{service!r} is not a Service, or a Service and a port")
+            raise ValueError("expected NAME or NAME:PORT, such as 'trainer' or 'trainer:grpc'")
         name = found[1]
         return cls(
             f"{SERVICE_NAME}={name}",
@@ -183,69 +174,27 @@ NOT_SERVING = "not ready"
 """The status of a member that its Service publishes before it is ready."""
 
 
-def validate_services(
-    service: Any, selectors: Any, address: Any, order_by: Any
-) -> Mapping[str, tuple[str, ...]]:
-    """Return the Services of each job, each as `NAME` or `NAME:PORT`.
-
-    Args:
-        service: the argument `service` of the resolver.
-        selectors: its `job_to_label_mapping`, which the Services exclude.
-        address: its `address`.
-        order_by: its `order_by`.
-
-    Raises:
-        ConfigurationError: `service` is invalid, or one of the others contradicts it.
-    """
+def validate_arguments(selectors: Any, address: Any, order_by: str | tuple[str, ...]) -> None:
+    """Raise a ConfigurationError if other arguments of the resolver contradict `service`."""
     if selectors is not None:
         raise ConfigurationError(
             "label selectors and Services exclude each other",
             argument="service",
             hint="Leave out {job_to_label_mapping} or {service}.",
         )
-    if callable(address) or address == "host_ip":
+    if callable(address) or address not in FAMILIES_OF_ADDRESS:
         known = ", ".join(map(repr, FAMILIES_OF_ADDRESS))
         raise ConfigurationError(
             f"the endpoints of a Service have no such address, only {known}",
             argument="address",
             hint="Choose another {address}, or select pods.",
         )
-    if isinstance(validate_order_by(order_by), tuple):
+    if isinstance(order_by, tuple):
         raise ConfigurationError(
             "the endpoints of a Service have no labels of pods and nodes",
             argument="order_by",
             hint="Pass {order_by=name} or {order_by=index}, or select pods.",
         )
-    jobs = {"worker": service} if isinstance(service, str) else service
-    if not isinstance(jobs, Mapping) or not jobs:
-        raise ConfigurationError(
-            f"{service!r} is not a Service, or a mapping of job names to Services",
-            argument="service",
-            hint="Pass a name, or a mapping such as `{'worker': 'trainer', 'ps': 'ps'}`.",
-        )
-    return MappingProxyType({job: _validate_names(job, given) for job, given in jobs.items()})
-
-
-def _validate_names(job: Any, given: Any) -> tuple[str, ...]:
-    if not isinstance(job, str) or not job:
-        raise ConfigurationError(
-            f"{job!r} is not a valid job name",
-            argument="service",
-            hint="Use a string that is not empty.",
-        )
-    names = [given] if isinstance(given, str) else given
-    if not isinstance(names, Sequence) or not names:
-        names = [given]
-    for name in names:
-        try:
-            SliceQuery.of(name, None)
-        except (TypeError, ValueError):
-            raise ConfigurationError(
-                f"{name!r} is not the name of a Service (job {job!r})",
-                argument="service",
-                hint="Pass NAME or NAME:PORT, such as 'trainer' or 'trainer:grpc'.",
-            ) from None
-    return tuple(names)
 
 
 class ServicePod(NamedTuple):
@@ -268,162 +217,47 @@ class _SliceStore(QueryStore):
     """The slices of one Service in one namespace or in all.
 
     Attributes:
-        query: the query.
-        scope: the position of the namespace among those of the resolver.
-        slices: by `namespace/name`.
-        pods: the pods of the Service, by identity.
-        unsettled: the members that were in a slice before, and are in none now.
+        slices: by `namespace/name`, each with what its endpoints describe, in order.
+        pods: the pods of the Service, each once, by identity, in the order of tasks by name.
     """
 
-    def __init__(self, query: SliceQuery, scope: int) -> None:
-        super().__init__()
-        self.query = query
-        self.scope = scope
-        self.slices: dict[str, EndpointSlice] = {}
+    def __init__(self, query: SliceQuery, scope: int, address: str, port: int) -> None:
+        super().__init__(query, scope)
+        self.slices: dict[str, tuple[EndpointSlice, list[ServicePod]]] = {}
         self.pods: dict[str, MatchedPod] = {}
-        self.unsettled: set[str] = set()
+        self._address, self._default_port = address, port
+        # The address types that are used, the preferred one first.
+        self._families = FAMILIES_OF_ADDRESS[address]
 
-    @property
-    def matched(self) -> Iterable[MatchedPod]:
-        return self.pods.values()
-
-    def update(self, slices: dict[str, EndpointSlice], pods: dict[str, MatchedPod]) -> bool:
-        """Set the slices and the pods that follow from them; return whether an observation would differ."""
-        has_changed = False
-        for identity, old in self.pods.items():
-            new = pods.get(identity)
-            if new is not None and new.equals(old):
-                pods[identity] = old
-                continue
-            has_changed = True
-            for selector in self.selectors:
-                selector.discard(old)
+    def update(self, changed: Iterable[EndpointSlice], kept: Iterable[EndpointSlice]) -> bool:
+        """Replace the slices by new ones and those that are kept; return whether pods have changed."""
+        changed, kept = list(changed), list(kept)
+        self._validate([*changed, *kept])
+        slices = {each.full_name: self.slices[each.full_name] for each in kept}
+        slices |= {each.full_name: (each, self._read(each)) for each in changed}
+        pods = self._merged(slices.values())
         for identity, new in pods.items():
-            if self.pods.get(identity) is new:
-                continue
-            has_changed = True
-            for selector in self.selectors:
-                selector.put(new)
+            if (old := self.pods.get(identity)) is not None and new.equals(old):
+                pods[identity] = old
+        has_changed = not are_identical(list(pods.values()), list(self.pods.values()))
         self.slices, self.pods = slices, pods
+        for selector in self.selectors:
+            selector.is_stale |= has_changed
         return has_changed
 
-
-class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
-    """The slices of all queries, and the cluster state that follows from them.
-
-    Args:
-        jobs: job to its Services in order, each as its queries, one for each namespace.
-        address: the kind of address; one of `FAMILIES_OF_ADDRESS`.
-        port: the port of endpoints whose Service names none.
-        order_by: `name` or `index`: how the endpoints of one Service become tasks.
-        allow_gaps: with `order_by="index"`, whether a task index between two others may be missing.
-    """
-
-    def __init__(
-        self,
-        jobs: Mapping[str, Sequence[Sequence[SliceQuery]]],
-        *,
-        address: str,
-        port: int,
-        order_by: str,
-        allow_gaps: bool,
-    ) -> None:
-        self._address, self._port = address, port
-        queries = dict.fromkeys(query for services in jobs.values() for each in services for query in each)
-        namespaces = list(dict.fromkeys(query.namespace for query in queries))
-        scopes = {name: 0 if None in namespaces else at for at, name in enumerate(namespaces)}
-        stores = {query: _SliceStore(query, scopes[query.namespace]) for query in queries}
-        super().__init__(jobs, stores, order_by=order_by, allow_gaps=allow_gaps)
-
-    @property
-    def in_transit(self) -> bool:
-        """Whether a member disappeared from its slice and may be about to appear in another one.
-
-        A controller that moves endpoints writes one slice after another. The endpoint of a pod that is being
-        deleted does not simply disappear: it is terminating first.
-        """
-        return any(store.unsettled for store in self._stores.values())
-
-    def observation(self, now: datetime) -> Observation:
-        for store in self._stores.values():
-            store.unsettled.clear()
-        return super().observation(now)
-
-    def raise_not_running(self) -> None:
-        raise_not_running(self._not_running(), "endpoint", "ready", NOT_READY)
-
-    def replace(self, query: Query[EndpointSlice], listed: Sequence[EndpointSlice], version: str) -> None:
-        store = self._stores[query]
-        self._update(store, {each.full_name: each for each in listed})
-        store.unsettled.clear()
-        store.list_at(version)
-
-    def apply(self, query: Query[EndpointSlice], events: Iterable[WatchEvent[EndpointSlice]]) -> bool:
-        store = self._stores[query]
-        slices = dict(store.slices)
-        has_events = False
-        for event in events:
-            match event:
-                case Added(object=changed) | Modified(object=changed) | Deleted(object=changed):
-                    version = changed.metadata.resource_version
-                    if is_newer(version_number(version), store.version_number):
-                        has_events = True
-                        slices.pop(changed.full_name, None)
-                        if not isinstance(event, Deleted):
-                            slices[changed.full_name] = changed
-                    store.advance(version)
-                case Bookmark(object=bookmark):
-                    store.advance(bookmark.metadata.resource_version)
-                case Failed():
-                    pass
-        if not has_events:
-            return False
-        members = {identity for identity, pod in store.pods.items() if pod.endpoint is not None}
-        has_changed = self._update(store, slices)
-        store.unsettled |= members
-        store.unsettled -= store.pods.keys()
-        return has_changed
-
-    def _update(self, store: _SliceStore, slices: dict[str, EndpointSlice]) -> bool:
-        reader = _Reader(store.query, store.scope, self._address, self._port)
-        reader.validate(slices.values())
-        pods = [(each, reader.pods(each)) for each in slices.values()]
-        return store.update(slices, merged_pods(pods, reader.families))
-
-
-class _Reader(msgspec.Struct, frozen=True):
-    """Reads the slices of one Service.
-
-    Attributes:
-        query: the query that the slices match.
-        scope: the position of the namespace among those of the resolver.
-        address: the kind of address.
-        default_port: the port of endpoints whose Service names none.
-    """
-
-    query: SliceQuery
-    scope: int
-    address: str
-    default_port: int
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """The address types that are used, the preferred one first."""
-        return FAMILIES_OF_ADDRESS[self.address]
-
-    def validate(self, slices: Iterable[EndpointSlice]) -> None:
+    def _validate(self, slices: Sequence[EndpointSlice]) -> None:
         """Raise a ConfigurationError if no endpoint can have the address or port that was chosen."""
         known = [each for each in slices if each.address_type in FAMILIES]
         used = [each for each in known if each.endpoints]
-        if used and not any(each.address_type in self.families for each in known):
+        if used and not any(each.address_type in self._families for each in known):
             have = " and ".join(dict.fromkeys(each.address_type for each in used))
             raise ConfigurationError(
-                f"Service {self.query.service!r} has no {self.families[0]} addresses, only {have}",
+                f"Service {self.query.service!r} has no {self._families[0]} addresses, only {have}",
                 argument="address",
                 hint="Choose another {address}.",
             )
         port = self.query.port
-        if isinstance(port, str) and used and all(self.port(each) is None for each in used):
+        if isinstance(port, str) and used and all(self._port(each) is None for each in used):
             names = dict.fromkeys(name for each in used for name in _tcp_ports(each))
             raise ConfigurationError(
                 f"Service {self.query.service!r} has no TCP port named {port!r}, only {_listed(names)}",
@@ -431,33 +265,33 @@ class _Reader(msgspec.Struct, frozen=True):
                 hint=Hint("Name one of them after the Service, or a number: {service=NAME:PORT}."),
             )
 
-    def port(self, slice_: EndpointSlice) -> int | None:
+    def _port(self, slice_: EndpointSlice) -> int | None:
         """Return the port of the endpoints of a slice; None if they do not have the one that was named.
 
         Raises:
             ConfigurationError: there are several, and none was named.
         """
-        wanted = self.query.port
+        wanted: str | int | None = self.query.port
         if isinstance(wanted, int):
             return wanted
         ports = _tcp_ports(slice_)
         if wanted is not None:
-            return (ports[wanted] or self.default_port) if wanted in ports else None
+            return (ports[wanted] or self._default_port) if wanted in ports else None
         if len(ports) > 1:
             raise ConfigurationError(
                 f"Service {self.query.service!r} has several TCP ports: {_listed(ports)}",
                 argument="service",
                 hint=Hint("Name one of them after the Service: {service=NAME:PORT}."),
             )
-        return next(iter(ports.values()), None) or self.default_port
+        return next(iter(ports.values()), None) or self._default_port
 
-    def pods(self, slice_: EndpointSlice) -> list[ServicePod]:
+    def _read(self, slice_: EndpointSlice) -> list[ServicePod]:
         """Return what the endpoints of a slice describe, in order."""
         if slice_.address_type not in FAMILIES:
             return []
         endpoints = [each for each in slice_.endpoints or () if each.addresses]
         names = [_name(each) for each in endpoints]
-        port = self.port(slice_) if endpoints else None
+        port = self._port(slice_) if endpoints else None
         return [
             self._pod(slice_, endpoint, name, key, port)
             for endpoint, name, key in zip(endpoints, names, natural_keys(names), strict=True)
@@ -466,38 +300,38 @@ class _Reader(msgspec.Struct, frozen=True):
     def _pod(
         self, slice_: EndpointSlice, endpoint: SliceEndpoint, name: str, natural_key: str, port: int | None
     ) -> ServicePod:
-        target = endpoint.target_ref
-        namespace = (target.namespace if target else "") or slice_.metadata.namespace
-        full_name, uid = f"{namespace}/{name}", target.uid if target else ""
-        fault = unready = member = None
+        target = endpoint.target_ref or ObjectReference()
+        is_anonymous = endpoint.target_ref is None
+        namespace = target.namespace or slice_.metadata.namespace
+        full_name = f"{namespace}/{name}"
         conditions = endpoint.conditions or Conditions()
+        index = name_index(endpoint.hostname, name)
+        fault = unready = member = None
         if not conditions.terminating:
             fault = self._fault(slice_, conditions, port)
-        index = name_index(endpoint.hostname, name)
-        if not conditions.terminating and fault is None:
-            assert port is not None
-            unready = NOT_SERVING if conditions.serving is False else None
-            member = Endpoint(
-                self._address_of(slice_, endpoint, full_name, port),
-                name=target.name if target else None,
-                uid=uid or None,
-                namespace=namespace or None,
-                node=endpoint.node_name,
-                ready=unready is None,
-                status=unready or "Running",
-                index=index,
-            )
+            if fault is None and port is not None:
+                unready = NOT_SERVING if conditions.serving is False else None
+                member = Endpoint(
+                    self._address_of(slice_, endpoint, full_name, port),
+                    name=target.name or None,
+                    uid=target.uid or None,
+                    namespace=namespace or None,
+                    node=endpoint.node_name,
+                    ready=unready is None,
+                    status=unready or "Running",
+                    index=index,
+                )
         task = None if index is None else PodIndex(0, index)
-        anonymous = "" if target else endpoint.addresses[0]
+        address = endpoint.addresses[0] if is_anonymous else ""
         return ServicePod(
-            full_name if target else f"{namespace}/{anonymous}",
-            target is None,
+            f"{namespace}/{address}" if is_anonymous else full_name,
+            is_anonymous,
             bool(conditions.terminating),
             MatchedPod(
                 # As for pods; endpoints without a pod may share a host name.
-                f"{natural_key}\0{name}\0{self.scope:06}{namespace}/{anonymous}",
+                f"{natural_key}\0{name}\0{self.scope:06}{namespace}/{address}",
                 full_name,
-                uid,
+                target.uid,
                 member,
                 fault,
                 unready,
@@ -509,8 +343,8 @@ class _Reader(msgspec.Struct, frozen=True):
 
     def _fault(self, slice_: EndpointSlice, conditions: Conditions, port: int | None) -> str | None:
         """Return why an endpoint is not a member; None if it is one."""
-        if slice_.address_type not in self.families:
-            return f"no {self.families[0]} address yet"
+        if slice_.address_type not in self._families:
+            return f"no {self._families[0]} address yet"
         if port is None:
             return f"no port named {self.query.port!r}"
         if conditions.ready is False:
@@ -519,7 +353,7 @@ class _Reader(msgspec.Struct, frozen=True):
 
     def _address_of(self, slice_: EndpointSlice, endpoint: SliceEndpoint, full_name: str, port: int) -> str:
         host = endpoint.addresses[0]
-        if self.address == "hostname":
+        if self._address == "hostname":
             if not endpoint.hostname:
                 raise ConfigurationError(
                     f"endpoint {full_name} of Service {self.query.service!r} has no host name",
@@ -534,43 +368,61 @@ class _Reader(msgspec.Struct, frozen=True):
                 f"endpoint {full_name} of Service {self.query.service!r} cannot be addressed: {error.summary}"
             ) from error
 
+    def _merged(self, slices: Iterable[tuple[EndpointSlice, Sequence[ServicePod]]]) -> dict[str, MatchedPod]:
+        """Return each pod of the Service once: as the preferred slice describes it."""
+        candidates = []
+        for slice_, pods in slices:
+            family = slice_.address_type
+            rank = self._families.index(family) if family in self._families else len(self._families)
+            newest_first = -(version_number(slice_.metadata.resource_version) or 0)
+            for position, pod in enumerate(pods):
+                preference = rank, newest_first, slice_.full_name, pod.is_terminating, position
+                candidates.append((preference, slice_.metadata.namespace, pod))
+        found: dict[str, MatchedPod] = {}
+        ranks: dict[str, int] = {}  # namespace to the address type of its endpoints without a pod
+        for (rank, *_), namespace, each in sorted(candidates):
+            # Without a pod, nothing shows that endpoints of two address types are the same.
+            if not each.is_anonymous or ranks.setdefault(namespace, rank) == rank:
+                found.setdefault(each.identity, each.pod)
+        # In a LeaderWorkerSet the leader of a group is SET-GROUP, and the others are SET-GROUP-INDEX.
+        leaders = {pod.full_name.rpartition("-")[0] for pod in found.values()}
+        return {
+            identity: _with_index_0(pod) if pod.full_name in leaders else pod
+            for identity, pod in sorted(found.items(), key=lambda item: item[1].key)
+        }
 
-def merged_pods(
-    slices: Iterable[tuple[EndpointSlice, Sequence[ServicePod]]], families: Sequence[str]
-) -> dict[str, MatchedPod]:
-    """Return each pod of a Service once, by identity, in the order of tasks by name.
 
-    Args:
-        slices: all slices of the Service, and what their endpoints describe.
-        families: the address types that are used, the preferred one first.
+class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
+    """The slices of all Services, and the cluster state that follows from them; see `ClusterCache`.
+
+    A controller that moves endpoints writes one slice after another: a member that disappeared from its slice
+    is in transit, because it may be about to appear in another one. The endpoint of a pod that is being
+    deleted does not simply disappear: it is terminating first.
     """
 
-    def rank(slice_: EndpointSlice) -> int:
-        return families.index(slice_.address_type) if slice_.address_type in families else len(families)
+    def _new_store(self, query: Any, scope: int) -> _SliceStore:
+        return _SliceStore(query, scope, self._address, self._port)
 
-    def preference(read: tuple[EndpointSlice, Sequence[ServicePod]]) -> tuple[int, int, str]:
-        version = version_number(read[0].metadata.resource_version)
-        return rank(read[0]), -(version or 0), read[0].full_name
+    def _matched(self, store: _SliceStore) -> Iterable[MatchedPod]:
+        return store.pods.values()
 
-    found: dict[str, ServicePod] = {}
-    ranks: dict[str, int] = {}  # namespace to the address type of its endpoints without a pod
-    for slice_, pods in sorted(slices, key=preference):
-        of_slice: dict[str, ServicePod] = {}
-        for each in pods:
-            known = of_slice.get(each.identity)
-            if known is None or (known.is_terminating and not each.is_terminating):
-                of_slice[each.identity] = each
-        own_rank, namespace = rank(slice_), slice_.metadata.namespace
-        for identity, each in of_slice.items():
-            # Without a pod, nothing shows that endpoints of two address types are the same.
-            if not each.is_anonymous or ranks.setdefault(namespace, own_rank) == own_rank:
-                found.setdefault(identity, each)
-    # In a LeaderWorkerSet the leader of a group is SET-GROUP, and the others are SET-GROUP-INDEX.
-    leaders = {each.pod.full_name.rpartition("-")[0] for each in found.values()}
-    return {
-        each.identity: _with_index_0(each.pod) if each.pod.full_name in leaders else each.pod
-        for each in sorted(found.values(), key=lambda each: each.pod.key)
-    }
+    def raise_not_running(self) -> None:
+        raise_not_running(self._not_running(), "endpoint", "ready", NOT_READY)
+
+    def replace(self, query: Query[EndpointSlice], listed: Sequence[EndpointSlice], version: str) -> None:
+        store = self._stores[query]
+        store.update(listed, ())
+        self._unsettled = {each for each in self._unsettled if each[0] != query}
+        store.list_at(version)
+
+    def _apply(self, store: _SliceStore, event: WatchEvent[EndpointSlice]) -> bool:
+        slice_: Any = event.object
+        members = {identity for identity, pod in store.pods.items() if pod.endpoint is not None}
+        others = [each for name, (each, _) in store.slices.items() if name != slice_.full_name]
+        has_changed = store.update(() if isinstance(event, Deleted) else (slice_,), others)
+        self._unsettled |= {(store.query, identity) for identity in members}
+        self._unsettled -= {(store.query, identity) for identity in store.pods}
+        return has_changed
 
 
 def _with_index_0(pod: MatchedPod) -> MatchedPod:

@@ -32,12 +32,11 @@ from .auth import (
     validate_location,
     validate_overrides,
 )
-from .members import PodMembers, SliceMembers
+from .details import Details
 from .tasks.accelerators import device_counts
 from .tasks.controllers import Controllers
-from .tasks.order_by import addresses_by_name, validate_order_by
+from .tasks.order_by import NODE_LABEL, addresses_by_name, validate_order_by
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
-from .tasks.task_order import LabelOrdering
 from .watch.pod_cache import PodCache
 from .watch.reflector import Reflector, WatchPolicy
 
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from .api.client import Transport
     from .api.objects import Pod, Query
     from .auth import Connection
-    from .details import Details
     from .watch.cluster_cache import ClusterCache
 
 T = TypeVar("T")
@@ -140,23 +138,28 @@ class KubernetesClusterResolver(ClusterResolver):
         max_concurrency: int = 16,
     ) -> None:
         super().__init__(rpc_layer=rpc_layer, timeout=timeout)
-        if service is None:
-            self._jobs = validate_jobs(job_to_label_mapping)
-        else:
-            from .endpoint_slices import validate_services
-
-            self._jobs = validate_services(service, job_to_label_mapping, address, order_by)
         self._port = validate_port("tf_server_port", tf_server_port)
         self._namespaces = validate_namespaces(namespace)
         self._address = address if callable(address) else validate_choice("address", address, ADDRESSES)
         self._order_by = validate_order_by(order_by)
-        self._members: PodMembers | SliceMembers
+        self._new_query: Callable[[str, str | None], Query[Any]] = PodQuery
+        cache_type: Callable[..., ClusterCache[Any, Any]] = PodCache
+        self._reads_slices = service is not None
         if service is None:
-            self._members = PodMembers(self._address, self._port, self._order_by)
+            self._jobs = validate_jobs(job_to_label_mapping)
         else:
-            assert isinstance(self._address, str)
-            assert isinstance(self._order_by, str)
-            self._members = SliceMembers(self._address, self._port, self._order_by)
+            # Most resolvers have no Services.
+            from .endpoint_slices import SliceCache, SliceQuery, validate_arguments
+
+            validate_arguments(job_to_label_mapping, address, self._order_by)
+            services = {"worker": service} if isinstance(service, str) else service
+            self._jobs = validate_jobs(
+                services, "service", "Service", "{'worker': 'trainer', 'ps': 'ps'}", SliceQuery.of
+            )
+            self._new_query, cache_type = SliceQuery.of, SliceCache
+        # Rows of a Table have the addresses of members, but nothing else by which they could be ordered.
+        self._rows_suffice = service is None and address == "pod_ip" and self._order_by == "name"
+        self._new_cache = partial(cache_type, address=self._address, port=self._port, order_by=self._order_by)
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
         self._may_skip_tasks = self._not_running == "skip"
         self._max_concurrency = validate_count("max_concurrency", max_concurrency)
@@ -169,40 +172,50 @@ class KubernetesClusterResolver(ClusterResolver):
             impersonate=impersonate,
             impersonate_groups=impersonate_groups,
         )
-        if override_client is not None and self._overrides:
+        self._override_client = override_client
+        # Raises for an unsupported client here rather than at the first call.
+        transport = None if override_client is None else self._client_transport()
+        self._can_watch = transport is None or transport.can_stream
+        self._context = context
+        self._kubeconfig = kubeconfig
+        self._credentials = CredentialCache()
+
+    def _client_transport(self) -> Transport:
+        """Return the transport of `override_client`.
+
+        Raises:
+            ConfigurationError: it is not a client, or other arguments contradict it or need more than it has.
+        """
+        from .api.override_client import client_transport  # most resolvers have no such client
+
+        if self._overrides:
             raise ConfigurationError(
                 "the client has its own server, credentials and impersonation",
                 argument="override_client",
                 hint="Configure them in the client, or leave out {server}, {token_file}, {impersonate} and"
                 " {impersonate_groups}.",
             )
-        if override_client is not None and CONTEXT_NAMESPACE in self._namespaces:
+        if CONTEXT_NAMESPACE in self._namespaces:
             raise ConfigurationError(
                 "CONTEXT_NAMESPACE is the namespace of a kubeconfig or service account, but override_client"
                 " is used instead of them",
                 argument="namespace",
                 hint="Pass the name of the namespace.",
             )
-        self._override_client = override_client
-        # Raises for an unsupported client here rather than at the first call.
-        transport = None if override_client is None else _client_transport(override_client)
-        if service is not None and transport is not None and not transport.reads_any_path:
+        transport = client_transport(self._override_client)
+        if not transport.reads_any_path and self._reads_slices:
             raise ConfigurationError(
                 "the client has only methods that list pods",
                 argument="override_client",
                 hint="Pass an ApiClient, or leave out {service}.",
             )
-        by_nodes = isinstance(self._order_by, tuple) and LabelOrdering(self._order_by).node_keys
-        if by_nodes and transport is not None and not transport.reads_any_path:
+        if not transport.reads_any_path and any(term.startswith(NODE_LABEL) for term in self._order_by):
             raise ConfigurationError(
                 "the client has only methods that list pods, not nodes",
                 argument="override_client",
                 hint="Pass an ApiClient, or order by other things than labels of nodes ({order_by}).",
             )
-        self._can_watch = transport is None or transport.can_stream
-        self._context = context
-        self._kubeconfig = kubeconfig
-        self._credentials = CredentialCache()
+        return transport
 
     _has_clients = True
 
@@ -213,7 +226,8 @@ class KubernetesClusterResolver(ClusterResolver):
 
     def __repr__(self) -> str:
         where = "all namespaces" if self._namespaces == (None,) else f"namespaces {list(self._namespaces)}"
-        return f"<{type(self).__name__} {self._members.title}{dict(self._jobs)} in {where}>"
+        kind = "Services " if self._reads_slices else ""
+        return f"<{type(self).__name__} {kind}{dict(self._jobs)} in {where}>"
 
     @property
     def known_jobs(self) -> Sequence[str]:
@@ -222,45 +236,52 @@ class KubernetesClusterResolver(ClusterResolver):
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request the pods or slices: as rows of a Table if only addresses are needed, and rows have them."""
-        if want.complete and not want.identities:
-            return Observation(await self._addresses_of_members(progress))
-        if want.complete:
-            return Observation((await self._fill_running(progress)).state(datetime.now(UTC)))
-        controllers = Controllers(reads_sizes=want.sizes) if want.controllers or want.sizes else None
-        cache = await self._fill_cache(progress, allow_gaps=True, controllers=controllers)
+        if not want.complete:
+            return await self._observe_once(_controllers(want), progress)
+        if not want.identities and self._rows_suffice:
+            spec = await self._spec_from_rows(progress)
+            if spec is not None:
+                return Observation(ClusterState.from_spec(spec, observed_at=datetime.now(UTC)))
+        state, _ = await self._running_state(progress, with_claims=want.identities)
+        return Observation(state)
+
+    async def _running_state(
+        self, progress: Progress, *, with_claims: bool = True
+    ) -> tuple[ClusterState, Details]:
+        """Return the state; raise if pods must run and do not, or if a task index is missing."""
+        cache, details = await self._fill_cache(progress, allow_gaps=False, with_claims=with_claims)
+        if self._not_running == "raise":
+            cache.raise_not_running()
+        return cache.state(datetime.now(UTC)), details
+
+    async def _observe_once(self, controllers: Controllers | None, progress: Progress) -> Observation:
+        cache, _ = await self._fill_cache(progress, allow_gaps=True, controllers=controllers)
         return cache.observation(datetime.now(UTC))
 
-    async def _addresses_of_members(self, progress: Progress) -> ClusterState:
-        """Request rows of a Table if they are sufficient, which is many times cheaper than whole pods."""
-        if not self._members.has_rows:
-            return (await self._fill_running(progress, reads_claims=False)).state(datetime.now(UTC))
+    async def _spec_from_rows(self, progress: Progress) -> ClusterSpec | None:
+        """Request rows of a Table, many times cheaper than whole pods; None if they are not sufficient."""
         async with self._opened(progress) as api:
             listed = await self._run_queries(api, lambda query: self._list_members(api, query, progress))
-        if any(each.has_succeeded for each in listed.values()) and self._not_running == "skip":
-            # Those that are done keep their task indices. Which are, only whole pods show.
-            return (await self._fill_running(progress, reads_claims=False)).state(datetime.now(UTC))
+            queries = {
+                job: [self._queries(api, selector) for selector in selectors]
+                for job, selectors in self._jobs.items()
+            }
         if self._not_running == "raise":
             raise_not_running(
                 {name: why for each in listed.values() for name, why in each.not_running.items()}
             )
-        spec = ClusterSpec(
+        if self._not_running == "skip" and any(each.has_succeeded for each in listed.values()):
+            return None  # those that are done keep their task indices; which are, only whole pods show
+        return ClusterSpec(
             {
                 job: [
                     address
-                    for selector in selectors
-                    for address in self._addresses([listed[query] for query in self._queries(api, selector)])
+                    for of_selector in selectors
+                    for address in self._addresses([listed[query] for query in of_selector])
                 ]
-                for job, selectors in self._jobs.items()
+                for job, selectors in queries.items()
             }
         )
-        return ClusterState.from_spec(spec, observed_at=datetime.now(UTC))
-
-    async def _fill_running(self, progress: Progress, *, reads_claims: bool = True) -> ClusterCache[Any, Any]:
-        """Return a cache with what all queries match now; raise if pods must run and do not."""
-        cache = await self._fill_cache(progress, allow_gaps=False, reads_claims=reads_claims)
-        if self._not_running == "raise":
-            cache.raise_not_running()
-        return cache
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         """List the pods or slices and watch them, with one watch for each selector and namespace.
@@ -272,58 +293,57 @@ class KubernetesClusterResolver(ClusterResolver):
 
         A blocking `override_client` cannot watch; it is polled every `interval` seconds instead.
         """
-        controllers = Controllers(reads_sizes=want.sizes) if want.controllers or want.sizes else None
-        follow = self._watch if self._can_watch else partial(self._poll, interval)
-        async with aclosing(follow(controllers)) as observations:
+        controllers = _controllers(want)
+        if self._can_watch:
+            following = self._watch(controllers)
+        else:
+            observe = partial(self._observe_once, controllers)
+            following = poll(
+                partial(within_deadline, self._timeout, f"a poll of {self!r}", observe), interval
+            )
+        async with aclosing(following) as observations:
             async for observation in observations:
                 yield observation
 
-    def _poll(self, interval: float, controllers: Controllers | None) -> AsyncGenerator[Observation, None]:
-        async def observe(progress: Progress) -> Observation:
-            cache = await self._fill_cache(progress, allow_gaps=True, controllers=controllers)
-            return cache.observation(datetime.now(UTC))
-
-        return poll(partial(within_deadline, self._timeout, f"a poll of {self!r}", observe), interval)
-
     async def _watch(self, controllers: Controllers | None) -> AsyncGenerator[Observation, None]:
         """Yield observations; with `controllers`, read the objects of the controllers into it."""
-        opened: tuple[ObjectAPI, Details | None] | None = None
+        opened: tuple[ObjectAPI, Details] | None = None
 
         async def follow(newest: LatestValue[Callable[[], Observation]]) -> None:
             nonlocal opened
             # The connection is opened in the task that uses it, because the generator around it may be closed
             # in another task.
             async with self._opened(Progress()) as api:
-                cache = self._new_cache(api, allow_gaps=True, controllers=controllers)
+                cache = self._cache(api, allow_gaps=True, controllers=controllers)
                 details = self._details(api, cache, controllers)
                 opened = api, details
                 queries = self._all_queries(api)
                 reflector = Reflector(api, cache, queries, newest, self.watch_policy, timeout=self._timeout)
                 calls = [reflector.run]
-                if details is not None and controllers is not None:
+                if controllers is not None:
                     calls.append(partial(details.repeat, lambda: newest.put(reflector.observe)))
                 await gather(calls, limit=len(calls))
 
         async with aclosing(stream_latest(follow)) as newest:
             async for observe in newest:
                 assert opened is not None
-                api, details = opened
-                if details is not None:
-                    async with aclosing(self._read_details(api, details, observe)) as failing:
-                        async for stale in failing:
-                            yield stale
+                async with aclosing(self._read_details(*opened, observe)) as failing:
+                    async for stale in failing:
+                        yield stale
                 yield observe()
 
     async def _read_details(
         self, api: ObjectAPI, details: Details, observe: Callable[[], Observation]
     ) -> AsyncGenerator[Observation, None]:
         """Read what the observation lacks; while that fails, yield the observation with the error."""
-        read = ""
         backoff = Backoff(self.watch_policy.backoff)
-        are_current = False
+        are_current = False  # the controllers
         while True:
             try:
-                read = await details.read_next(observe, are_current=are_current)
+                are_current |= await within_deadline(self._timeout, "the details of the pods", details.read)
+                if are_current or not await details.read_again(observe):
+                    return
+                are_current = True
             except ResolveError as error:
                 # Nodes that could be read once cannot be read because of an outage, as for pods.
                 if api.is_closed or not (error.retryable or details.has_read_nodes):
@@ -333,19 +353,11 @@ class KubernetesClusterResolver(ClusterResolver):
                 # deadline.
                 wait = backoff.wait(error)
                 await api.sleep(wait, at_least=wait)
-                continue
-            if not read:
-                return
-            are_current |= read == "controllers"
 
     def _details(
-        self, api: ObjectAPI, cache: ClusterCache[Any, Any], controllers: Controllers | None, **options: bool
-    ) -> Details | None:
-        """Return what reads the details that pods lack; None for slices, which have none."""
-        size_interval = self.watch_policy.size_interval
-        return self._members.details(
-            api, cache, controllers, timeout=self._timeout, size_interval=size_interval, **options
-        )
+        self, api: ObjectAPI, cache: ClusterCache[Any, Any], controllers: Controllers | None
+    ) -> Details:
+        return Details(api, cache, controllers, size_interval=self.watch_policy.size_interval)
 
     def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:
         if self._override_client is not None:
@@ -360,7 +372,7 @@ class KubernetesClusterResolver(ClusterResolver):
             port=self._port,
             order_by=self._order_by,
             not_running=self._not_running,
-            reads_slices=isinstance(self._members, SliceMembers),
+            reads_slices=self._reads_slices,
         )
         return open_checks(pods, self._find_connection, partial(self.observe, Want()), self.this_task)
 
@@ -370,10 +382,10 @@ class KubernetesClusterResolver(ClusterResolver):
         from aioresolve.probe.accelerators import declared_by_all
 
         call = f"num_accelerators() of {self!r}"
-        cache = await within_deadline(timeout, call, self._fill_running)
-        declared = declared_by_all(cache.state(datetime.now(UTC)), task_type, task_id, device_counts)
-        if declared.counts is None and isinstance(cache, PodCache) and cache.claim_faults:
-            faults = "; ".join(cache.claim_faults.values())
+        state, details = await within_deadline(timeout, call, self._running_state)
+        declared = declared_by_all(state, task_type, task_id, device_counts)
+        if declared.counts is None and details.claim_faults:
+            faults = "; ".join(details.claim_faults.values())
             declared = declared._replace(reason=f"{declared.reason}: ResourceClaims were not read ({faults})")
         return declared
 
@@ -447,28 +459,27 @@ class KubernetesClusterResolver(ClusterResolver):
         *,
         allow_gaps: bool,
         controllers: Controllers | None = None,
-        reads_claims: bool = True,
-    ) -> ClusterCache[Any, Any]:
-        """Return a cache with what all queries match now; with `controllers`, read their objects."""
+        with_claims: bool = True,
+    ) -> tuple[ClusterCache[Any, Any], Details]:
+        """Return a cache with what all queries match now, and with the objects of `controllers`."""
         async with self._opened(progress) as api:
-            cache = self._new_cache(api, allow_gaps=allow_gaps, controllers=controllers)
+            cache = self._cache(api, allow_gaps=allow_gaps, controllers=controllers)
             found = await self._run_queries(
                 api, lambda query: api.objects(query, progress, convert=partial(cache.match, query))
             )
             for query, listed in found.items():
                 cache.replace(query, listed.items, listed.version)
-            details = self._details(api, cache, controllers, reads_claims=reads_claims)
-            if details is not None:
-                await details.read_once(progress)
-        return cache
+            details = self._details(api, cache, controllers)
+            if controllers is not None and controllers.objects:  # of the previous poll
+                await controllers.read(api, list(controllers.objects))
+            await details.read(progress, with_claims=with_claims)
+        return cache, details
 
-    def _new_cache(
-        self, api: ObjectAPI, *, allow_gaps: bool, controllers: Controllers | None = None
+    def _cache(
+        self, api: ObjectAPI, *, allow_gaps: bool, controllers: Controllers | None
     ) -> ClusterCache[Any, Any]:
-        jobs: dict[str, list[Sequence[Any]]] = {
-            job: [self._queries(api, each) for each in selectors] for job, selectors in self._jobs.items()
-        }
-        return self._members.new_cache(jobs, allow_gaps=allow_gaps, controllers=controllers)
+        jobs = {job: [self._queries(api, each) for each in given] for job, given in self._jobs.items()}
+        return self._new_cache(jobs, allow_gaps=allow_gaps, controllers=controllers)
 
     def _all_queries(self, api: ObjectAPI) -> list[Query[Any]]:
         """Return the query for each distinct selector and namespace."""
@@ -481,7 +492,7 @@ class KubernetesClusterResolver(ClusterResolver):
         namespaces = dict.fromkeys(
             api.namespace if each == CONTEXT_NAMESPACE else each for each in self._namespaces
         )
-        return [self._members.query(selector, namespace) for namespace in namespaces]
+        return [self._new_query(selector, namespace) for namespace in namespaces]
 
     @asynccontextmanager
     async def _opened(self, progress: Progress) -> AsyncIterator[ObjectAPI]:
@@ -495,7 +506,7 @@ class KubernetesClusterResolver(ClusterResolver):
     async def _open(self, progress: Progress, stack: AsyncExitStack) -> ObjectAPI:
         namespace = "default"
         if self._override_client is not None:
-            transport = _client_transport(self._override_client)
+            transport = self._client_transport()
         else:
             scope = "the API server's address and credentials"
             progress.waiting(scope, "reading the kubeconfig or the service account")
@@ -519,56 +530,56 @@ class KubernetesClusterResolver(ClusterResolver):
         )
 
 
-def _client_transport(client: Any) -> Transport:
-    from .api.override_client import client_transport  # most resolvers have no such client
-
-    return client_transport(client)
+def _controllers(want: Want) -> Controllers | None:
+    return Controllers(reads_sizes=want.sizes) if want.controllers or want.sizes else None
 
 
-def validate_jobs(mapping: Any) -> Mapping[str, tuple[str, ...]]:
-    """Return the selectors of each job; TensorFlow's default if `mapping` is None."""
-    if mapping is None:
+def validate_jobs(
+    given: Any,
+    argument: str = "job_to_label_mapping",
+    noun: str = "label selector",
+    example: str = "{'worker': ['job-name=trainer']}",
+    check: Callable[[str, None], object] = PodQuery,
+) -> Mapping[str, tuple[str, ...]]:
+    """Return the selectors or Services of each job; TensorFlow's default if `given` is None.
+
+    Args:
+        given: the mapping, whose values are strings or sequences of them.
+        argument: the name of the argument.
+        noun: what the strings are.
+        example: a valid mapping.
+        check: raises a ValueError for a string that is not one.
+    """
+    if given is None:
         return MappingProxyType({"worker": ("job-name=tensorflow",)})
+    hint = f"Pass a mapping such as `{example}`."
     # TensorFlow also replaces an empty mapping, and so returns pods that the caller did not select.
-    if not isinstance(mapping, Mapping) or not mapping:
-        kind = "an empty mapping" if isinstance(mapping, Mapping) else f"a {type(mapping).__name__}"
+    if not isinstance(given, Mapping) or not given:
+        kind = "an empty mapping" if isinstance(given, Mapping) else f"a {type(given).__name__}"
         raise ConfigurationError(
-            f"{kind} is not a mapping of job names to label selectors",
-            argument="job_to_label_mapping",
-            hint="Pass a mapping such as `{'worker': ['job-name=trainer']}`.",
+            f"{kind} is not a mapping of job names to {noun}s", argument=argument, hint=hint
         )
-    return MappingProxyType({job: _validate_selectors(job, given) for job, given in mapping.items()})
-
-
-def _validate_selectors(job: Any, selectors: Any) -> tuple[str, ...]:
-    if not isinstance(job, str) or not job:
-        raise ConfigurationError(
-            f"{job!r} is not a valid job name",
-            argument="job_to_label_mapping",
-            hint="Use a string that is not empty.",
-        )
-    given = [selectors] if isinstance(selectors, str) else selectors
-    if (
-        not isinstance(given, Sequence)
-        or not given
-        or not all(isinstance(selector, str) for selector in given)
-    ):
-        raise ConfigurationError(
-            f"{selectors!r} is not a list of label selectors (job {job!r})",
-            argument="job_to_label_mapping",
-            hint="Pass a list of label selectors such as ['app=trainer'].",
-        )
-    for selector in given:
-        try:
-            selector.encode()
-        except UnicodeEncodeError:
-            # The URL would be built without these characters, and the rest may match other pods, or all.
+    jobs: dict[str, tuple[str, ...]] = {}
+    for job, some in given.items():
+        if not isinstance(job, str) or not job:
             raise ConfigurationError(
-                f"{selector!r} is not a label selector (job {job!r}): it has characters that are not Unicode",
-                argument="job_to_label_mapping",
-                hint="Remove the surrogate characters.",
-            ) from None
-    return tuple(given)
+                f"{job!r} is not a valid job name", argument=argument, hint="Use a string that is not empty."
+            )
+        strings = [some] if isinstance(some, str) else some
+        if not isinstance(strings, Sequence) or not strings or not all(isinstance(s, str) for s in strings):
+            raise ConfigurationError(
+                f"{some!r} is not a list of {noun}s (job {job!r})", argument=argument, hint=hint
+            )
+        for each in strings:
+            try:
+                each.encode()  # a URL would be built without surrogates, and the rest may match other pods
+                check(each, None)
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"{each!r} is not a {noun} (job {job!r}): {error}", argument=argument, hint=hint
+                ) from None
+        jobs[job] = tuple(strings)
+    return MappingProxyType(jobs)
 
 
 def validate_namespaces(namespace: Any) -> tuple[str | None, ...]:

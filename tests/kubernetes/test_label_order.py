@@ -6,21 +6,18 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aioresolve import KubernetesClusterResolver
 from aioresolve.errors import ConfigurationError, ForbiddenError, PodIndexError
-from aioresolve.kubernetes.tasks.matched_pods import MatchedPod, match_pods
-from aioresolve.kubernetes.tasks.order_by import validate_order_by
-from aioresolve.kubernetes.tasks.task_order import JobTasks, LabelOrdering, SelectorTasks
 from aioresolve.testing import Answer, node
 
 from . import samples
 from .loopback import TRAIN
+from .watched_cluster import listed_cache, names, state
 
 if TYPE_CHECKING:
     from aioresolve import ClusterState
+    from aioresolve.kubernetes import Pod
 
     from .loopback import Loopback
 
@@ -28,24 +25,12 @@ BLOCK, HOST = "node-label:cloud.google.com/gce-topology-block", "node-label:kube
 TOPOLOGY = [BLOCK, HOST]
 
 
-def matched(name: str, ordering: LabelOrdering, *, on: str = "node-a", **labels: str) -> MatchedPod:
-    pod = samples.pod(name, metadata={"labels": labels}, spec={"nodeName": on})
-    return match_pods([pod], "pod_ip", 8470, label_keys=ordering.pod_keys)[0]
-
-
-def names(selector: SelectorTasks) -> list[str | None]:
-    return [endpoint.name for endpoint in selector.endpoints]
+def placed(name: str, *, on: str = "node-a", **labels: str) -> Pod:
+    return samples.pod(name, metadata={"labels": labels}, spec={"nodeName": on})
 
 
 def names_of(state: ClusterState) -> list[str | None]:
     return [endpoint.name for endpoint in state.endpoints["worker"]]
-
-
-def test_names_of_orders() -> None:
-    assert validate_order_by("name") == "name"
-    assert validate_order_by(["index"]) == "index"
-    assert validate_order_by("label:rank") == ("label:rank",)
-    assert validate_order_by(["label:a.b/c", "node-label:d"]) == ("label:a.b/c", "node-label:d")
 
 
 @pytest.mark.parametrize("order_by", ["age", "label:", "label:a b", "label:a/b/c", [], [1], None])
@@ -55,79 +40,39 @@ def test_other_orders_are_invalid(order_by: Any) -> None:
 
 
 def test_only_labels_can_be_combined() -> None:
+    for order_by in (["index"], ["label:a.b/c", "node-label:d"]):
+        KubernetesClusterResolver(order_by=order_by)
     for order_by in (["name", "label:a"], ["label:a", "index"], ["name", "index"]):
         with pytest.raises(ConfigurationError, match="' cannot be combined with another order"):
             KubernetesClusterResolver(order_by=order_by)
 
 
 def test_values_of_labels_are_compared_as_numbers_and_ties_by_name() -> None:
-    ordering = LabelOrdering(["label:slice", "label:host"])
-    selector = SelectorTasks("worker", order_by=ordering)
     places = {"a": ("10", "0"), "b": ("2", "1"), "d": ("2", "0"), "c": ("2", "0")}
-    selector.fill(matched(name, ordering, slice=one, host=two) for name, (one, two) in places.items())
-    assert names(selector) == ["c", "d", "b", "a"]
-    assert list(selector.numbering.addresses) == [0, 1, 2, 3]
-    assert (selector.numbering.first, selector.numbering.end) == (0, 4)
+    pods = [placed(name, slice=one, host=two) for name, (one, two) in places.items()]
+    cache = listed_cache(*pods, order_by=["label:slice", "label:host"])
+    assert names(cache) == ["c", "d", "b", "a"]
+    assert state(cache).spec.task_indices("worker") == [0, 1, 2, 3]
 
 
 def test_pod_without_the_label_is_reported() -> None:
-    ordering = LabelOrdering(["label:rank"])
-    selector = SelectorTasks("worker", order_by=ordering)
-    selector.fill([matched("a", ordering, rank="0"), matched("b", ordering)])
     with pytest.raises(PodIndexError, match="by label 'rank': it is missing for ml/b") as caught:
-        JobTasks("worker", [selector], allow_gaps=True).addresses()
+        state(listed_cache(placed("a", rank="0"), placed("b"), order_by=["label:rank"]))
     assert caught.value.unindexed == ("ml/b",)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from("abcde"), st.none() | st.sampled_from(["0", "1", "02", "x"]), st.booleans()
-        ),
-        max_size=12,
-    )
-)
-def test_changes_one_by_one_give_the_order_of_a_list(
-    writes: list[tuple[str, str | None, bool]],
-) -> None:
-    ordering = LabelOrdering(["label:rank"])
-    selector = SelectorTasks("worker", order_by=ordering)
-    selector.fill(())
-    pods: dict[str, MatchedPod] = {}
-    for name, rank, exists in writes:
-        one = matched(name, ordering, **({} if rank is None else {"rank": rank}))
-        if exists:
-            pods[name] = one
-            selector.put(one)
-        else:
-            pods.pop(name, None)
-            selector.discard(one)
-        listed = SelectorTasks("worker", order_by=ordering)
-        listed.fill(pods.values())
-        assert names(selector) == names(listed)
-        assert selector.numbering.addresses == listed.numbering.addresses
-        assert sorted(selector.numbering.unindexed) == sorted(listed.numbering.unindexed)
-
-
 def test_node_of_a_member_is_unknown_until_the_nodes_are_read() -> None:
-    ordering = LabelOrdering(["node-label:rack"])
-    selector = SelectorTasks("worker", order_by=ordering)
-    first, second = matched("a", ordering, on="node-2"), matched("b", ordering, on="node-1")
     pending = samples.pod("c", phase="Pending", spec={"nodeName": "node-3"})
-    selector.fill([first, *match_pods([pending], "pod_ip", 8470, label_keys=ordering.pod_keys)])
-    assert selector.unknown_nodes == {"node-2"}
-    selector.put(second)
-    assert selector.unknown_nodes == {"node-1", "node-2"}
-    selector.discard(second)
-    assert selector.unknown_nodes == {"node-2"}
-    ordering.nodes, ordering.absent = {"node-2": ("r2",)}, frozenset({"node-1"})
-    selector.put(first)
-    selector.put(second)
-    assert selector.unknown_nodes == set()
-    assert (names(selector), selector.numbering.unindexed) == (["a"], ["ml/b"])
-    ordering.nodes, ordering.absent = {"node-2": ("r2",), "node-1": ("r1",)}, frozenset()
-    selector.put(second)
-    assert (names(selector), selector.numbering.unindexed) == (["b", "a"], [])
+    assert not listed_cache(pending, order_by=["node-label:rack"]).has_unknown_nodes
+    assert not listed_cache(placed("a"), order_by=["label:rack"]).has_unknown_nodes
+    cache = listed_cache(placed("a", on="node-2"), placed("b", on="node-1"), order_by=["node-label:rack"])
+    is_unknown = [cache.has_unknown_nodes]
+    cache.set_nodes({"node-2": ("r2",), "node-9": ("r9",)})
+    assert [*is_unknown, cache.has_unknown_nodes] == [True, False]
+    with pytest.raises(PodIndexError, match="it is missing for ml/b"):
+        state(cache)
+    cache.set_nodes({"node-2": ("r2",), "node-1": ("r1",)})
+    assert names(cache) == ["b", "a"]
 
 
 # Over real sockets

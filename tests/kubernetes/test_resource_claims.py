@@ -18,17 +18,17 @@ from aioresolve import KubernetesClusterResolver, ProbeError
 from aioresolve.kubernetes.api.objects import Added, Deleted, PodQuery
 from aioresolve.kubernetes.tasks.accelerators import claims_of, declared_accelerators, device_counts
 from aioresolve.kubernetes.tasks.resource_claims import VERSIONS, ResourceClaim, claimed_devices
-from aioresolve.kubernetes.watch.pod_cache import PodCache
 from aioresolve.testing import Answer, Hang, pod, resource_claim
 
 from . import samples
 from .loopback import TRAIN, disable_retries
+from .watched_cluster import new_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aioresolve import ClusterState
-    from aioresolve.kubernetes.tasks.matched_pods import MatchedPod
+    from aioresolve.kubernetes.tasks.pods import MatchedPod
     from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback
@@ -384,7 +384,7 @@ def count(pod: MatchedPod) -> MatchedPod:
 def test_members_have_the_devices_of_their_own_claims(
     changes: list[tuple[str, str, set[str], bool]],
 ) -> None:
-    cache = PodCache({"worker": [[query] for query in QUERIES]}, address="pod_ip", port=1, order_by="name")
+    cache = new_cache({"worker": [[query] for query in QUERIES]})
     for query in QUERIES:
         cache.replace(query, [], "1")
     uids = {"x": 1, "y": 2}
@@ -405,10 +405,8 @@ def test_members_have_the_devices_of_their_own_claims(
             matches = query.selector[0] in labels and change != "deleted"
             cache.apply(query, [Added(one) if matches else Deleted(one)])
         if is_read:
-            pods = cache.with_claims
-            cache.set_devices(pods, [count(each) for each in pods])
-    pods = cache.with_claims
-    cache.set_devices(pods, [count(each) for each in pods])
+            cache.set_devices([count(each) for each in cache.with_claims])
+    cache.set_devices([count(each) for each in cache.with_claims])
     assert cache.with_claims == []
     for endpoint in cache.state(datetime.now(UTC)).endpoints["worker"]:
         assert endpoint.uid is not None

@@ -1,8 +1,7 @@
-"""How the pods of selectors become tasks: membership, order by name and by index, numbering."""
+"""How the pods of selectors become tasks: by name, by the index of their controller, and numbering."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,246 +9,322 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.tasks.matched_pods import MatchedPod, match_pods
-from aioresolve.kubernetes.tasks.order_by import addresses_by_name
-from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks
+from aioresolve.kubernetes.api.objects import Added, Deleted, PodQuery
 
 from .samples import READY, labelled, pod
+from .watched_cluster import (
+    NOW,
+    TRAIN,
+    contents,
+    deleting,
+    listed_cache,
+    names,
+    new_cache,
+    replace,
+    state,
+    versioned,
+)
 
 if TYPE_CHECKING:
     from aioresolve.kubernetes import Pod
+    from aioresolve.spec import ClusterState
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
-MPI = "training.kubeflow.org/replica-index"
-LWS_GROUP, LWS_WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
-JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
+JOB, GLOBAL = "jobset.sigs.k8s.io/job-index", "jobset.sigs.k8s.io/job-global-index"
+REPLICATED = "jobset.sigs.k8s.io/replicatedjob-name"
+RAY_TYPE = "ray.io/node-type"
+RAY_REPLICA, RAY_HOST = "ray.io/worker-group-replica-index", "ray.io/replica-host-index"
+KUBEFLOW, MPI_ROLE = "training.kubeflow.org/replica-index", "training.kubeflow.org/job-role"
+VOLCANO, VOLCANO_ROLE = "volcano.sh/task-index", "volcano.sh/task-spec"
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "run", "controller": True}
 
 
-def match(*pods: Pod) -> list[MatchedPod]:
-    return match_pods(pods, "pod_ip", 8470)
+def by_index(*pods: Pod, allow_gaps: bool = False) -> ClusterState:
+    return state(listed_cache(*pods, order_by="index", allow_gaps=allow_gaps))
 
 
-def filled_selector(*pods: MatchedPod, order_by: str) -> SelectorTasks:
-    selector = SelectorTasks("worker", order_by=order_by)
-    selector.fill(pods)
-    return selector
+def tasks(*pods: Pod, allow_gaps: bool = False) -> dict[int, str | None]:
+    """Return the names of the pods by task index."""
+    found = by_index(*pods, allow_gaps=allow_gaps)
+    indices = found.spec.task_indices("worker")
+    return dict(zip(indices, (each.name for each in found.endpoints["worker"]), strict=True))
 
 
-PHASES = ["Running", "Pending", "Succeeded", "deleted"]
+def refused(*pods: Pod) -> PodIndexError:
+    with pytest.raises(PodIndexError) as caught:
+        by_index(*pods)
+    return caught.value
 
 
-def of_job(number: int, phase: str) -> MatchedPod:
-    """Return pod `number`, half of which belong to one Job, and half to another."""
-    owner = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "name": f"job-{number % 2}",
-        "uid": "",
-        "controller": True,
-    }
-    metadata = {"ownerReferences": [owner]} | ({"deletionTimestamp": "now"} if phase == "deleted" else {})
-    (found,) = match(pod(f"p-{number}", phase=phase.replace("deleted", "Running"), metadata=metadata))
-    return found
+def completion(name: str, index: object, **more: Any) -> Pod:
+    return pod(name, metadata={"labels": {COMPLETION: str(index)}}, **more)
 
 
-def members(*pods: Pod, order_by: str = "name") -> list[str | None]:
-    """Return the names of the members among `pods`, in task order."""
-    return [endpoint.name for endpoint in filled_selector(*match(*pods), order_by=order_by).endpoints]
+def mpi(name: str, role: str, index: int) -> Pod:
+    return labelled(name, **{MPI_ROLE: role, KUBEFLOW: str(index)})
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([*PHASES, None]))))
-def test_selected_pods_are_those_that_may_be_members_and_those_that_are_done(
-    changes: list[tuple[int, str | None]],
+def in_group(group: int, member: int) -> Pod:
+    return labelled(f"{group}-{member}", **{GROUP: str(group), WORKER: str(member)})
+
+
+@pytest.mark.parametrize(
+    ("found", "index"),
+    [
+        (completion("a", 3), 3),
+        (pod("a", metadata={"annotations": {COMPLETION: "4"}}), 4),
+        (labelled("a", **{"apps.kubernetes.io/pod-index": "5"}), 5),
+        (labelled("a", **{KUBEFLOW: "6"}), 6),
+        (labelled("a", **{VOLCANO: "7", VOLCANO_ROLE: "worker"}), 7),
+        (pod("a", metadata={"annotations": {VOLCANO: "8"}}), 8),
+        (labelled("a", **{RAY_TYPE: "worker", RAY_REPLICA: "2", RAY_HOST: "1"}), 5),
+        (labelled("a", **{RAY_TYPE: "worker", RAY_REPLICA: "2"}), 2),
+        (labelled("a", **{RAY_TYPE: "head"}), 0),
+        (labelled("a", **{"kueue.x-k8s.io/pod-group-pod-index": "9"}), 9),
+        (
+            pod(
+                "a",
+                metadata={
+                    "labels": {"rank": "3"},
+                    "annotations": {"kueue.x-k8s.io/pod-group-pod-index-label": "rank"},
+                },
+            ),
+            3,
+        ),
+        (mpi("pi-worker-2", "worker", 3), 2),
+        (mpi("pi-worker-3", "worker", 3), 3),
+        (mpi("pi-launcher-x1", "launcher", 0), 0),
+        (labelled("a", **{GROUP: "1", WORKER: "2", "apps.kubernetes.io/pod-index": "2"}), 5),
+        (labelled("a", **{JOB: "1", GLOBAL: "3", COMPLETION: "2"}), 5),
+    ],
+)
+def test_index_of_each_controller(found: Pod, index: int) -> None:
+    assert tasks(found) == {index: found.metadata.name}
+
+
+def test_pod_without_a_valid_index_is_reported() -> None:
+    invalid = [completion("a", value) for value in ("", "-1", "one", "9" * 10, "٣")]
+    for found in (
+        *invalid,
+        labelled("a", **{RAY_TYPE: "worker"}),
+        labelled("a", **{JOB: "1"}),
+        labelled("a"),
+    ):
+        error = refused(completion("b", 0), found)
+        assert error.unindexed == ("ml/a",)
+        assert "no index label or annotation on ml/a" in str(error)
+
+
+@given(st.permutations(range(12)))
+def test_each_pod_has_its_own_index_in_any_order_of_the_list(order: list[int]) -> None:
+    pods = [completion(f"train-{index}-xyz", index) for index in order]
+    assert tasks(*pods) == {index: f"train-{index}-xyz" for index in range(12)}
+
+
+@given(st.lists(st.integers(1, 4), max_size=5))
+def test_complete_groups_follow_one_another_without_gaps(sizes: list[int]) -> None:
+    pods = [in_group(group, member) for group, size in enumerate(sizes) for member in range(size)]
+    assert tasks(*reversed(pods)) == {number: each.metadata.name for number, each in enumerate(pods)}
+
+
+@pytest.mark.parametrize("job", ["bert-worker-2", "a-worker-1-worker-0", "x-worker-", "train-0-1"])
+def test_index_of_a_kubeflow_worker_is_the_end_of_its_name(job: str) -> None:
+    for first in (0, 1):
+        workers = [mpi(f"{job}-worker-{i}", "worker", i + first) for i in range(4)]
+        assert tasks(*workers) == {i: f"{job}-worker-{i}" for i in range(4)}
+
+
+RAY = [
+    labelled(f"r{n}h{h}", **{RAY_TYPE: "worker", RAY_REPLICA: str(n), RAY_HOST: str(h)})
+    for h in (0, 1)
+    for n in (0, 1)
+]
+
+
+@pytest.mark.parametrize(
+    ("leader", "others", "expected"),
+    [
+        (
+            labelled("leader", **{REPLICATED: "leader", JOB: "0", GLOBAL: "0", COMPLETION: "0"}),
+            [
+                labelled(f"w{i}", **{REPLICATED: "workers", JOB: "0", GLOBAL: "1", COMPLETION: str(i)})
+                for i in (0, 1)
+            ],
+            ["w0", "w1"],
+        ),
+        (
+            mpi("pi-launcher-x1", "launcher", 0),
+            [mpi(f"pi-worker-{i}", "worker", i + 1) for i in (0, 1)],
+            None,
+        ),
+        (labelled("ray-head", **{RAY_TYPE: "head"}), RAY, ["r0h0", "r0h1", "r1h0", "r1h1"]),
+        (
+            labelled("vc-master-0", **{VOLCANO: "0", VOLCANO_ROLE: "master"}),
+            [labelled(f"vc-worker-{i}", **{VOLCANO: str(i), VOLCANO_ROLE: "worker"}) for i in (0, 1)],
+            None,
+        ),
+    ],
+    ids=["JobSet", "MPIJob", "RayCluster", "Volcano Job"],
+)
+def test_leading_role_comes_first_if_the_selector_matches_it(
+    leader: Pod, others: list[Pod], expected: list[str] | None
 ) -> None:
-    selector = filled_selector(order_by="name")
-    phases: dict[int, str] = {}
-    for number, phase in changes:
-        found = of_job(number, phase or "Running")
-        if phase is None:
-            selector.discard(found)
-            phases.pop(number, None)
+    expected = expected or [each.metadata.name for each in others]
+    assert list(tasks(*others, leader).values()) == [leader.metadata.name, *expected]
+    assert list(tasks(*others)) == list(range(len(others)))
+    # The leader may come and go while the others run.
+    cache = listed_cache(*others, order_by="index")
+    cache.apply(TRAIN, [Added(leader)])
+    assert names(cache) == [leader.metadata.name, *expected]
+    cache.apply(TRAIN, [Deleted(leader)])
+    assert names(cache) == expected
+
+
+def test_pod_without_an_index_has_no_role_among_those_that_have_one() -> None:
+    launcher = pod("pi-launcher", phase="Pending", metadata={"labels": {MPI_ROLE: "launcher"}})
+    assert tasks(mpi("pi-worker-0", "worker", 0), launcher) == {0: "pi-worker-0"}
+
+
+def test_two_roles_without_an_order_cannot_share_a_selector() -> None:
+    pods = [labelled(role, **{VOLCANO: "0", VOLCANO_ROLE: role}) for role in ("ps", "worker")]
+    assert "claimed by ml/ps and ml/worker" in str(refused(*pods))
+
+
+def test_duplicate_index_is_reported_with_its_pods() -> None:
+    error = refused(completion("a", 0), completion("b", 0))
+    assert "index 0 is claimed by ml/a and ml/b" in str(error)
+    assert error.duplicates == {0: ("ml/a", "ml/b")}
+
+
+def test_missing_indices_are_reported_and_the_message_lists_at_most_ten() -> None:
+    for last, listed in [(3, "no pod has index 1, 2."), (11, "8, 9, 10."), (12, "8, 9, 10 and 1 more.")]:
+        error = refused(completion("a", 0), completion("b", last))
+        assert listed in str(error)
+        assert (error.missing, error.job) == (tuple(range(1, last)), "worker")
+    assert refused(in_group(0, 0), in_group(2, 0)).missing == (1,)
+
+
+def test_index_larger_than_any_cluster_costs_no_memory_and_names_its_group() -> None:
+    assert "claims index 999999999" in str(refused(completion("huge", "999999999")))
+    assert "claims index 999999999 in group 0" in str(refused(in_group(0, 999999999), in_group(1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param([{COMPLETION: str(n)} for n in (1, 2, 3)], [1, 2, 3], id="workers without their leader"),
+        pytest.param([{KUBEFLOW: str(n)} for n in (1, 2, 3)], [1, 2, 3], id="MPIJob"),
+        pytest.param([{GROUP: "2", WORKER: str(n)} for n in range(4)], [8, 9, 10, 11], id="one group"),
+        pytest.param([{JOB: "1", COMPLETION: str(n)} for n in range(4)], [4, 5, 6, 7], id="one slice"),
+    ],
+)
+def test_part_of_a_set_keeps_its_indices(labels: list[dict[str, str]], expected: list[int]) -> None:
+    pods = [labelled(f"w-{number}", **each) for number, each in enumerate(labels)]
+    for allow_gaps in (True, False):
+        assert list(tasks(*pods, allow_gaps=allow_gaps)) == expected
+    assert refused(pods[0], *pods[2:]).missing == (expected[1],)
+
+
+def test_index_of_a_pod_that_is_not_running_is_missing_unless_it_is_the_last() -> None:
+    pending, running = completion("x", 0, phase="Pending"), completion("y", 1)
+    assert tasks(pending, running, allow_gaps=True) == {1: "y"}
+    assert refused(pending, running).missing == (0,)
+    assert tasks(completion("x", 0), completion("y", 1, phase="Pending")) == {0: "x"}
+
+
+def test_skipped_pod_does_not_shift_the_tasks_of_the_next_selector() -> None:
+    other = PodQuery("app=other", "ml")
+    for allow_gaps in (True, False):
+        cache = new_cache({"worker": [[TRAIN], [other]]}, order_by="index", allow_gaps=allow_gaps)
+        replace(cache, TRAIN, [completion("x", 0), completion("y", 1, phase="Pending")], "9")
+        replace(cache, other, [completion("z", 0)], "9")
+        if allow_gaps:
+            assert state(cache).spec.task_indices("worker") == [0, 2]
         else:
-            selector.put(found)
-            phases[number] = phase
-        if selector.is_stale:
-            selector.fill(of_job(number, phase) for number, phase in phases.items())
-        live = {of_job(each, "Running").pod_set for each in phases if phases[each] in ("Running", "Pending")}
-        assert set(selector.selected.live) == live
-        succeeded = Counter(of_job(each, "Running").pod_set for each in phases if phases[each] == "Succeeded")
-        done = {pods: number for pods, number in succeeded.items() if pods in live}
-        assert selector.selected.done == done
-        ended = {of_job(each, "Running").pod_set for each in phases if phases[each] == "Succeeded"}
-        assert live or ended <= set(selector.selected.former)
+            with pytest.raises(PodIndexError, match="no pod has index 1"):
+                state(cache)
 
 
 @given(st.permutations(range(5)), st.sampled_from(["name", "index"]), st.booleans())
 def test_task_keeps_its_index_in_whatever_order_the_others_end_or_are_replaced(
     ends: list[int], order_by: str, is_replaced: bool
 ) -> None:
-    def of_run(index: int, phase: str, suffix: str = "a") -> MatchedPod:
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "run", "controller": True}
-        metadata = {"ownerReferences": [owner], "labels": {COMPLETION: str(index)}}
-        (found,) = match(pod(f"train-{index}-{suffix}", phase=phase, metadata=metadata))
-        return found
+    version = 100
 
-    pods = {index: of_run(index, "Running") for index in range(5)}
-    selector = filled_selector(*pods.values(), order_by=order_by)
+    def of_run(index: int, phase: str, suffix: str = "a") -> Pod:
+        nonlocal version
+        version += 1
+        metadata = {"ownerReferences": [OWNER], "labels": {COMPLETION: str(index)}}
+        return versioned(f"train-{index}-{suffix}", version, phase=phase, metadata=metadata)
+
+    cache = listed_cache(*(of_run(index, "Running") for index in range(5)), order_by=order_by)
     for number, ended in enumerate(ends[:-1]):
+        suffix = "b" if is_replaced else "a"
         if is_replaced:
-            selector.put(of_run(ended, "Failed"))
-            selector.put(of_run(ended, "Running", "b"))
-            selector.discard(of_run(ended, "Failed"))
-        name = "b" if is_replaced else "a"
-        pods[ended] = of_run(ended, "Succeeded", name)
-        selector.put(pods[ended])
-        if selector.is_stale:
-            selector.fill(pods.values())
-        assert list(selector.numbering.addresses) == sorted(ends[number + 1 :])
-        assert sorted(selector.numbering.done) == sorted(ends[: number + 1])
+            cache.apply(TRAIN, [Added(of_run(ended, "Failed")), Added(of_run(ended, "Running", "b"))])
+            cache.apply(TRAIN, [Deleted(of_run(ended, "Failed"))])
+        cache.apply(TRAIN, [Added(of_run(ended, "Succeeded", suffix))])
+        now = state(cache)
+        assert now.spec.task_indices("worker") == sorted(ends[number + 1 :])
+        assert [each.index for each in now.done] == sorted(ends[: number + 1])
 
 
-class TestOrderByName:
-    @given(st.lists(st.text("abz019-.", min_size=1, max_size=8), unique=True))
-    def test_rows_and_pods_have_the_same_order(self, names: list[str]) -> None:
-        assert members(*map(pod, names)) == addresses_by_name(names, names)
-
-    def test_equal_names_are_in_the_order_of_their_namespaces(self) -> None:
-        pods = [pod(metadata={"namespace": namespace, "uid": namespace}) for namespace in ("a-b", "a", "b")]
-        # As the server lists them: it sorts `a-b/train-0` before `a/train-0`.
-        by_name = filled_selector(*reversed(match(*pods)), order_by="name")
-        assert [endpoint.namespace for endpoint in by_name.endpoints] == ["a-b", "a", "b"]
+def test_equal_names_are_in_the_order_of_their_namespaces() -> None:
+    everywhere = PodQuery("app=train")
+    cache = new_cache({"worker": [[everywhere]]})
+    pods = [pod(metadata={"namespace": namespace, "uid": namespace}) for namespace in ("b", "a", "a-b")]
+    replace(cache, everywhere, pods, "9")
+    # As the server lists them: it sorts `a-b/train-0` before `a/train-0`.
+    assert [each.namespace for each in state(cache).endpoints["worker"]] == ["a-b", "a", "b"]
 
 
-class TestOrderByIndex:
-    def test_the_index_of_a_skipped_pod_is_missing(self) -> None:
-        pods = [
-            pod("x", phase="Pending", metadata={"labels": {COMPLETION: "0"}}),
-            pod("y", metadata={"labels": {COMPLETION: "1"}}),
-        ]
-        selectors = [filled_selector(*match(*pods), order_by="index")]
-        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses()) == [1]
-        with pytest.raises(PodIndexError, match="no pod has index 0") as caught:
-            JobTasks("worker", selectors, allow_gaps=False).addresses()
-        assert caught.value.missing == (0,)
-
-    @pytest.mark.parametrize(
-        ("labels", "tasks"),
-        [
-            pytest.param(
-                [{COMPLETION: str(n)} for n in (1, 2, 3)], [1, 2, 3], id="workers without their leader"
-            ),
-            pytest.param([{MPI: str(n)} for n in (1, 2)], [1, 2], id="MPIJob"),
-            pytest.param(
-                [{LWS_GROUP: "2", LWS_WORKER: str(n)} for n in range(4)], [8, 9, 10, 11], id="one group"
-            ),
-            pytest.param(
-                [{JOB_INDEX: "1", COMPLETION: str(n)} for n in range(4)], [4, 5, 6, 7], id="one slice"
-            ),
-        ],
-    )
-    def test_part_of_a_set_keeps_its_indices(self, labels: list[dict[str, str]], tasks: list[int]) -> None:
-        pods = [labelled(f"w-{number}", **each) for number, each in enumerate(labels)]
-        selectors = [filled_selector(*match(*pods), order_by="index")]
-        for allow_gaps in (True, False):
-            assert list(JobTasks("worker", selectors, allow_gaps=allow_gaps).addresses()) == tasks
-        with_gap = [filled_selector(*match(pods[0], *pods[2:]), order_by="index")]
-        if len(pods) > 2:
-            with pytest.raises(PodIndexError) as caught:
-                JobTasks("worker", with_gap, allow_gaps=False).addresses()
-            assert caught.value.missing == (tasks[1],)
-
-    def test_a_skipped_pod_does_not_shift_the_tasks_of_the_next_selector(self) -> None:
-        first = [
-            pod("x", metadata={"labels": {COMPLETION: "0"}}),
-            pod("y", phase="Pending", metadata={"labels": {COMPLETION: "1"}}),
-        ]
-        second = [pod("z", metadata={"labels": {COMPLETION: "0"}})]
-        selectors = [filled_selector(*match(*pods), order_by="index") for pods in (first, second)]
-        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses()) == [0, 2]
-        with pytest.raises(PodIndexError, match="no pod has index 1"):
-            JobTasks("worker", selectors, allow_gaps=False).addresses()
-
-    def test_a_skipped_pod_after_the_last_member_leaves_no_gap(self) -> None:
-        pods = [
-            pod("x", metadata={"labels": {COMPLETION: "0"}}),
-            pod("y", phase="Pending", metadata={"labels": {COMPLETION: "1"}}),
-        ]
-        selectors = [filled_selector(*match(*pods), order_by="index")]
-        assert list(JobTasks("worker", selectors, allow_gaps=False).addresses()) == [0]
-
-
-def indexed(name: str, **more: Any) -> MatchedPod:
-    """Return a pod with the completion index that its name ends with."""
-    labels = {COMPLETION: name.rpartition("-")[2]}
-    (matched,) = match(pod(name, metadata={"labels": labels, **more.pop("metadata", {})}, **more))
-    return matched
-
-
-@pytest.mark.parametrize("order_by", ["name", "index"])
-def test_parts_that_a_change_does_not_concern_are_the_same_objects(order_by: str) -> None:
-    selector = filled_selector(indexed("w-0"), indexed("w-1", phase="Pending"), order_by=order_by)
-    before = selector.endpoints, selector.numbering, selector.absent
-    selector.put(indexed("w-0", status={"conditions": READY}))
-    assert selector.numbering is before[1]
-    assert selector.absent is before[2]
-    assert selector.endpoints is not before[0]
-    assert selector.unready == ()
-
-
-INDEX_LABELS: list[dict[str, str]] = [
+LABELS: list[dict[str, str]] = [
     {},
     {COMPLETION: "0"},
     {COMPLETION: "1"},
-    {LWS_GROUP: "1", LWS_WORKER: "0"},
-    {MPI: "0", "training.kubeflow.org/job-role": "launcher"},
-    {MPI: "0", "training.kubeflow.org/job-role": "worker"},
-    {MPI: "1", "training.kubeflow.org/job-role": "worker"},
+    {GROUP: "1", WORKER: "0"},
+    {KUBEFLOW: "0", MPI_ROLE: "launcher"},
+    {KUBEFLOW: "0", MPI_ROLE: "worker"},
+    {KUBEFLOW: "1", MPI_ROLE: "worker"},
+    {"rank": "10"},
+    {"rank": "9"},
 ]
-
-POD_WRITES = st.tuples(
-    st.sampled_from(["w-0", "w-1", "w-2"]),
-    st.sampled_from(["Running", "Running", "Pending", "Failed", "Succeeded", "deleted", "gone"]),
-    st.sampled_from(INDEX_LABELS),
+WRITES = st.tuples(
+    st.sampled_from(["w-0", "w-1", "w-2", "w-3"]),
+    st.sampled_from(["Running", "Running", "Pending", "Failed", "Succeeded", "deleting", "gone"]),
+    st.sampled_from(LABELS),
     st.sampled_from([[], READY]),
     st.sampled_from(["10.8.1.1", "10.8.1.2"]),
-    st.booleans(),  # whether the selector is read after it
+    st.booleans(),  # whether it belongs to a Job
+    st.booleans(),  # whether the cache is read after it
 )
 
 
-def parts(selector: SelectorTasks) -> list[Any]:
-    """Return everything that follows from the pods of a selector."""
-    numbering = selector.numbering
-    return [
-        [(each, each.node, each.ready) for each in selector.endpoints],
-        (numbering.addresses, numbering.first, numbering.end),
-        {task: found.full_name for task, found in numbering.done.items()},
-        {task: sorted(names) for task, names in numbering.duplicates.items()},
-        sorted(numbering.unindexed),
-        selector.absent,
-        selector.unready,
-        set(selector.selected.live),
-        selector.selected.done,
-        selector.failed,
-    ]
-
-
-@given(st.sampled_from(["name", "index"]), st.lists(POD_WRITES, max_size=12))
+@given(st.sampled_from(["name", "index", ("label:rank",)]), st.lists(WRITES, max_size=12))
 def test_pods_that_change_in_any_way_give_what_a_list_of_them_gives(
-    order_by: str, writes: list[tuple[str, str, dict[str, str], list[Any], str, bool]]
+    order_by: Any, writes: list[tuple[str, str, dict[str, str], list[Any], str, bool, bool]]
 ) -> None:
-    selector = filled_selector(order_by=order_by)
-    pods: dict[str, MatchedPod] = {}
-    for name, phase, labels, conditions, ip, is_read in writes:
-        metadata = {"labels": labels} | ({"deletionTimestamp": "now"} if phase == "deleted" else {})
-        existing = phase if phase not in ("deleted", "gone") else "Running"
-        status = {"conditions": conditions}
-        (found,) = match(pod(name, phase=existing, ip=ip, metadata=metadata, status=status))
-        if phase == "gone":
-            selector.discard(pods.pop(name, found))
+    def found(cache: Any) -> Any:
+        try:
+            return contents(cache.observation(NOW)), state(cache).done, cache.observation(NOW).failed
+        except PodIndexError as error:
+            return str(error)
+
+    cache = listed_cache(order_by=order_by)
+    pods: dict[str, Pod] = {}
+    for version, (name, phase, labels, conditions, ip, is_owned, is_read) in enumerate(writes, 101):
+        metadata: dict[str, Any] = {"labels": labels, "ownerReferences": [OWNER] if is_owned else []}
+        more = {"ip": ip, "metadata": metadata, "status": {"conditions": conditions}}
+        if phase in ("deleting", "gone"):
+            one = deleting(name, version, **more)
         else:
-            pods[name] = found
-            selector.put(found)
-        if selector.is_stale:
-            selector.fill(pods.values())
-        assert not is_read or parts(selector) == parts(filled_selector(*pods.values(), order_by=order_by))
-    assert parts(selector) == parts(filled_selector(*pods.values(), order_by=order_by))
+            one = versioned(name, version, phase=phase, **more)
+        if phase == "gone":
+            pods.pop(name, None)
+        else:
+            pods[name] = one
+        cache.apply(TRAIN, [Deleted(one) if phase == "gone" else Added(one)])
+        if is_read:
+            assert found(cache) == found(listed_cache(*pods.values(), order_by=order_by))
+    assert found(cache) == found(listed_cache(*pods.values(), order_by=order_by))

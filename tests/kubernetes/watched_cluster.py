@@ -42,7 +42,7 @@ Jobs: TypeAlias = dict[str, list[list[PodQuery]]]
 
 
 def new_cache(
-    jobs: Jobs | None = None, *, address: Any = "pod_ip", order_by: str = "name", allow_gaps: bool = True
+    jobs: Jobs | None = None, *, address: Any = "pod_ip", order_by: Any = "name", allow_gaps: bool = True
 ) -> PodCache:
     """Return an empty cache."""
     return PodCache(
@@ -77,7 +77,8 @@ def versioned(name: str, version: int, **more: Any) -> Pod:
 
 def deleting(name: str, version: int, **more: Any) -> Pod:
     """Return a pod that is being deleted."""
-    return versioned(name, version, metadata={"deletionTimestamp": DELETED}, **more)
+    metadata = {"deletionTimestamp": DELETED, **more.pop("metadata", {})}
+    return versioned(name, version, metadata=metadata, **more)
 
 
 def contents(observation: Observation) -> tuple[Any, ...]:

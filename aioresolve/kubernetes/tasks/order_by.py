@@ -1,12 +1,21 @@
-"""What tasks can be ordered by: names with their numbers, an index, or labels."""
+"""What tasks can be ordered by: names with their numbers, an index, or labels of pods and nodes.
+
+Format: NodeList of `v1`, as Kubernetes 1.36 writes it. Nodes belong to no namespace, so listing them needs a
+ClusterRole.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from aioresolve.errors import ConfigurationError
+from aioresolve.kubernetes.api.objects import ObjectList, Query, Resource, Struct, json_resource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _digits = re.compile("([0-9]+)")
 
@@ -45,6 +54,12 @@ def _number_key(number: str) -> str:
     return f"{'9' * nines}{rest + 1}{significant}"
 
 
+@lru_cache(maxsize=4096)
+def natural_key(value: str) -> str:
+    """Return the sort key of one name or value; see `natural_keys`."""
+    return natural_keys([value])[0]
+
+
 def addresses_by_name(names: Sequence[str], addresses: Sequence[str]) -> list[str]:
     """Return `addresses` in the order of the `names` that belong to them.
 
@@ -55,7 +70,7 @@ def addresses_by_name(names: Sequence[str], addresses: Sequence[str]) -> list[st
     return [addresses[position] for _, _, position in sorted(keys)]
 
 
-# Order by labels
+# Labels
 
 POD_LABEL, NODE_LABEL = "label:", "node-label:"
 """The prefixes of the key of a label of a pod, and of the node that it runs on."""
@@ -103,7 +118,92 @@ def _order_error(order_by: object) -> ConfigurationError:
     )
 
 
-@lru_cache(maxsize=4096)
-def natural_key(value: str) -> str:
-    """Return the sort key of one name or value; see `natural_keys`."""
-    return natural_keys([value])[0]
+class LabelOrdering:
+    """The order by the labels of pods and of their nodes; pods with the same labels are ordered by name.
+
+    Values are compared as names are: numbers in them as numbers.
+
+    Args:
+        terms: the labels, the most important one first, each with its prefix.
+
+    Attributes:
+        pod_keys: the keys of the labels of pods.
+        node_keys: the keys of the labels of nodes.
+        nodes: the values of the labels of each node by its name, as far as they were read.
+        absent: the names of nodes that did not exist when the nodes were read.
+    """
+
+    def __init__(self, terms: Sequence[str] = ()) -> None:
+        self._terms = [(prefix + ":", key) for prefix, _, key in (term.partition(":") for term in terms)]
+        self.pod_keys = tuple(key for prefix, key in self._terms if prefix == POD_LABEL)
+        self.node_keys = tuple(key for prefix, key in self._terms if prefix == NODE_LABEL)
+        self.nodes: Mapping[str, tuple[str | None, ...]] = {}
+        self.absent: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        """Return the labels as text for messages."""
+        kinds = {POD_LABEL: "label {!r}", NODE_LABEL: "label {!r} of the node"}
+        return " and ".join(kinds[prefix].format(key) for prefix, key in self._terms)
+
+    def is_unknown(self, node: str) -> bool:
+        """Whether the labels of a node are needed and were not read yet."""
+        return bool(self.node_keys) and node not in self.nodes and node not in self.absent
+
+    def key(self, labels: Sequence[str | None], node: str) -> tuple[str, ...] | None:
+        """Return the sort key of a pod with these values of `pod_keys`; None if a label is missing."""
+        of_pod, of_node = iter(labels), iter(self.nodes.get(node, (None,) * len(self.node_keys)))
+        values = [next(of_node if prefix == NODE_LABEL else of_pod) for prefix, _ in self._terms]
+        return None if None in values else tuple(natural_key(value or "") for value in values)
+
+
+# Nodes
+
+
+class NodeMeta(Struct, kw_only=True, frozen=True):
+    """The fields of `metadata` that are read."""
+
+    name: str
+    labels: dict[str, str] | None = None
+
+
+class Node(Struct, kw_only=True, frozen=True):
+    """A node with the fields that are read."""
+
+    metadata: NodeMeta
+
+
+class NodeList(ObjectList[Node], kw_only=True, tag_field="kind", tag="NodeList", frozen=True):
+    """One page of nodes."""
+
+
+NODES: Resource[Node] = json_resource("", "nodes", "node", NodeList, Node)
+
+
+class NodeQuery(Query[Node], frozen=True):
+    """A request for all nodes."""
+
+    @property
+    def resource(self) -> Resource[Node]:
+        return NODES
+
+    @property
+    def where(self) -> str:
+        return "the cluster"
+
+    @property
+    def selection(self) -> str:
+        return "all nodes"
+
+    @property
+    def alternative(self) -> str:
+        return ", or pass {order_by=name}"
+
+
+ALL_NODES = NodeQuery("")
+
+
+def labels_by_node(keys: Sequence[str], nodes: Sequence[Node]) -> list[tuple[str, tuple[str | None, ...]]]:
+    """Return the name of each node with the values of its labels `keys`."""
+    return [
+        (node.metadata.name, tuple((node.metadata.labels or {}).get(key) for key in keys)) for node in nodes
+    ]

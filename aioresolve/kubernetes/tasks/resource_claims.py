@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.kubernetes.api.client import ObjectAPI
 
-    from .matched_pods import MatchedPod
+    from .pods import MatchedPod
 
 logger = logging.getLogger("aioresolve.kubernetes")
 

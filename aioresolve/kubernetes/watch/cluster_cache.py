@@ -7,31 +7,43 @@ fills the cache once, and `reflector` keeps it up to date. `pod_cache` has the c
 from __future__ import annotations
 
 import abc
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aioresolve.kubernetes.api.objects import is_newer, is_older, oldest_version, version_number
-from aioresolve.kubernetes.tasks.controllers import controller_of_selector
+from aioresolve.kubernetes.api.objects import (
+    Bookmark,
+    Failed,
+    is_newer,
+    is_older,
+    oldest_version,
+    version_number,
+)
+from aioresolve.kubernetes.tasks.controllers import Controllers, controller_of_selector
+from aioresolve.kubernetes.tasks.order_by import LabelOrdering
 from aioresolve.kubernetes.tasks.pods import raise_not_running
-from aioresolve.kubernetes.tasks.task_order import Concatenation, JobTasks, SelectorTasks, are_identical
-from aioresolve.spec import ClusterSpec, ClusterState, Observation
+from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks, are_identical
+from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from aioresolve.kubernetes.api.objects import Query, WatchEvent
-    from aioresolve.kubernetes.tasks.controllers import Controller
-    from aioresolve.kubernetes.tasks.matched_pods import MatchedPod
-    from aioresolve.kubernetes.tasks.task_order import LabelOrdering
-    from aioresolve.spec import Missing
+    from aioresolve.kubernetes.tasks.controllers import Controller, SelectedPods
+    from aioresolve.kubernetes.tasks.pods import MatchedPod
+    from aioresolve.spec import ControllerStatus, ExpectedTasks
 
 T = TypeVar("T")
 
 
-class QueryStore(abc.ABC):
+class QueryStore:
     """What one query matches.
 
     Attributes:
+        query: the query.
+        scope: the position of its namespace among those of the resolver. A pod has one scope, whichever query
+            matches it.
         is_listed: whether the query has been listed.
         version: the resourceVersion up to which every change is known; empty before the first list.
         version_number: `version` as a number; None if it is not one.
@@ -39,17 +51,14 @@ class QueryStore(abc.ABC):
         selectors: the selectors of jobs that this query is part of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, query: Any, scope: int) -> None:
+        self.query = query
+        self.scope = scope
         self.is_listed = False
         self.version = ""
         self.version_number: int | None = None
         self.version_decreased = False
         self.selectors: list[SelectorTasks] = []
-
-    @property
-    @abc.abstractmethod
-    def matched(self) -> Iterable[MatchedPod]:
-        """The pods that the query matches, or that its objects refer to."""
 
     def list_at(self, version: str) -> None:
         """Record that the query was listed at `version`."""
@@ -72,72 +81,65 @@ class ClusterCache(abc.ABC, Generic[T, S]):
 
     Args:
         jobs: job to its selectors in order, each as its queries, one for each namespace.
-        stores: the store of each query, in order.
+        address: the kind of address of members.
+        port: the port to append to the host of each member that has none of its own.
         order_by: `name`, `index` or labels: how the pods of one selector become tasks.
         allow_gaps: with `order_by="index"`, whether a task index between two others may be missing.
+        controllers: the objects of the controllers of the pods, as far as they were read.
     """
 
     def __init__(
         self,
         jobs: Mapping[str, Sequence[Sequence[Query[T]]]],
-        stores: Mapping[Any, S],
         *,
-        order_by: str | LabelOrdering,
-        allow_gaps: bool,
+        address: Any,
+        port: int,
+        order_by: str | Sequence[str],
+        allow_gaps: bool = True,
+        controllers: Controllers | None = None,
     ) -> None:
-        self._stores: Mapping[Query[T], S] = stores
+        self._address, self._port, self._order_by = address, port, order_by
+        self.ordering = LabelOrdering(() if isinstance(order_by, str) else order_by)
+        self._controllers = Controllers() if controllers is None else controllers
+        queries = dict.fromkeys(chain.from_iterable(chain.from_iterable(jobs.values())))
+        namespaces = list(dict.fromkeys(query.namespace for query in queries))
+        scopes = {name: 0 if None in namespaces else at for at, name in enumerate(namespaces)}
+        self._stores = {query: self._new_store(query, scopes[query.namespace]) for query in queries}
         self._selectors: list[tuple[SelectorTasks, list[S]]] = []
         self._jobs: dict[str, JobTasks] = {}
         for job in ClusterSpec(dict.fromkeys(jobs, ())).jobs:
-            selectors = [self._selector(job, of_selector, order_by) for of_selector in jobs[job]]
+            selectors = [self._new_selector(job, of_selector) for of_selector in jobs[job]]
             self._jobs[job] = JobTasks(job, selectors, allow_gaps=allow_gaps)
         self._spec = ClusterSpec({})
         self._addresses: list[dict[int, str]] = []
-        self._absent: Concatenation[Missing] = Concatenation()
-        self._unready: Concatenation[Missing] = Concatenation()
-        self._failed: Concatenation[Missing] = Concatenation()
+        self._expected: Mapping[str, ExpectedTasks] = {}
+        self._ended: Mapping[str, Sequence[ControllerStatus]] = {}
+        self._expected_from: list[object] = []
+        self._unsettled: set[Any] = set()  # objects whose changes are `in_transit`
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every query has been listed, which a state requires."""
-        return all(store.is_listed for store in self._stores.values())
+    def _new_selector(self, job: str, queries: Sequence[Query[T]]) -> SelectorTasks:
+        namespace = queries[0].namespace if len(queries) == 1 else None
+        selector = SelectorTasks(
+            job,
+            order_by=self._order_by if isinstance(self._order_by, str) else self.ordering,
+            selector=queries[0].selector,
+            controller=controller_of_selector(queries[0].selector, namespace),
+        )
+        stores = [self._stores[query] for query in queries]
+        self._selectors.append((selector, stores))
+        for store in stores:
+            store.selectors.append(selector)
+        return selector
 
-    @property
+    # What a kind of objects implements
+
     @abc.abstractmethod
-    def in_transit(self) -> bool:
-        """Whether the objects changed in a way that will most likely be completed a moment later.
+    def _new_store(self, query: Query[T], scope: int) -> S:
+        """Return the empty store of a query."""
 
-        It need not be, so wait for this only briefly.
-        """
-
-    def raise_not_running(self) -> None:
-        """Raise a PodNotRunningError if there are pods that are not running."""
-        raise_not_running(self._not_running())
-
-    def _not_running(self) -> dict[str, str]:
-        """Return `namespace/name` of each pod that is not running, with the reason, by query."""
-        return {
-            pod.full_name: pod.fault
-            for store in self._stores.values()
-            for pod in store.matched
-            if pod.fault is not None
-        }
-
-    @property
-    def unread_controllers(self) -> list[Controller]:
-        """The controllers that have to be read to know how many tasks each job will have."""
-        return []
-
-    def version(self, query: Query[T]) -> str:
-        """Return the resourceVersion to resume the watch of `query` from; empty before the first list."""
-        return self._stores[query].version
-
-    def version_decreased(self, query: Query[T]) -> bool:
-        """Return whether the watch of `query` reported an older version than before since the last list.
-
-        This happens when a server is restored from a backup; only a list shows what it has now.
-        """
-        return self._stores[query].version_decreased
+    @abc.abstractmethod
+    def _matched(self, store: S) -> Iterable[MatchedPod]:
+        """Return the pods that the query of a store matches, or that its objects refer to."""
 
     def match(self, query: Query[T], objects: Sequence[T]) -> list[Any]:
         """Return the part of each object of a list that is kept. The cache is not changed.
@@ -161,6 +163,11 @@ class ClusterCache(abc.ABC, Generic[T, S]):
         """
 
     @abc.abstractmethod
+    def _apply(self, store: S, event: WatchEvent[T]) -> bool:
+        """Apply the event of an object to a store; see `apply`."""
+
+    # What the reflector needs
+
     def apply(self, query: Query[T], events: Iterable[WatchEvent[T]]) -> bool:
         """Apply events in order, and return whether an observation would differ.
 
@@ -171,6 +178,56 @@ class ClusterCache(abc.ABC, Generic[T, S]):
             ConfigurationError: a running pod cannot have an address of that kind; the events before it were
                 applied.
         """
+        store = self._stores[query]
+        has_changed = False
+        for event in events:
+            if isinstance(event, Failed):
+                continue
+            changed: Any = event.object
+            version = changed.metadata.resource_version
+            if not isinstance(event, Bookmark) and is_newer(version_number(version), store.version_number):
+                has_changed |= self._apply(store, event)
+            store.advance(version)
+        return has_changed
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every query has been listed, which a state requires."""
+        return all(store.is_listed for store in self._stores.values())
+
+    @property
+    def in_transit(self) -> bool:
+        """Whether objects changed since the last observation in a way that a further change will complete.
+
+        Usually it follows a moment later. It need not, so wait for this only briefly.
+        """
+        return bool(self._unsettled)
+
+    def version(self, query: Query[T]) -> str:
+        """Return the resourceVersion to resume the watch of `query` from; empty before the first list."""
+        return self._stores[query].version
+
+    def version_decreased(self, query: Query[T]) -> bool:
+        """Return whether the watch of `query` reported an older version than before since the last list.
+
+        This happens when a server is restored from a backup; only a list shows what it has now.
+        """
+        return self._stores[query].version_decreased
+
+    # What follows from the objects
+
+    def raise_not_running(self) -> None:
+        """Raise a PodNotRunningError if there are pods that are not running."""
+        raise_not_running(self._not_running())
+
+    def _not_running(self) -> dict[str, str]:
+        """Return `namespace/name` of each pod that is not running, with the reason, by query."""
+        return {
+            pod.full_name: pod.fault
+            for store in self._stores.values()
+            for pod in self._matched(store)
+            if pod.fault is not None
+        }
 
     def state(self, now: datetime) -> ClusterState:
         """Return the cluster state. What has not changed since the last one is the same object.
@@ -189,7 +246,7 @@ class ClusterCache(abc.ABC, Generic[T, S]):
             self._spec = ClusterSpec._trusted(lambda: by_task)
             self._addresses = addresses
         return ClusterState._trusted(
-            {name: job.endpoints() for name, job in self._jobs.items()},
+            {name: _joined(one.endpoints for one in job.selectors) for name, job in self._jobs.items()},
             self._spec,
             oldest_version(store.version for store in self._stores.values()),
             now,
@@ -205,28 +262,86 @@ class ClusterCache(abc.ABC, Generic[T, S]):
         Raises:
             PodIndexError: see `state`.
         """
+        self._unsettled.clear()
         if not self.is_complete:
             return Observation(None)
+        state = self.state(now)
+        self._expect()
         return Observation(
-            self.state(now),
-            absent=self._absent.of([selector.absent for selector, _ in self._selectors]),
-            unready=self._unready.of([selector.unready for selector, _ in self._selectors]),
-            failed=self._failed.of([selector.failed for selector, _ in self._selectors]),
+            self._with_vanished(state),
+            absent=_joined(selector.absent for selector, _ in self._selectors),
+            unready=_joined(selector.unready for selector, _ in self._selectors),
+            failed=_joined(selector.failed for selector, _ in self._selectors),
+            expected=self._expected,
+            controllers=self._ended,
         )
+
+    def _expect(self) -> None:
+        """Derive what controllers say of each job, unless nothing has changed."""
+        selected = [selector.selected for selector, _ in self._selectors]
+        source: list[object] = [*selected, *self._controllers.objects.values()]
+        if not are_identical(source, self._expected_from):
+            self._expected_from, of_jobs = source, self._selected()
+            self._expected = self._controllers.expected(of_jobs)
+            self._ended = self._controllers.ended(of_jobs)
+
+    def _with_vanished(self, state: ClusterState) -> ClusterState:
+        """Return `state` with the tasks of Indexed Jobs that are done and whose pods no longer exist."""
+        vanished: list[DoneTask] = []
+        for name, job in self._jobs.items():
+            if self._order_by != "index" or len(job.selectors) > 1:
+                continue
+            known = {*state.spec.task_indices(name), *(each.index for each in job.done)}
+            completed = self._controllers.completed(job.selectors[0].selected)
+            vanished += [DoneTask(name, index) for index in sorted(completed - known)]
+        return replace(state, done=(*state.done, *vanished)) if vanished else state
+
+    def _selected(self) -> dict[str, list[SelectedPods]]:
+        return {name: [one.selected for one in job.selectors] for name, job in self._jobs.items()}
 
     def _fill_selectors(self) -> None:
         for selector, stores in self._selectors:
             if selector.is_stale:
-                selector.fill(pod for store in stores for pod in store.matched)
+                selector.fill(chain.from_iterable(map(self._matched, stores)))
 
-    def _selector(
-        self, job: str, queries: Sequence[Query[T]], order_by: str | LabelOrdering
-    ) -> SelectorTasks:
-        namespace = queries[0].namespace if len(queries) == 1 else None
-        controller = controller_of_selector(queries[0].selector, namespace)
-        selector = SelectorTasks(job, order_by=order_by, selector=queries[0].selector, controller=controller)
-        stores = [self._stores[query] for query in queries]
-        self._selectors.append((selector, stores))
-        for store in stores:
-            store.selectors.append(selector)
-        return selector
+    # Details that are read in addition
+
+    @property
+    def num_members(self) -> int:
+        """The number of members."""
+        return sum(len(selector.endpoints) for selector, _ in self._selectors)
+
+    @property
+    def unread_controllers(self) -> list[Controller]:
+        """The controllers that have to be read to know how many tasks each job will have."""
+        self._fill_selectors()
+        return self._controllers.unread(self._selected())
+
+    @property
+    def has_unknown_nodes(self) -> bool:
+        """Whether members cannot be ordered before the labels of their nodes are read."""
+        self._fill_selectors()
+        return any(selector.unknown_nodes for selector, _ in self._selectors)
+
+    def set_nodes(self, nodes: Mapping[str, tuple[str | None, ...]]) -> None:
+        """Order the members by the labels of these nodes; no others exist."""
+        unknown = set().union(*(selector.unknown_nodes for selector, _ in self._selectors))
+        self.ordering.nodes, self.ordering.absent = nodes, frozenset(unknown - nodes.keys())
+        for selector, _ in self._selectors:
+            selector.is_stale = True
+
+    @property
+    def with_claims(self) -> list[MatchedPod]:
+        """The members whose ResourceClaims were not read yet, each once."""
+        self._fill_selectors()
+        pods = {pod.full_name: pod for selector, _ in self._selectors for pod in selector.with_claims}
+        return list(pods.values())
+
+    def set_devices(self, counted: Iterable[MatchedPod]) -> None:
+        """Add the devices of their claims to members that `with_claims` returned."""
+
+
+def _joined(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return several tuples as one, which is the same object if there is only one."""
+    found = list(parts)
+    return found[0] if len(found) == 1 else tuple(chain.from_iterable(found))

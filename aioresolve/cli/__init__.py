@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: SIGTERM was received (143), or the reader closed stdout (141).
     """
-    if arguments is None and sys.platform != "win32":  # this process runs nothing else
+    if arguments is None:  # this process runs nothing else
         _exit_on_signals()
     # Otherwise the interpreter searches the objects of all modules for garbage before it exits.
     atexit.register(gc.freeze)
@@ -57,15 +57,13 @@ def _exit_on_signals() -> None:
     A KeyboardInterrupt could be lost: Python ignores exceptions in callbacks of weak references, and its
     import system has such callbacks.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, exit_at_once)
     # For the first process the kernel drops signals that have no handler.
-    if sys.platform != "win32" and os.getpid() == 1:
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, exit_at_once)
+    others = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) if os.getpid() == 1 else ()
+    for number in (signal.SIGINT, *others):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, exit_at_once)
 
 
 def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:

@@ -40,22 +40,17 @@ OPTIONS = {
     "task_type": "JOB",
     "tf_server_port": "--port",
     "tpu": "NAME",
-    **{
-        argument: f"--{argument.replace('_', '-')} (of `aioresolve exec slurm`)"
-        for argument in ("gpus_per_node", "gpus_per_task", "port_base", "tasks_per_node")
-    },
-    # The options with the name of the argument.
-    **{
-        argument: f"--{argument.replace('_', '-')}"
-        for argument in (
-            *("address", "api_version", "check_timeout", "context", "count", "interval", "job_name", "jobs"),
-            *("kubeconfig", "max_concurrency", "not_healthy", "not_running", "order_by", "project"),
-            *("reachable", "port", "processes_per_task", "rpc_layer", "server", "service", "slices"),
-            *("slots", "stable_for", "timeout", "token_file", "worker_timeout", "zone"),
-        )
-    },
 }
-"""Arguments of the Python API to the options of the command line."""
+"""Arguments of the Python API to options, or arguments, with other names."""
+
+SAME_NAMES = (
+    *("address", "api_version", "check_timeout", "context", "count", "gpus_per_node", "gpus_per_task"),
+    *("interval", "job_name", "jobs", "kubeconfig", "max_concurrency", "not_healthy", "not_running"),
+    *("order_by", "port", "port_base", "processes_per_task", "project", "reachable", "rpc_layer", "server"),
+    *("service", "slices", "slots", "stable_for", "tasks_per_node", "timeout", "token_file"),
+    *("worker_timeout", "zone"),
+)
+"""Arguments of the Python API for which there are options with their names."""
 
 FIELDS = {"job_to_label_mapping": "jobs", "tf_server_port": "port", "tpu": "name"}
 """Arguments of the Python API to the fields of a fleet file, where they differ."""
@@ -82,7 +77,8 @@ def option_spelling(argument: str, value: str | None) -> str:
 
     An argument without an option is written as in Python.
     """
-    option = OPTIONS.get(argument)
+    same = f"--{argument.replace('_', '-')}" if argument in SAME_NAMES else None
+    option = OPTIONS.get(argument, same)
     if option is None:
         return f"`{argument}=`" if value is None else f"`{argument}={value!r}`"
     return option if value is None else f"{option} {value}"

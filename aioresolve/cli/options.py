@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from aioresolve._core.validation import parse_duration
 
+from .clusters import OUTPUTS, PROGRAM_OUTPUTS, TaskName
 from .completion import complete_contexts, complete_namespaces, complete_selectors
-from .formats import OUTPUTS, PROGRAM_OUTPUTS, TEMPLATES, TaskName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
+    from collections.abc import Callable, Sequence
 
 ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
 
@@ -186,17 +184,17 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[C], C]:
 
 
 class OutputFormat(click.Choice):  # type: ignore[type-arg]  # generic in later versions of click
-    """A choice of formats, or one of `TEMPLATES` with a template."""
+    """A choice of formats, or one of kubectl's templates."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value, and validate its template."""
-        if not str(value).startswith(tuple(f"{name}=" for name in TEMPLATES)):
+        if not str(value).startswith(("jsonpath=", "custom-columns=")):
             return super().convert(value, param, ctx)
         # Imported now because few commands have a template.
-        from .templates import validate_template
+        from .templates import compile_template
 
         try:
-            validate_template(value)
+            compile_template(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return value
@@ -208,17 +206,12 @@ def output_option(formats: Sequence[str] = ALL_OUTPUTS) -> Callable[[C], C]:
     If they are, or end with, `ALL_OUTPUTS`, templates are possible too.
     """
     has_templates = set(formats) >= set(ALL_OUTPUTS)
-    names = [*formats, "jsonpath=TEMPLATE", "custom-columns=SPEC"]
+    names = "|".join([*formats, "jsonpath=TEMPLATE", "custom-columns=SPEC"])
+    kind = OutputFormat(formats) if has_templates else click.Choice(formats)
+    metavar = f"[{names}]" if has_templates else None
+    default = formats[0]
     return combine_options(
-        click.option(
-            "-o",
-            "--output",
-            type=OutputFormat(formats) if has_templates else click.Choice(formats),
-            metavar=f"[{'|'.join(names)}]" if has_templates else None,
-            default=formats[0],
-            show_default=True,
-            help="The output format.",
-        ),
+        text_option("-o", metavar, "The output format.", type=kind, default=default, long="--output"),
         click.option(
             "--no-headers",
             "has_headers",
@@ -230,24 +223,52 @@ def output_option(formats: Sequence[str] = ALL_OUTPUTS) -> Callable[[C], C]:
     )
 
 
-def number_option(
-    name: str, help_text: str, *, least: int = 1, most: int | None = None, **attributes: Any
+def text_option(
+    name: str,
+    metavar: str | None,
+    help_text: str,
+    *,
+    parse: Callable[[str], Any] | None = None,
+    argument: str | None = None,
+    long: str | None = None,
+    default: Any = None,
+    **attributes: Any,
 ) -> Callable[[C], C]:
-    """Return an option whose value is a number, `N`, or a port if `most` is that of a port."""
-    metavar = "N" if most is None else "PORT"
-    return click.option(name, metavar=metavar, type=click.IntRange(least, most), help=help_text, **attributes)
+    """Return an option with a value, which `parse` converts; `argument` is the parameter of the command."""
+    return click.option(
+        *filter(None, (name, long, argument)),
+        metavar=metavar,
+        callback=None if parse is None else parse_with(parse),
+        default=default,
+        show_default=default is not None,
+        help=help_text,
+        **attributes,
+    )
+
+
+def choice_option(name: str, values: Sequence[str], help_text: str) -> Callable[[C], C]:
+    """Return an option with one of these values, the first by default."""
+    return text_option(name, None, help_text, type=click.Choice(values), default=values[0])
+
+
+def flag_option(name: str, help_text: str, argument: str | None = None) -> Callable[[C], C]:
+    """Return an option without a value."""
+    return click.option(*filter(None, (name, argument)), is_flag=True, help=help_text)
+
+
+def number_option(name: str, help_text: str, *, least: int = 1, **attributes: Any) -> Callable[[C], C]:
+    """Return an option whose value is a number."""
+    return text_option(name, "N", help_text, type=click.IntRange(least), **attributes)
+
+
+def port_option(name: str, help_text: str, **attributes: Any) -> Callable[[C], C]:
+    """Return an option whose value is a port."""
+    return text_option(name, "PORT", help_text, type=click.IntRange(1, MAX_PORT), **attributes)
 
 
 def duration_option(name: str, help_text: str, default: str | None = None) -> Callable[[C], C]:
     """Return an option whose value is a duration, such as 1m30s, in seconds."""
-    return click.option(
-        name,
-        metavar="DURATION",
-        callback=parse_with(parse_duration),
-        default=default,
-        show_default=default is not None,
-        help=help_text,
-    )
+    return text_option(name, "DURATION", help_text, parse=parse_duration, default=default)
 
 
 def timeout_option(default: str = "30s", effect: str = "Total deadline of the command") -> Callable[[C], C]:
@@ -257,7 +278,7 @@ def timeout_option(default: str = "30s", effect: str = "Total deadline of the co
 
 def interval_option(default: str) -> Callable[[C], C]:
     """Return `--interval` for a source that does not report changes."""
-    return duration_option("--interval", "Time between two requests to a source that has no watch.", default)
+    return duration_option("--interval", "Time between two requests to a source without a watch.", default)
 
 
 def watch_option(source: str) -> Callable[[C], C]:
@@ -273,43 +294,36 @@ def watch_option(source: str) -> Callable[[C], C]:
 
 
 program_options = combine_options(
-    click.option(
+    text_option(
         "--processes-per-task",
-        metavar="N",
-        callback=parse_with(parse_processes),
-        help="For torchrun: the number of processes of each task, or auto, gpu or cpu.  [default: 1]",
+        "N",
+        "For torchrun: the number of processes of each task, or auto, gpu or cpu.  [default: 1]",
+        parse=parse_processes,
     ),
     number_option("--slots", "For host files: the number of processes for each task.  [default: 1]"),
     number_option(
         "--slices",
         "For megascale: the number of TPU slices, of one size.  [default: those of the TPUs, else 1]",
     ),
-    click.option(
-        "--rpc-layer",
-        metavar="PROTOCOL",
-        help="For TensorFlow: the protocol of the cluster, such as grpc.",
-    ),
+    text_option("--rpc-layer", "PROTOCOL", "For TensorFlow: the protocol of the cluster, such as grpc."),
 )
 """Options of `aioresolve.launch`, of `aioresolve exec` and of the outputs for programs."""
 
-coordinator_port_option = number_option(
-    "--port",
-    "For programs with a coordinator or master: its port.  [default: that of its address]",
-    most=MAX_PORT,
+coordinator_port_option = port_option(
+    "--port", "For programs with a coordinator or master: its port.  [default: that of its address]"
 )
 
 task_options = combine_options(
-    click.option(
+    text_option(
         "--task",
-        metavar="JOB:INDEX",
-        callback=parse_with(parse_task),
-        help="With -o tf-config and outputs for programs: the task that will read it, such as worker:0.",
+        "JOB:INDEX",
+        "With -o tf-config and outputs for programs: the task that will read it, such as worker:0.",
+        parse=parse_task,
     ),
-    click.option(
+    flag_option(
         "--this-task",
+        "The same, for the task of this process: by its pod's uid or name, host name, or address.",
         "is_this_task",
-        is_flag=True,
-        help="The same, for the task of this process: by its pod's uid or name, host name, or address.",
     ),
     program_options,
 )
@@ -319,10 +333,12 @@ worker_timeout_option = duration_option("--worker-timeout", "Deadline of each wo
 
 def max_concurrency_option(default: int, things: str) -> Callable[[C], C]:
     """Return `--max-concurrency`, the maximum number of `things` at a time."""
-    return number_option(
-        "--max-concurrency", f"Maximum number of {things} at a time.", default=default, show_default=True
-    )
+    return number_option("--max-concurrency", f"Maximum number of {things} at a time.", default=default)
 
+
+allow_empty_option = flag_option(
+    "--allow-empty", "Succeed even if a job has no tasks.  [default: exit with 1]"
+)
 
 quiet_option = click.option(
     "-q", "--quiet", is_flag=True, help="Write only errors to stderr, no progress and no notes."
@@ -359,104 +375,99 @@ verbose_option = click.option(
 
 
 pod_options = combine_options(
-    click.option(
+    text_option(
         "-l",
-        "--selector",
-        "selectors",
-        metavar="[JOB=]SELECTOR",
-        callback=parse_with(parse_selector),
+        "[JOB=]SELECTOR",
+        "A label selector in kubectl's syntax, for the pods of the job 'worker', or of JOB; can be"
+        " repeated, for several jobs and for several selectors of a job.",
+        parse=parse_selector,
+        long="--selector",
+        argument="selectors",
         shell_complete=complete_selectors,
         multiple=True,
-        help="A label selector in kubectl's syntax, for the pods of the job 'worker', or of JOB; can be"
-        " repeated, for several jobs and for several selectors of a job.",
     ),
-    click.option(
+    text_option(
         "--service",
-        "services",
-        metavar="[JOB=]NAME[:PORT]",
-        callback=parse_with(parse_service),
-        multiple=True,
-        help="In place of -l: a Service, whose EndpointSlices are read instead of pods; PORT is the name of"
+        "[JOB=]NAME[:PORT]",
+        "In place of -l: a Service, whose EndpointSlices are read instead of pods; PORT is the name of"
         " one of its ports, or a number. Can be repeated.",
+        parse=parse_service,
+        argument="services",
+        multiple=True,
     ),
-    click.option(
+    text_option(
         "-n",
-        "--namespace",
-        metavar="NAMESPACE",
+        "NAMESPACE",
+        "The namespace of the pods; can be repeated.  [default: that of the context, else 'default']",
+        long="--namespace",
         shell_complete=complete_namespaces,
         multiple=True,
-        help="The namespace of the pods; can be repeated.  [default: that of the context, else 'default']",
     ),
     click.option("-A", "--all-namespaces", is_flag=True, help="Select pods of all namespaces."),
-    click.option(
+    text_option(
         "--context",
-        metavar="CONTEXT",
+        "CONTEXT",
+        "The kubeconfig context.  [default: the current context]",
         shell_complete=complete_contexts,
-        help="The kubeconfig context.  [default: the current context]",
     ),
-    click.option(
+    text_option(
         "--kubeconfig",
-        metavar="FILE",
-        type=click.Path(),
-        multiple=True,
-        help="The kubeconfig file; several are merged.  [default: $KUBECONFIG, else the service account of"
+        "FILE",
+        "The kubeconfig file; several are merged.  [default: $KUBECONFIG, else the service account of"
         " the pod, else ~/.kube/config]",
-    ),
-    click.option("--server", metavar="URL", help="The API server, instead of that of the kubeconfig."),
-    click.option(
-        "--token-file",
-        metavar="FILE",
         type=click.Path(),
-        help="A file with a bearer token, used instead of the credentials of the kubeconfig.",
-    ),
-    click.option("--as", "impersonate", metavar="USER", help="The user to impersonate."),
-    click.option(
-        "--as-group",
-        "impersonate_groups",
-        metavar="GROUP",
         multiple=True,
-        help="A group to impersonate; can be repeated.",
     ),
-    number_option(
+    text_option("--server", "URL", "The API server, instead of that of the kubeconfig."),
+    text_option(
+        "--token-file",
+        "FILE",
+        "A file with a bearer token, used instead of the credentials of the kubeconfig.",
+        type=click.Path(),
+    ),
+    text_option("--as", "USER", "The user to impersonate.", argument="impersonate"),
+    text_option(
+        "--as-group",
+        "GROUP",
+        "A group to impersonate; can be repeated.",
+        argument="impersonate_groups",
+        multiple=True,
+    ),
+    port_option(
         "--port",
         "The port of each task, and thus of a program's coordinator.  [default: that of the Service,"
         " else 8470]",
-        most=MAX_PORT,
     ),
-    click.option(
+    choice_option(
         "--address",
-        type=click.Choice(ADDRESSES),
-        default="pod_ip",
-        show_default=True,
-        help="Which address of a pod to use; hostname is HOSTNAME.SUBDOMAIN.NAMESPACE.svc.",
+        ADDRESSES,
+        "Which address of a pod to use; hostname is HOSTNAME.SUBDOMAIN.NAMESPACE.svc.",
     ),
-    click.option(
+    text_option(
         "--order-by",
-        metavar="ORDER",
-        shell_complete=complete_orders,
-        multiple=True,
-        help="The order of the tasks of a selector: name (worker-2 before worker-10), index (that the Job,"
+        "ORDER",
+        "The order of the tasks of a selector: name (worker-2 before worker-10), index (that the Job,"
         " StatefulSet, JobSet, ... gave each pod), label:KEY (of the pod) or node-label:KEY (of its node)."
         " Repeat it for several labels.  [default: name]",
+        shell_complete=complete_orders,
+        multiple=True,
     ),
     max_concurrency_option(16, "requests"),
 )
 
 slurm_options = combine_options(
-    click.option(
+    text_option(
         "--jobs",
-        metavar="JOB=N",
-        callback=parse_with(parse_count),
-        multiple=True,
-        help="The number of tasks of a job; repeat it for several, which take the ranks in the order of their"
+        "JOB=N",
+        "The number of tasks of a job; repeat it for several, which take the ranks in the order of their"
         " names.  [default: all tasks are of the job worker]",
+        parse=parse_count,
+        multiple=True,
     ),
-    number_option(
+    port_option(
         "--port-base",
         "The port of the first task of each node; the others have the following ports.",
-        most=MAX_PORT,
         default=8888,
-        show_default=True,
     ),
     number_option(
         "--tasks-per-node", "The number of tasks of each node.  [default: as Slurm reports]", least=0
@@ -474,92 +485,20 @@ slurm_options = combine_options(
     ),
 )
 
-allow_empty_option = click.option(
-    "--allow-empty", is_flag=True, help="Succeed even if a job has no tasks.  [default: exit with 1]"
-)
-
 tpu_options = combine_options(
     click.argument("tpu", metavar="[NAME]...", nargs=-1),
-    click.option("--zone", metavar="ZONE", help="The zone of the TPUs.  [default: that of this VM]"),
-    click.option("--project", metavar="PROJECT", help="The project of the TPUs.  [default: that of this VM]"),
-    click.option(
+    text_option("--zone", "ZONE", "The zone of the TPUs.  [default: that of this VM]"),
+    text_option("--project", "PROJECT", "The project of the TPUs.  [default: that of this VM]"),
+    choice_option(
         "--api-version",
-        type=click.Choice(["v2", "v1"]),
-        default="v2",
-        show_default=True,
-        help="The version of the Cloud TPU API; v1 lists only legacy TPU nodes, not TPU VMs.",
+        ("v2", "v1"),
+        "The version of the Cloud TPU API; v1 lists only legacy TPU nodes, not TPU VMs.",
     ),
-    click.option(
-        "--job-name", metavar="JOB", default="worker", show_default=True, help="The job of the workers."
-    ),
-    click.option(
+    text_option("--job-name", "JOB", "The job of the workers.", default="worker"),
+    choice_option(
         "--not-healthy",
-        type=click.Choice(["raise", "skip", "allow"]),
-        default="raise",
-        show_default=True,
-        help="What to do with TPUs that are READY but not healthy.",
+        ("raise", "skip", "allow"),
+        "What to do with TPUs that are READY but not healthy.",
     ),
-    click.option(
-        "--address",
-        type=click.Choice(["internal_ip", "external_ip"]),
-        default="internal_ip",
-        show_default=True,
-        help="Which address of a worker to use.",
-    ),
+    choice_option("--address", ("internal_ip", "external_ip"), "Which address of a worker to use."),
 )
-
-
-class Source(NamedTuple):
-    """Where clusters come from: the options that say which one, and what `--help` lists."""
-
-    options: Callable[[Any], Any]
-    short_help: str
-
-
-SOURCES = {
-    "kubernetes": Source(pod_options, "The pods of label selectors."),
-    "tpu": Source(tpu_options, "The workers of Cloud TPUs."),
-    "here": Source(combine_options(), "The cluster that this process is part of."),
-    "slurm": Source(slurm_options, "The tasks of the step of srun."),
-}
-"""The sources, by the names of the subcommands for them."""
-
-
-def add_sources(
-    group: click.Group,
-    run: Callable[..., None],
-    *options: Callable[[Any], Any],
-    texts: Mapping[str, tuple[str, str]],
-    epilog: str,
-    interval: str | None = None,
-    has_port: bool = False,
-    cls: type[click.Command] = click.Command,
-) -> None:
-    """Add a subcommand for each source to a group: it calls `run` with the source and the parameters.
-
-    Args:
-        group: the group.
-        run: called with the source and the parameters.
-        options: those of all sources.
-        texts: the description and the examples for each source.
-        epilog: follows the examples.
-        interval: the default of `--interval`, for sources that may have no watch.
-        has_port: whether there is a `--port` for the coordinator of a program.
-        cls: the class of the commands.
-    """
-    for source, (text, examples) in texts.items():
-        added = [SOURCES[source].options, *options]
-        if has_port and source != "kubernetes":  # whose own `--port` is that of the coordinator
-            added.append(coordinator_port_option)
-        if interval is not None and source in ("tpu", "here"):
-            added.append(interval_option(interval))
-        command = click.command(
-            source,
-            cls=cls,
-            short_help=SOURCES[source].short_help,
-            help=text,
-            epilog=f"\b\nExamples:\n{examples}\n{epilog}",
-        )
-        group.add_command(
-            command(combine_options(*added, quiet_option, verbose_option)(partial(run, source)))
-        )

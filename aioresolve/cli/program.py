@@ -38,16 +38,16 @@ KILL_GRACE = 5.0
 """Seconds to wait until killed processes have exited; they take milliseconds unless the kernel hangs."""
 
 
-class UnknownProgramError(click.ClickException):
-    """The command does not exist. The exit code is that of a shell."""
-
-    exit_code = 127
-
-
-class BrokenProgramError(click.ClickException):
-    """The command exists but cannot be executed. The exit code is that of a shell."""
+class StartError(click.ClickException):
+    """The program exists but cannot be executed. The exit code is that of a shell."""
 
     exit_code = 126
+
+
+class UnknownProgramError(StartError):
+    """The program does not exist. The exit code is that of a shell."""
+
+    exit_code = 127
 
 
 class Program(NamedTuple):
@@ -62,8 +62,7 @@ def find_program(command: str) -> str:
     """Return the path of the file that `command` names, in `$PATH` if it has no slash.
 
     Raises:
-        UnknownProgramError: there is no such file.
-        BrokenProgramError: it is not executable.
+        StartError: there is no such file, or it is not executable.
     """
     path = shutil.which(command)
     if path is not None:
@@ -71,7 +70,7 @@ def find_program(command: str) -> str:
     has_slash = "/" in command
     found = command if has_slash and os.path.exists(command) else shutil.which(command, os.F_OK)
     if found is not None:
-        raise BrokenProgramError(f"{found} is {'a directory' if os.path.isdir(found) else 'not executable'}")
+        raise StartError(f"{found} is {'a directory' if os.path.isdir(found) else 'not executable'}")
     raise UnknownProgramError(f"the command {command!r} does not exist{'' if has_slash else ' in $PATH'}")
 
 
@@ -118,7 +117,7 @@ def replace_process(program: Program) -> NoReturn:
     File descriptors other than the standard streams are closed by the system, and threads end.
 
     Raises:
-        BrokenProgramError: the system cannot execute the file.
+        StartError: the system cannot execute the file.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, AttributeError):  # closed
@@ -133,9 +132,9 @@ def replace_process(program: Program) -> NoReturn:
         raise _start_error(program, error) from error
 
 
-def _start_error(program: Program, error: OSError) -> BrokenProgramError:
+def _start_error(program: Program, error: OSError) -> StartError:
     # A file that exists is not found if the interpreter in its first line does not exist.
-    return BrokenProgramError(f"{program.path} cannot be executed: {error.strerror}")
+    return StartError(f"{program.path} cannot be executed: {error.strerror}")
 
 
 class ChildProgram:

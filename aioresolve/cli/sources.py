@@ -1,28 +1,28 @@
-"""What a command requests of which source, and the resolver for it."""
+"""The sources of clusters at the terminal: options, what a command requests of which one, and resolvers."""
 
 from __future__ import annotations
 
 import shlex
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 import msgspec
 from msgspec.structs import replace
 
-from . import streams
+from . import options, streams
 from .application import run_async
-from .formats import HOST_FILES, PROGRAM_OUTPUTS, WATCH_OUTPUTS, TaskName, one_line
+from .clusters import HOST_FILES, PROGRAM_OUTPUTS, WATCH_OUTPUTS, TaskName
+from .formats import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from aioresolve._core.deadline import Progress
     from aioresolve.environment.detection import Finding
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState
-
-    from .options import JobSelector
 
 T = TypeVar("T")
 
@@ -39,25 +39,87 @@ PROGRAM_OPTIONS = {
 """Options of the functions of `aioresolve.launch`, and the values of `-o` and `--for` that have them."""
 
 
+class Source(NamedTuple):
+    """A source: what it has, the options that say which cluster, and a note for `--help`."""
+
+    what: str
+    options: Callable[[Any], Any]
+    note: str = ""
+
+
+SOURCES = {
+    "kubernetes": Source("the pods of label selectors", options.pod_options),
+    "tpu": Source("the workers of Cloud TPUs", options.tpu_options, "For NAME see `aioresolve tpu --help`."),
+    "here": Source(
+        "the cluster that this process is part of",
+        options.combine_options(),
+        "`aioresolve here` prints which cluster that is, and why.",
+    ),
+    "slurm": Source(
+        "the tasks of the step of `srun`",
+        options.slurm_options,
+        "Slurm starts all tasks, and its variables describe them, so that there is nothing to wait for.",
+    ),
+}
+"""The sources, by the names of the subcommands for them."""
+
+
+def add_sources(
+    group: click.Group,
+    run: Callable[..., None],
+    text: str,
+    examples: Mapping[str, str],
+    *added: Callable[[Any], Any],
+    conditions: Callable[[Any], Any] | None = None,
+    epilog: str,
+    has_port: bool = False,
+    cls: type[click.Command] = click.Command,
+) -> None:
+    """Add a subcommand for each source to a group: it calls `run` with the source and the parameters.
+
+    Args:
+        group: the group.
+        run: called with the source and the parameters.
+        text: the description, with `{what}` for what the source has.
+        examples: those of each source.
+        added: the options of all sources.
+        conditions: those of sources that may be incomplete, which a step of Slurm is not.
+        epilog: follows the examples.
+        has_port: whether there is a `--port` for the coordinator of a program.
+        cls: the class of the commands.
+    """
+    for name, example in examples.items():
+        source = SOURCES[name]
+        # The port of pods is that of the coordinator too.
+        ports = [options.coordinator_port_option] if has_port and name != "kubernetes" else []
+        command = click.command(
+            name,
+            cls=cls,
+            short_help=f"{source.what[0].upper()}{source.what[1:]}.".replace("`", ""),
+            help=f"{text.format(what=source.what)}\n\n{source.note}",
+            epilog=f"\b\nExamples:\n{example}\n{epilog}",
+        )
+        waiting = [] if conditions is None or name == "slurm" else [conditions]
+        common = (options.quiet_option, options.verbose_option)
+        decorate = options.combine_options(source.options, *ports, *waiting, *added, *common)
+        group.add_command(command(decorate(partial(run, name))))
+
+
 class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster that a command resolves, and what only some outputs have.
 
-    `source` is `kubernetes`, `tpu`, `slurm` or `here`, and `arguments` are those of its resolver.
-    `port` to `slots` are options of the functions of `aioresolve.launch`, None if they were not passed.
+    `source` is one of `SOURCES`, and `arguments` are those of its resolver. `program` has the options of the
+    functions of `aioresolve.launch` that were passed.
     """
 
     source: str
     arguments: dict[str, Any]
-    selections: tuple[JobSelector, ...] = ()
+    selections: tuple[options.JobSelector, ...] = ()
     output: str = "table"
     has_headers: bool = True
     task: TaskName | None = None
     is_this_task: bool = False
-    port: int | None = None
-    processes_per_task: str | None = None
-    rpc_layer: str | None = None
-    slices: int | None = None
-    slots: int | None = None
+    program: dict[str, Any] = {}
     timeout: float
     quiet: bool
 
@@ -66,7 +128,7 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
         """The jobs that were named; empty if the source decides."""
         match self.source:
             case "kubernetes":
-                return list(selectors_by_job(self.selections))
+                return list(_selectors_by_job(self.selections))
             case "tpu":
                 return [self.arguments["job_name"]]
             case "slurm":
@@ -88,8 +150,12 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def program_options(self, consumer: str) -> dict[str, Any]:
         """Return the options that were passed and that this kind of program has."""
-        values = {name: getattr(self, name) for name, known in PROGRAM_OPTIONS.items() if consumer in known}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in self.program.items() if consumer in PROGRAM_OPTIONS[name]}
+
+    def note(self, text: str) -> None:
+        """Write a line to stderr, unless the user wants errors only."""
+        if not self.quiet:
+            streams.write_stderr(f"{one_line(text)}\n")
 
 
 def new_request(source: str, parameters: dict[str, Any]) -> ClusterRequest:
@@ -98,13 +164,14 @@ def new_request(source: str, parameters: dict[str, Any]) -> ClusterRequest:
     Raises:
         UsageError: no pods are selected, options exclude each other, or the task is not in a selected job.
     """
-    fields = {name: parameters[name] for name in ClusterRequest.__struct_fields__ if name in parameters}
-    arguments = {name: value for name, value in parameters.items() if name not in fields}
+    program = {name: parameters.pop(name, None) for name in PROGRAM_OPTIONS}
+    fields = {name: parameters.pop(name) for name in ClusterRequest.__struct_fields__ if name in parameters}
     if source == "kubernetes":
-        fields["selections"] = _pop_selections(arguments)
+        fields["selections"] = _pop_selections(parameters)
     if source == "slurm":
-        arguments["jobs"] = one_number_per_job(arguments["jobs"]) or None
-    request = ClusterRequest(source=source, arguments=arguments, **fields)
+        parameters["jobs"] = one_number_per_job(parameters["jobs"]) or None
+    given = {name: value for name, value in program.items() if value is not None}
+    request = ClusterRequest(source=source, arguments=parameters, program=given, **fields)
     if source == "kubernetes" and request.task and request.task.job not in (*request.jobs, "evaluator"):
         job, option = request.task.job, request.selections[0].option
         value = "SELECTOR" if option == "-l" else "NAME"
@@ -115,7 +182,7 @@ def new_request(source: str, parameters: dict[str, Any]) -> ClusterRequest:
     return request
 
 
-def _pop_selections(arguments: dict[str, Any]) -> tuple[JobSelector, ...]:
+def _pop_selections(arguments: dict[str, Any]) -> tuple[options.JobSelector, ...]:
     """Replace the options that select pods by the arguments of the resolver, and return the selectors."""
     selectors, services = arguments.pop("selectors"), arguments.pop("services")
     if not (selectors or services):
@@ -128,7 +195,7 @@ def _pop_selections(arguments: dict[str, Any]) -> tuple[JobSelector, ...]:
         if arguments["namespace"]:
             raise click.UsageError("-n and -A exclude each other; pass one of them")
         arguments["namespace"] = None
-    selections: tuple[JobSelector, ...] = selectors or services
+    selections: tuple[options.JobSelector, ...] = selectors or services
     return selections
 
 
@@ -143,14 +210,14 @@ def validate_output(request: ClusterRequest) -> None:
     """Raise a UsageError if the output needs a task that is missing, or does not have an option."""
     output = request.output
     needs_task = output in PROGRAM_OUTPUTS and output not in HOST_FILES
+    option = "--this-task" if request.is_this_task else "--task" if request.task is not None else None
     if request.task is not None and request.is_this_task:
         raise click.UsageError("--task and --this-task exclude each other; pass one of them")
-    if needs_task and request.task is None and not request.is_this_task:
+    if needs_task and option is None:
         raise click.UsageError(
             f"-o {output} requires a task; pass --this-task, or --task JOB:INDEX, such as --task worker:0"
         )
-    if (request.task is not None or request.is_this_task) and not (needs_task or output == "tf-config"):
-        option = "--this-task" if request.is_this_task else "--task"
+    if option is not None and not (needs_task or output == "tf-config"):
         raise click.UsageError(
             f"{option} requires -o tf-config, or another output that has a task, such as env; add it, or"
             f" leave out {option}"
@@ -160,10 +227,10 @@ def validate_output(request: ClusterRequest) -> None:
 
 def validate_program_options(request: ClusterRequest, consumer: str, option: str) -> None:
     """Raise a UsageError if `consumer`, the value of `option`, cannot have an option that was passed."""
-    for name, known in PROGRAM_OPTIONS.items():
+    for name in request.program:
+        known = PROGRAM_OPTIONS[name]
         # The port is that of the pods too, and thus possible with every output.
-        is_possible = consumer in known or (name == "port" and request.source == "kubernetes")
-        if getattr(request, name) is None or is_possible:
+        if consumer in known or (name == "port" and request.source == "kubernetes"):
             continue
         others = LAUNCHERS if option == "-o" else (*HOST_FILES, "tf-config")
         possible = " or ".join(each for each in known if each not in others)
@@ -181,15 +248,14 @@ def validate_watch_output(output: str) -> None:
         raise click.UsageError(f"-o {output} cannot show changes; pass -o {' or -o '.join(WATCH_OUTPUTS)}")
 
 
-def selectors_by_job(selectors: Iterable[JobSelector]) -> dict[str, list[str]]:
-    """Return the selectors of each job; jobs and selectors keep their order."""
+def _selectors_by_job(selectors: Iterable[options.JobSelector]) -> dict[str, list[str]]:
     jobs: dict[str, list[str]] = {}
     for each in selectors:
         jobs.setdefault(each.job, []).append(each.selector)
     return jobs
 
 
-def selector_options(selectors: Iterable[JobSelector]) -> str:
+def selector_options(selectors: Iterable[options.JobSelector]) -> str:
     """Return selectors or Services as options of the command line."""
     return " ".join(f"{each.option} {shlex.quote(each.text)}" for each in selectors)
 
@@ -237,25 +303,21 @@ def new_resolver(request: ClusterRequest) -> Any:
 def _new_pod_resolver(request: ClusterRequest, arguments: dict[str, Any]) -> ClusterResolver:
     from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 
-    jobs = selectors_by_job(request.selections)
+    jobs: Any = _selectors_by_job(request.selections)
+    port = request.program.get("port")
+    if port is not None:
+        arguments["tf_server_port"] = port
     if request.selections[0].option == "--service":
-        port = "" if request.port is None else f":{request.port}"  # in place of the ports of the Services
+        suffix = "" if port is None else f":{port}"  # in place of the ports of the Services
         arguments["service"] = {
-            job: [name if ":" in name else f"{name}{port}" for name in names] for job, names in jobs.items()
+            job: [name if ":" in name else f"{name}{suffix}" for name in names] for job, names in jobs.items()
         }
-    else:
-        arguments["job_to_label_mapping"] = jobs
-    if request.port is not None:
-        arguments["tf_server_port"] = request.port
+        jobs = None
     if arguments["namespace"] == ():  # as with kubectl
         arguments["namespace"] = CONTEXT_NAMESPACE
-    return KubernetesClusterResolver(
-        **{
-            **arguments,
-            "kubeconfig": arguments["kubeconfig"] or None,
-            "order_by": arguments["order_by"] or "name",
-        }
-    )
+    arguments["kubeconfig"] = arguments["kubeconfig"] or None
+    arguments["order_by"] = arguments["order_by"] or "name"
+    return KubernetesClusterResolver(jobs, **arguments)
 
 
 def open_source(request: ClusterRequest) -> tuple[ClusterRequest, ClusterResolver]:
@@ -271,8 +333,7 @@ def open_source(request: ClusterRequest) -> tuple[ClusterRequest, ClusterResolve
 
     ends = time.monotonic() + request.timeout
     evidence, new_detected = choose(examine_sources(request))
-    if not request.quiet:
-        streams.write_stderr(one_line(f"the cluster is that of {evidence.source}: {evidence.reason}") + "\n")
+    request.note(f"the cluster is that of {evidence.source}: {evidence.reason}")
     return with_time_left(request, ends), new_detected()
 
 

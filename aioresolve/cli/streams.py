@@ -26,17 +26,11 @@ def write_stdout(content: str | Table, *, has_headers: bool = True) -> None:
     Tables are written without their headers if `has_headers` is false. If the reader has closed the pipe
     (`| head`), this exits with the code of SIGPIPE.
     """
-    if not isinstance(content, Table):
-        text = content
-    elif has_colors(sys.stdout):
-        from .drawing import render_table
-
-        text = render_table(content, has_headers=has_headers)
-    else:
-        text = aligned(content, has_headers=has_headers)
+    if isinstance(content, Table):
+        content = aligned(content, has_headers=has_headers, has_colors=has_colors(sys.stdout))
     stream = _open_stdout()
     try:
-        stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
+        stream.write(content.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
         stream.flush()
     except OSError as error:
         discard(stream)
@@ -100,8 +94,8 @@ def stdout_writer(exit_with: Callable[[int], None], *, is_endless: bool = True) 
     """
     stream = _open_stdout()
     writer = StdoutWriter(stream, exit_with)
-    descriptor = _write_only_pipe(stream) if is_endless else None
-    if descriptor is None:
+    # Event loops of Windows do not watch pipes.
+    if not (is_endless and sys.platform != "win32" and _is_pipe(stream)):
         yield writer
         return
     import asyncio
@@ -109,29 +103,22 @@ def stdout_writer(exit_with: Callable[[int], None], *, is_endless: bool = True) 
     loop = asyncio.get_running_loop()
 
     def end() -> None:
-        loop.remove_reader(descriptor)
+        loop.remove_reader(stream)
         exit_with(OUTPUT_CLOSED)
 
     # The writing end of a pipe never becomes readable; the event loop reports it when it has an error, which
     # means that no reader is left. Without this, the command would run until its next write.
-    loop.add_reader(descriptor, end)
+    loop.add_reader(stream, end)
     try:
         yield writer
     finally:
-        loop.remove_reader(descriptor)
+        loop.remove_reader(stream)
 
 
-def _write_only_pipe(stream: TextIO) -> int | None:
-    """Return the file descriptor of `stream` if it is a pipe that this process can only write to."""
-    if sys.platform != "win32":  # where the event loop does not watch pipes
-        import fcntl
-
-        with suppress(OSError, ValueError):
-            descriptor = stream.fileno()
-            is_write_only = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
-            if is_write_only and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-                return descriptor
-    return None
+def _is_pipe(stream: TextIO) -> bool:
+    with suppress(OSError, ValueError):
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    return False
 
 
 def _write_all(file: Any, data: bytes) -> None:

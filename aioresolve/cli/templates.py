@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from .formats import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,91 +22,82 @@ _ESCAPED_FIELD = re.compile(rf"\[\s*({_QUOTED})\s*\]|(?:{_QUOTED})|\.([\w/-]*(?:
 """A field in brackets, another quoted text, or a field whose dots are escaped, such as `nvidia\\.com/gpu`."""
 
 
-class _Token(NamedTuple):
-    text: str
-    is_literal: bool
+def compile_template(output: str) -> Callable[[dict[str, Any], Sequence[dict[str, Any]]], str | Table]:
+    """Return a function that formats a document by a jsonpath, or rows as a table of custom columns.
 
+    A text that is not empty ends with a line feed.
 
-def validate_template(output: str) -> None:
-    """Raise a ValueError if the template of `output` is invalid, or the library for it is not installed."""
+    Raises:
+        ValueError: the template of `output` is invalid, or the library for it is not installed.
+    """
     kind, _, template = output.partition("=")
-    if kind == "jsonpath":
-        _compile(template)
-    else:
-        _parse_columns(template)
+    if kind == "custom-columns":
+        columns = [_column(each) for each in template.split(",")]
+        names = [name for name, _ in columns]
+        return lambda _, rows: Table(names, [[cell(row) for _, cell in columns] for row in rows])
+    part = _compile(template)
+
+    def format_document(document: dict[str, Any], _: object) -> str:
+        text = part(document)
+        return text if not text or text.endswith("\n") else f"{text}\n"
+
+    return format_document
 
 
-def format_jsonpath(template: str, document: dict[str, Any]) -> str:
-    """Return the text of `template` for `document`. Unless it is empty, it ends with a line feed."""
-    text = _compile(template)(document)
-    return text if not text or text.endswith("\n") else f"{text}\n"
-
-
-def format_columns(spec: str, rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns of `spec`, and their cells for each of `rows`."""
-    columns = _parse_columns(spec)
-    return [name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows]
-
-
-def _parse_columns(spec: str) -> list[tuple[str, Part]]:
-    columns = []
-    for column in spec.split(","):
-        name, colon, path = column.partition(":")
-        path = path.removeprefix("{").removesuffix("}")
-        if not (name and colon and path):
-            raise ValueError(f"{column!r} is not a column; write NAME:PATH, such as ADDRESS:.address")
-        # As in kubectl, the first dot of a path can be left out, and commas separate several values.
-        path = path if path.startswith((".", "[", "$", "@")) else f".{path}"
-        columns.append((name, _values(path, ",")))
-    return columns
+def _column(text: str) -> tuple[str, Part]:
+    name, colon, path = text.partition(":")
+    path = path.removeprefix("{").removesuffix("}")
+    if not (name and colon and path):
+        raise ValueError(f"{text!r} is not a column; write NAME:PATH, such as ADDRESS:.address")
+    # As in kubectl, the first dot of a path can be left out, and commas separate several values.
+    return name, _values(path if path.startswith((".", "[", "$", "@")) else f".{path}", ",")
 
 
 def _compile(template: str) -> Part:
     """Return a function that formats a document by a template of text, paths and ranges."""
-    tokens: list[_Token] = []
-    end = 0
-    for match in _TOKEN.finditer(template):
-        if match.start() != end:
-            break
-        end = match.end()
-        tokens.append(_Token(match[2], True) if match[1] is None else _Token(match[1].strip(), False))
-    if end != len(template):
-        raise ValueError(f"{template[end:]!r} has a brace without its counterpart; write {{PATH}}")
-    tokens.reverse()
-    parts = _parts(tokens, is_range=False)
-    return lambda document: "".join(part(document) for part in parts)
+    tokens = list(_TOKEN.finditer(template))
+    length = sum(len(token[0]) for token in tokens)
+    if length != len(template):
+        raise ValueError(f"{template!r} has a brace without its counterpart; write {{PATH}}")
+    return _sequence(tokens[::-1], is_range=False)
 
 
-def _parts(tokens: list[_Token], *, is_range: bool) -> list[Part]:
+def _sequence(tokens: list[re.Match[str]], *, is_range: bool) -> Part:
     """Return the parts up to the end of the range or of the template; `tokens` are in reverse order."""
     parts: list[Part] = []
     while tokens:
-        text, is_literal = tokens.pop()
-        if is_literal:
-            parts.append(partial(_literal, text))
+        token = tokens.pop()
+        text = token[0] if token[1] is None else token[1].strip()
+        if token[1] is None:
+            parts.append(_literal(text))
         elif text.startswith(("'", '"')):
-            literal = re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), text[1:-1])
-            parts.append(partial(_literal, literal))
+            parts.append(
+                _literal(re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), text[1:-1]))
+            )
         elif text == "end":
             if not is_range:
                 raise ValueError("{end} has no {range}")
-            return parts
+            return _joined(parts)
         elif text.startswith("range "):
-            find, inner = _finder(text.removeprefix("range ").strip()), _parts(tokens, is_range=True)
-            parts.append(partial(_range, find, inner))
+            parts.append(_range(_finder(text.removeprefix("range ").strip()), tokens))
         else:
             parts.append(_values(text))
     if is_range:
         raise ValueError("{range} has no {end}")
-    return parts
+    return _joined(parts)
 
 
-def _literal(text: str, _: Any) -> str:
-    return text
+def _literal(text: str) -> Part:
+    return lambda _: text
 
 
-def _range(find: Callable[[Any], list[Any]], parts: Sequence[Part], value: Any) -> str:
-    return "".join(part(item) for item in find(value) for part in parts)
+def _joined(parts: Sequence[Part]) -> Part:
+    return lambda value: "".join(part(value) for part in parts)
+
+
+def _range(find: Callable[[Any], list[Any]], tokens: list[re.Match[str]]) -> Part:
+    inner = _sequence(tokens, is_range=True)
+    return lambda value: "".join(map(inner, find(value)))
 
 
 def _values(path: str, separator: str = " ") -> Part:
@@ -140,6 +132,4 @@ def _quoted_field(match: re.Match[str]) -> str:
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if value is None:
-        return ""
-    return msgspec.json.encode(value).decode()
+    return "" if value is None else msgspec.json.encode(value).decode()

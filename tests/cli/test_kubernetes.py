@@ -228,12 +228,6 @@ def test_an_empty_result_can_be_allowed(aioresolve: Command) -> None:
     assert partial.stderr.startswith("error: no running pod matches -l ps=app=none in any namespace")
 
 
-def test_a_label_that_looks_like_a_job_is_explained(aioresolve: Command) -> None:
-    result = aioresolve("-l", "ps=app")
-    assert result.code == 1
-    assert "for the job 'ps' write -l ps=SELECTOR, such as -l ps=app=app" in result.stderr
-
-
 def test_pods_that_are_not_running_are_an_error_or_left_out(aioresolve: Command) -> None:
     result = aioresolve("-l", "worker=app=stuck")
     assert (result.code, result.stdout) == (1, "")

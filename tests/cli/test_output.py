@@ -11,8 +11,9 @@ import yaml
 
 from aioresolve import ClusterState, Endpoint, errors
 from aioresolve.cli.application import application
-from aioresolve.cli.error_messages import OPTIONS, error_report, exit_code, option_spelling
-from aioresolve.cli.formats import Table, TextTable, aligned, state_table
+from aioresolve.cli.clusters import state_table
+from aioresolve.cli.error_messages import OPTIONS, SAME_NAMES, error_report, exit_code, option_spelling
+from aioresolve.cli.formats import Table, TextTable, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +126,9 @@ def test_arguments_are_named_as_options_if_there_is_one() -> None:
 
 def test_each_option_named_in_hints_exists() -> None:
     existing = {name for command in commands(application) for name in names(command)}
-    for argument in OPTIONS.keys() - {"task_type"}:  # "JOB", always followed by "INDEX of --task JOB:INDEX"
+    for argument in {*OPTIONS, *SAME_NAMES} - {
+        "task_type"
+    }:  # "JOB", always followed by "INDEX of --task JOB:INDEX"
         options = re.findall(r"-[a-z-]+|\bNAME\b", option_spelling(argument, None).partition(" (")[0])
         assert set(options[:1]) & existing, argument
 

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve.cli import main
-from aioresolve.cli.worker_tables import PROBE_COLUMNS, new_probe_table, probe_row
-from aioresolve.errors import ProbeError
-from aioresolve.probe import Device, WorkerProbe
 from aioresolve.testing import Delay, Hang, tpu_worker_process
 
 from .process import COMMAND, environment, run_on_terminal, without_colors
@@ -66,7 +63,7 @@ def test_each_worker_has_a_row(workers: list[str], capsys: pytest.CaptureFixture
     assert main(["probe", *workers]) == 0
     written = capsys.readouterr()
     header, *rows = written.out.splitlines()
-    assert header.split() == ["ADDRESS", "SOURCE", *PROBE_COLUMNS]
+    assert header.split() == ["ADDRESS", "SOURCE", "DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR"]
     assert sorted(row.split()[0] for row in rows) == sorted(workers)
     assert {tuple(row.split()[1:3]) for row in rows} == {("tensorflow", "TPU:4")}
     assert written.err == ""
@@ -145,20 +142,3 @@ def test_a_terminal_shows_how_many_workers_have_responded(
     last = shown.rindex("done")
     assert "\x1b[2K" in shown[last:]
     assert shown.splitlines()[-1].startswith(slow) or f"\x1b[2K{slow}" in shown
-
-
-# Formats
-
-
-def test_rows_are_aligned_although_they_are_printed_one_by_one() -> None:
-    rows = new_probe_table(["10.0.0.7:8470", "[fd00::7]:8470"])
-    probes = [
-        WorkerProbe("10.0.0.7:8470", "libtpu", (Device("a", "T\x1b"),), cores=2, chips=1, latency=0.0123),
-        WorkerProbe("[fd00::7]:8470", latency=5.0, error=ProbeError("gone; try again", code="refused")),
-    ]
-    lines = "".join(rows.lines([probe_row(each)]) for each in probes).splitlines(keepends=True)
-    assert lines == [
-        "ADDRESS          SOURCE       DEVICES    CORES    CHIPS    LATENCY   ERROR\n",
-        "10.0.0.7:8470    libtpu       T\\x1b:1    2        1        12.3ms    <none>\n",
-        "[fd00::7]:8470   <none>       <none>     <none>   <none>   5.00s     refused: gone\n",
-    ]

@@ -289,19 +289,18 @@ def test_applying_rows_gives_each_state(found: list[ClusterState]) -> None:
 
 
 def test_the_view_fits_the_terminal() -> None:
-    view = WatchView("-l worker=app=train", is_wide=True)
-    now = datetime.now(UTC)
     many = state(*((str(number), f"{number}:1") for number in range(100)))
     few = state(*((str(number), f"{number}:1") for number in range(3)))
     missing = tuple(Missing("worker", f"ml/pod-{number}", "Pending") for number in range(30))
     error = ConnectionFailedError("no response " * 40)
+    view = WatchView("-l worker=app=train", Observation(few), is_wide=True)
     for shown in (
         Observation(few),
         Observation(many, missing),
-        Observation(few, missing).stale(error, now),
+        Observation(few, missing).stale(error, datetime.now(UTC)),
         Observation(many, unready=missing),
     ):
-        view.update(shown, now)
+        view.update(shown)
         whole = len(getattr(view.render(80, 1000), "renderables", []))
         for lines in (24, 25, 40, 80, 133, 160):
             drawn = view.render(80, lines)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioresolve import ClusterSpec
-from aioresolve.cli.formats import TaskName, tf_config
+from aioresolve.cli.clusters import TaskName, tf_config
 
 pytest.importorskip("tensorflow")
 

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
 
-from aioresolve.cli import formats, options, sources, streams
+from aioresolve.cli import clusters, formats, options, streams
 from aioresolve.cli.error_messages import error_message, error_report
-from aioresolve.cli.worker_tables import workers_table
 from aioresolve.errors import PodNotRunningError, ResolveError
 
-from .tpu import found_tpus
+from .tpu import find_slices, workers_table
 from .watch import ChangeRows
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "training"
 JOBS = {"worker": ["job-name=train-a", "job-name=train-b"], "ps": ["app=ps"]}
-SELECTORS = [options.parse_selector(f"{job}={each}") for job, selectors in JOBS.items() for each in selectors]
+SELECTORS = " ".join(f"-l {job}={each}" for job, selectors in JOBS.items() for each in selectors)
 PODS = {
     "train-a-0": {"job-name": "train-a"},
     "train-a-1": {"job-name": "train-a"},
@@ -61,10 +59,6 @@ DEVICES = 4
 """Devices of each worker: a v4 host has four chips, and each is one device."""
 
 
-Section = tuple[str, "str | formats.Table"]
-"""A title above a table or a text."""
-
-
 @click.command(short_help="A demonstration on a loopback cluster.")
 @options.verbose_option
 def demo() -> None:
@@ -78,17 +72,18 @@ def demo() -> None:
 
     try:
         # Workers and prober share one event loop, because grpc.aio polls only one per process.
-        sections = [*_kubernetes_sections(), *asyncio.run(_tpu_sections())]
+        sections = {**_kubernetes_sections(), **asyncio.run(_tpu_sections())}
     except (ResolveError, OSError) as error:
         message = error_message(error) if isinstance(error, ResolveError) else str(error)
         raise click.ClickException(f"the demo failed: {message}") from error
-    for number, (title, body) in enumerate(sections):
+    for number, (title, body) in enumerate(sections.items()):
         heading = click.style(f"# {title}", fg="green") if streams.has_colors(sys.stdout) else f"# {title}"
         streams.write_stdout(f"\n{heading}\n" if number else f"{heading}\n")
         streams.write_stdout(body)
 
 
-def _kubernetes_sections() -> list[Section]:
+def _kubernetes_sections() -> dict[str, str | formats.Table]:
+    """Return tables and texts by their titles."""
     import asyncio
     import secrets
     import tempfile
@@ -115,25 +110,19 @@ def _kubernetes_sections() -> list[Section]:
         except PodNotRunningError as error:
             not_running = error_report(error)
         cluster.clear_faults()
-        changes = asyncio.run(_watch(resolver, cluster))
-        selectors = sources.selector_options(SELECTORS)
-        about = (
-            f"{cluster.url}, with a private certificate authority and a bearer token; each response takes"
-            f" {LATENCY * 1000:.0f} ms.\n"
-        )
-        duration = (
-            f"The {len(SELECTORS)} selectors are requested concurrently; one after the other they would take"
-            f" {len(SELECTORS) * LATENCY * 1000:.0f} ms or more.\n"
-        )
-        return [
-            ("A Kubernetes API server on loopback", about),
-            (f"aioresolve kubernetes -n {NAMESPACE} {selectors}", formats.spec_table(spec)),
-            (f"{len(pods)} tasks in {seconds * 1000:.0f} ms", duration),
-            ("-o tf-config --task worker:0", formats.tf_config(spec, formats.TaskName("worker", 0))),
-            (f"If {STOPPED} is not running", not_running),
-            (f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} joins, ps-0 leaves", changes),
-            ("The same in Python", CODE),
-        ]
+        milliseconds = LATENCY * 1000
+        watched = f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} joins, ps-0 leaves"
+        return {
+            "A Kubernetes API server on loopback": f"{cluster.url}, with a private certificate authority and"
+            f" a bearer token; each response takes {milliseconds:.0f} ms.\n",
+            f"aioresolve kubernetes -n {NAMESPACE} {SELECTORS}": clusters.spec_table(spec),
+            f"{len(pods)} tasks in {seconds * 1000:.0f} ms": "The 3 selectors are requested concurrently; one"
+            f" after the other they would take {3 * milliseconds:.0f} ms or more.\n",
+            "-o tf-config --task worker:0": clusters.tf_config(spec, clusters.TaskName("worker", 0)),
+            f"If {STOPPED} is not running": not_running,
+            watched: asyncio.run(_watch(resolver, cluster)),
+            "The same in Python": CODE,
+        }
 
 
 async def _watch(resolver: KubernetesClusterResolver, cluster: ThreadedKubernetesServer) -> str:
@@ -152,12 +141,13 @@ async def _watch(resolver: KubernetesClusterResolver, cluster: ThreadedKubernete
             older, change = state, next(changes, None)
             if change is None:
                 break
-            await anyio.to_thread.run_sync(cluster.until, lambda: cluster.watches == len(SELECTORS))
+            await anyio.to_thread.run_sync(cluster.until, lambda: cluster.watches == 3)
             change()
     return text
 
 
-async def _tpu_sections() -> list[Section]:
+async def _tpu_sections() -> dict[str, str | formats.Table]:
+    """Return tables and texts by their titles."""
     from aioresolve.testing import GoogleServer, TPUWorker, tpu_node
     from aioresolve.tpu import TPUClusterResolver
 
@@ -175,15 +165,15 @@ async def _tpu_sections() -> list[Section]:
         resolver = await stack.enter_async_context(
             TPUClusterResolver(TPUS, ZONE, PROJECT, discovery_url=discovery)
         )
-        found = found_tpus(await resolver.slices(), "worker")
+        slices, state = await find_slices(resolver, resolver.timeout)
         started = time.perf_counter()
-        probes = await resolver.probe()
+        probes = {probe.address: probe for probe in await resolver.probe()}
         seconds = time.perf_counter() - started
-        probed = replace(found, probes={probe.address: probe for probe in probes})
-        about = f"{cloud.url} has {len(TPUS)} slices of {HOSTS} hosts, each with a gRPC server.\n"
-        title = f"--probe: {len(probes)} workers in {seconds * 1000:.0f} ms"
-        return [
-            ("A Cloud TPU API on loopback", about),
-            (f"aioresolve tpu {' '.join(TPUS)} -o wide", workers_table(found, is_wide=True)),
-            (title, workers_table(probed, is_wide=False)),
-        ]
+        return {
+            "A Cloud TPU API on loopback": f"{cloud.url} has {len(TPUS)} slices of {HOSTS} hosts, each with a"
+            " gRPC server.\n",
+            f"aioresolve tpu {' '.join(TPUS)} -o wide": workers_table(slices, state, {}, is_wide=True),
+            f"--probe: {len(probes)} workers in {seconds * 1000:.0f} ms": workers_table(
+                slices, state, probes, is_wide=False
+            ),
+        }

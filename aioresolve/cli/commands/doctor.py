@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from aioresolve.cli import formats, options, sources, streams
+from aioresolve.cli import clusters, formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, option_spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.checks import Check
 
@@ -29,7 +27,7 @@ Exit codes: 0 nothing failed; 1 a check failed; 2 invalid usage or configuration
 """
 
 STYLES = {"failed": "red", "warning": "yellow", "skipped": "bright_black"}
-"""The style of the row of a check on a terminal, by its result."""
+"""The color of the row of a check on a terminal, by its result."""
 
 doctor_options = options.combine_options(
     options.output_option(("table", "json")),
@@ -63,10 +61,8 @@ def doctor(context: click.Context, /, check_timeout: float, **parameters: Any) -
     if context.invoked_subcommand is None:
         _run(None, sources.new_request("here", parameters), check_timeout)
         return
-    passed = (
-        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    )
-    if next(passed, None) is not None:
+    origins = map(context.get_parameter_source, context.params)
+    if ParameterSource.COMMANDLINE in origins:
         raise click.UsageError(
             f"options come after the source: aioresolve doctor {context.invoked_subcommand} ..."
         )
@@ -77,19 +73,16 @@ def _run_with_source(source: str, /, check_timeout: float, **parameters: Any) ->
     _run(resolver, request, check_timeout)
 
 
-options.add_sources(
+sources.add_sources(
     doctor,
     _run_with_source,
-    doctor_options,
-    texts={
-        "kubernetes": (
-            """Check the way to the pods of label selectors, step by step.
-
-    The kubeconfig or service account, its credentials, the name, port, certificate and version of the API
-    server, clocks, permissions, what each selector matches, indices, Services, DNS names, TCP connections to
-    the pods and their devices. Every step that does not need a failed one is checked.
-            """,
-            """\
+    "Check the way to {what}, step by step.\n\nKubernetes: the kubeconfig or service account, its"
+    " credentials, the name, port, certificate and version of the API server, clocks, permissions, what each"
+    " selector matches, indices, Services and DNS names. TPUs: where the TPU is named, the metadata server,"
+    " project and zone, the credentials, the Cloud TPU API, the state and health of each TPU. Then TCP"
+    " connections to the tasks, and their devices. Every step that does not need a failed one is checked.",
+    {
+        "kubernetes": """\
   # why are the pods not found?
   aioresolve doctor kubernetes -n ml -l app=trainer
 
@@ -97,30 +90,16 @@ options.add_sources(
   # the names of what failed
   aioresolve doctor kubernetes -l app=trainer -o json | jq -r '.checks[]|select(.result=="failed").name'
 """,
-        ),
-        "tpu": (
-            """Check the way to the workers of Cloud TPUs, step by step.
-
-    Where the TPU is named, the metadata server, project and zone, the credentials, the Cloud TPU API, the
-    state and health of each TPU, TCP connections to the workers and their devices. For NAME see
-    `aioresolve tpu --help`.
-            """,
-            """\
+        "tpu": """\
   # why is the TPU not ready?
   aioresolve doctor tpu my-tpu --zone us-central2-b --project my-project
 """,
-        ),
-        "here": (
-            """Check the way to the cluster that this process is part of, step by step.
-
-    `aioresolve here` prints which cluster that is, and why.
-            """,
-            """\
+        "here": """\
   # in a pod, a job step of Slurm or a TPU VM
   aioresolve doctor here
 """,
-        ),
     },
+    doctor_options,
     epilog=EPILOG,
 )
 
@@ -129,11 +108,24 @@ def _run(resolver: ClusterResolver | None, request: sources.ClusterRequest, chec
     """Run the checks and print their results; exit with 1 if one failed."""
     streams.silence_grpc()
     checks = run_async(lambda _: _check(resolver, request, check_timeout))
+    remedies = [
+        "" if check.remedy is None else check.remedy.render(option_spelling).rstrip("\n") for check in checks
+    ]
     if request.output == "json":
-        streams.write_stdout(formats.format_document("json", {"checks": list(map(_document, checks))}, []))
+        documents = [
+            {"name": check.name, "result": check.result, "found": check.found, "remedy": remedy or None}
+            for check, remedy in zip(checks, remedies, strict=True)
+        ]
+        streams.write_stdout(clusters.format_document("json", {"checks": documents}, []))
     else:
-        streams.write_stdout(_table(checks), has_headers=request.has_headers)
-        streams.write_stdout(_remedies(checks))
+        rows = [(check.name, check.result, formats.one_line(check.found)) for check in checks]
+        styles = [STYLES.get(check.result, "") for check in checks]
+        table = formats.Table(("CHECK", "RESULT", "FOUND"), rows, styles)
+        streams.write_stdout(table, has_headers=request.has_headers)
+        for check, remedy in zip(checks, remedies, strict=True):
+            if remedy:  # it may be several lines, such as a manifest
+                lines = f"{check.name}: {remedy}".split("\n")
+                streams.write_stdout("\n" + "\n".join(map(formats.printable, lines)) + "\n")
     failed = sum(check.result == "failed" for check in checks)
     if failed:
         streams.write_stderr(f"error: {failed} of {len(checks)} checks failed\n")
@@ -152,29 +144,3 @@ async def _check(
         return await run_doctor(
             resolver, timeout=request.timeout, check_timeout=check_timeout, progress=progress
         )
-
-
-def _table(checks: Sequence[Check]) -> formats.Table:
-    rows = [(check.name, check.result, formats.one_line(check.found)) for check in checks]
-    return formats.Table(
-        ("CHECK", "RESULT", "FOUND"), rows, [STYLES.get(check.result, "") for check in checks]
-    )
-
-
-def _remedies(checks: Sequence[Check]) -> str:
-    """Return what to change for each check that has a remedy; it may be several lines, such as a manifest."""
-    texts = [f"{check.name}: {_remedy(check)}" for check in checks if check.remedy]
-    return "".join("\n" + "\n".join(map(formats.printable, text.split("\n"))) + "\n" for text in texts)
-
-
-def _document(check: Check) -> dict[str, Any]:
-    return {
-        "name": check.name,
-        "result": check.result,
-        "found": check.found,
-        "remedy": _remedy(check) or None,
-    }
-
-
-def _remedy(check: Check) -> str:
-    return "" if check.remedy is None else check.remedy.render(option_spelling).rstrip("\n")

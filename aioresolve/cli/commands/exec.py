@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import formats, options, sources, streams
+from aioresolve.cli import clusters, options, sources
 from aioresolve.cli.application import run_async
+from aioresolve.cli.error_messages import status_line
 from aioresolve.errors import PartialClusterError, ResolveError
 
-from .tpu import find_tpus
-from .wait import INTERVAL, ConditionOptions, condition_options, deadline_option, wait_for_cluster
+from .tpu import find_slices
+from .wait import condition_options, new_condition, pop_condition, wait_for_cluster
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from aioresolve.spec import ClusterState
 
 CONSUMERS = (
-    *(each for each in formats.PROGRAM_OUTPUTS if each not in formats.HOST_FILES),
+    *(each for each in clusters.PROGRAM_OUTPUTS if each not in clusters.HOST_FILES),
     *sources.LAUNCHERS,
 )
 """The values of `--for`."""
@@ -75,33 +76,32 @@ cannot have; 3 deadline passed; 130, 143 interrupted.
 """
 
 exec_options = options.combine_options(
-    click.option(
+    options.text_option(
         "--for",
-        "consumer",
+        None,
+        "The kind of program, which decides which variables are set.",
+        argument="consumer",
         type=click.Choice(CONSUMERS),
         default="env",
-        show_default=True,
-        help="The kind of program, which decides which variables are set.",
     ),
-    click.option(
+    options.text_option(
         "--task",
-        metavar="JOB:INDEX",
-        callback=options.parse_with(options.parse_task),
-        help="The task of this process.  [default: found by its pod's uid or name, host name, or address]",
+        "JOB:INDEX",
+        "The task of this process.  [default: found by its pod's uid or name, host name, or address]",
+        parse=options.parse_task,
     ),
     options.program_options,
-    click.option(
+    options.text_option(
         "--hostfile",
-        metavar="PATH",
+        "PATH",
+        "For programs with a host file: where to write it.  [default: a temporary file]",
         type=click.Path(dir_okay=False),
-        help="For programs with a host file: where to write it.  [default: a temporary file]",
     ),
-    click.option(
+    options.flag_option(
         "--restart-on-change",
-        "is_restarted",
-        is_flag=True,
-        help="When the members of the cluster change, stop the program, wait until the cluster is complete"
+        "When the members of the cluster change, stop the program, wait until the cluster is complete"
         " again, and start it with the new variables.",
+        "is_restarted",
     ),
     options.duration_option(
         "--grace", "With --restart-on-change: time between SIGTERM and SIGKILL when it is stopped.", "30s"
@@ -162,20 +162,20 @@ def _exec_source(
     hostfile: str | None,
     is_restarted: bool,
     grace: float,
-    interval: float = INTERVAL,
+    interval: float = 5.0,
     **parameters: Any,
 ) -> None:
     environ = dict(os.environ)  # as it is before an import or an option changes it
-    given = None if source == "slurm" else ConditionOptions.pop_from(parameters)
+    given = {} if source == "slurm" else pop_condition(parameters)
     request = sources.new_request(source, parameters)
     _validate(request, consumer, hostfile)
     from aioresolve.cli.program import find_program, leave_init_process, replace_process
     from aioresolve.resolver.wait import WaitCondition
 
     condition = WaitCondition()
-    if given is not None:
+    if given:
         # All programs but those for `env` connect to all tasks, so that none may have ended before.
-        condition = given.condition(request, needs_all=consumer != "env")
+        condition = new_condition(request, **given, needs_all=consumer != "env")
     path = find_program(command[0])
     request, resolver = sources.open_source(request)
     if request.arguments.get("gpus_per_task") is not None:
@@ -194,7 +194,8 @@ def _exec_source(
             click.get_current_context().exit(code)
         replace_process(run_async(lambda _: execution.wait()))
     finally:  # not after a program that has replaced this process, and reads the file
-        execution.remove_hostfile()
+        if execution.temporary is not None:
+            Path(execution.temporary).unlink(missing_ok=True)
 
 
 def _validate(request: sources.ClusterRequest, consumer: str, hostfile: str | None) -> None:
@@ -223,19 +224,13 @@ def _validate(request: sources.ClusterRequest, consumer: str, hostfile: str | No
         launch.environment(consumer, spec, spec.tasks[0])
 
 
-options.add_sources(
+sources.add_sources(
     exec,
     _exec_source,
-    condition_options,
-    exec_options,
-    deadline_option,
-    texts={
-        "kubernetes": (
-            """Wait for the pods of label selectors, and start COMMAND as one of them.
-
-    The process becomes COMMAND: it keeps its process id, and thus receives all signals.
-            """,
-            """\
+    "Wait for {what}, and start COMMAND as one of the tasks.\n\nThe process becomes COMMAND: it keeps its"
+    " process id, and thus receives all signals.",
+    {
+        "kubernetes": """\
   # in each of sixteen pods of a training job
   aioresolve exec kubernetes -l app=trainer --count 16 --for jax -- python train.py
 
@@ -249,14 +244,7 @@ options.add_sources(
   aioresolve exec kubernetes -l app=worker --port 22 --count 4 --reachable tcp --for mpi --slots 8 \\
     -- mpirun ./solve
 """,
-        ),
-        "tpu": (
-            """Wait for the workers of Cloud TPUs, and start COMMAND as one of them.
-
-    For NAME see `aioresolve tpu --help`. The process becomes COMMAND: it keeps its process id, and thus
-    receives all signals.
-            """,
-            """\
+        "tpu": """\
   # on each VM of two slices
   aioresolve exec tpu slice-0 slice-1 --for megascale --port 8080 -- python train.py
 
@@ -264,39 +252,11 @@ options.add_sources(
   # on each VM of a slice; JAX's own port for its coordinator on TPUs is 8482
   aioresolve exec tpu my-tpu --for jax --port 8482 -- python train.py
 """,
-        ),
-        "here": (
-            """Wait for the cluster that this process is part of, and start COMMAND as one of its tasks.
-
-    `aioresolve here` prints which cluster that is, and why. The process becomes COMMAND: it keeps its process
-    id, and thus receives all signals.
-            """,
-            """\
+        "here": """\
   # in each pod of an Indexed Job, in each task of srun, or on each VM of a TPU slice
   aioresolve exec here --for jax -- python train.py
 """,
-        ),
-    },
-    epilog=EPILOG,
-    interval="5s",
-    has_port=True,
-    cls=ExecCommand,
-)
-
-
-options.add_sources(
-    exec,
-    _exec_source,
-    exec_options,
-    deadline_option,
-    texts={
-        "slurm": (
-            """Start COMMAND as a task of the step of `srun` that this process is part of.
-
-    Slurm starts all tasks, and its variables describe them, so that there is nothing to wait for. The process
-    becomes COMMAND: it keeps its process id, and thus receives all signals.
-            """,
-            """\
+        "slurm": """\
   # one parameter server and four workers, each at a port of this job
   srun --ntasks 5 aioresolve exec slurm --jobs ps=1 --jobs worker=4 \\
     --port-base $((10000 + SLURM_JOB_ID % 50000)) --for tensorflow -- python train.py
@@ -305,8 +265,10 @@ options.add_sources(
   # eight processes on each of four nodes
   srun --nodes 4 --ntasks-per-node 8 aioresolve exec slurm --for torch -- python train.py
 """,
-        ),
     },
+    exec_options,
+    options.timeout_option("10m"),
+    conditions=condition_options,
     epilog=EPILOG,
     has_port=True,
     cls=ExecCommand,
@@ -353,25 +315,33 @@ class _Execution:
         from aioresolve.cli.program import Program
 
         try:
-            state = await wait_for_cluster(self.resolver, self.request, self.condition, self.interval)
-        except PartialClusterError as error:
-            variables = self._partial_variables(error)
+            self.state = await wait_for_cluster(self.resolver, self.request, self.condition, self.interval)
+        except PartialClusterError as part:
+            # JAX needs no more of the cluster, and waits for it itself.
+            if self.consumer != "jax" or self.is_restarted or self.request.task is not None:
+                raise
+            variables = launch.jax_processes(part, **self.request.program_options("jax"))
+            what = f"as process {part.process_id} of {part.num_processes}"
         else:
-            self.state = state
             is_launcher = self.consumer in sources.LAUNCHERS  # which is not a task
-            variables = self._host_file(state) if is_launcher else await self._variables(state)
+            variables, what = (
+                self._launcher_variables(self.state)
+                if is_launcher
+                else await self._task_variables(self.state)
+            )
+        self.request.note(f"starting {self.command[0]} {what}")
         cleared = launch.CLEARED.get(self.consumer, ())
         inherited = {name: value for name, value in self.environ.items() if name not in cleared}
         return Program(self.path, self.command, inherited | variables)
 
-    async def _variables(self, state: ClusterState) -> dict[str, str]:
+    async def _task_variables(self, state: ClusterState) -> tuple[dict[str, str], str]:
+        """Return the variables of the task of this process, and which one it is."""
         from aioresolve import launch
 
         given = self.request.program_options(self.consumer)
         if self.consumer == "megascale" and "slices" not in given and self.request.source == "tpu":
-            # The state has no slices, so request them once more.
-            found = await find_tpus(self.resolver, self.request.timeout)
-            state, given["slices"] = found.state, [one.tasks for one in found.slices]
+            slices, state = await find_slices(self.resolver, self.request.timeout)
+            given["slices"] = [one.tasks for one in slices]
         if self.request.task is not None:
             self.resolver.task_type = self.request.task.job
             self.resolver.task_id = self.request.task.index
@@ -379,21 +349,10 @@ class _Execution:
         own = (one for one in state.members if (one.job, one.task_index) == (task.job, task.index))
         self.own_uid = next((one.endpoint.uid for one in own), None)
         variables = launch.environment(self.consumer, state, task, **given)
-        self._report(f"starting {self.command[0]} as {task} at {task.address}, rank {task.rank}")
-        return variables
+        return variables, f"as {task} at {task.address}, rank {task.rank}"
 
-    def _partial_variables(self, part: PartialClusterError) -> dict[str, str]:
-        """Return the variables of JAX, which needs no more of the cluster, and waits for it itself."""
-        from aioresolve import launch
-
-        if self.consumer != "jax" or self.is_restarted or self.request.task is not None:
-            raise part
-        variables = launch.jax_processes(part, **self.request.program_options("jax"))
-        self._report(f"starting {self.command[0]} as process {part.process_id} of {part.num_processes}")
-        return variables
-
-    def _host_file(self, state: ClusterState) -> dict[str, str]:
-        """Write the host file, and return the variables that name it."""
+    def _launcher_variables(self, state: ClusterState) -> tuple[dict[str, str], str]:
+        """Write the host file, and return the variables that name it, and what it has."""
         from aioresolve import launch
 
         host_file = launch.host_slots if self.consumer == "mpich" else launch.hostfile
@@ -408,18 +367,13 @@ class _Execution:
             Path(path).write_text(text)
         except OSError as error:
             raise click.ClickException(f"cannot write the host file {path}: {error.strerror}") from error
-        self._report(f"starting {self.command[0]} with a host file for {len(state.tasks)} tasks")
         names = ("AIORESOLVE_HOSTFILE", *LAUNCHER_VARIABLES.get(self.consumer, ()))
-        return {
+        variables = {
             **dict.fromkeys(names, os.path.abspath(path)),
             **launch.leader_variables(state),
             **(KEEP_FQDN if self.consumer == "mpi" else {}),
         }
-
-    def remove_hostfile(self) -> None:
-        """Remove the host file if it is a temporary one."""
-        if self.temporary is not None:
-            Path(self.temporary).unlink(missing_ok=True)
+        return variables, f"with a host file for {len(state.tasks)} tasks"
 
     async def _wait_for_change(self) -> None:
         """Return when members of the cluster for which the program was prepared are lost, replaced or new.
@@ -433,33 +387,31 @@ class _Execution:
         from aioresolve.cli.live import StatusReporter
 
         status = StatusReporter(quiet=self.request.quiet)
+        program = self.command[0]
         while True:
             try:
                 change = await self._next_change(status)
             except ResolveError as error:
-                from aioresolve.cli.error_messages import status_line
-
                 status.write(status_line("cannot watch the cluster, the program continues", error))
                 await anyio.sleep(RETRY_PERIOD)
                 continue
-            program = self.command[0]
             if change is not None:
-                self._report(f"the members of the cluster have changed: {change}; stopping {program}")
+                status.write(f"the members of the cluster have changed: {change}; stopping {program}")
                 return
-            self._report(f"a task has ended with success: {program} is not stopped for changes from now on")
+            status.write(f"a task has ended with success: {program} is not stopped for changes from now on")
             await anyio.sleep_forever()
 
     async def _next_change(self, status: StatusReporter) -> str | None:
         """Return the next change of the members, as text; None once a task has ended with success."""
         older = self.state
         assert older is not None
+        names = {one.endpoint.full_name for one in older.members}
         async with aclosing(self.resolver.observations(interval=self.interval)) as observations:
             async for observation in observations:
                 status.report(observation)
                 state = observation.state
                 if state is None or observation.error is not None:
                     continue
-                names = {one.endpoint.full_name for one in older.members}
                 if state.done or any(one.has_succeeded and one.name in names for one in observation.absent):
                     return None
                 if (change := self._change(state, older)) is not None:
@@ -478,7 +430,3 @@ class _Execution:
         if not texts:
             return None
         return texts[0] if len(texts) == 1 else f"{texts[0]} and {len(texts) - 1} more"
-
-    def _report(self, text: str) -> None:
-        if not self.request.quiet:
-            streams.write_stderr(f"{formats.one_line(text)}\n")

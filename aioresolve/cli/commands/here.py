@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from aioresolve.cli import formats, options, sources, streams
+from aioresolve.cli import clusters, formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import WRONG_USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aioresolve.environment.detection import Finding
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState
 
@@ -28,7 +25,7 @@ NOTHING_FOUND = (
     " kubernetes -l SELECTOR`\n"
 )
 
-COLUMNS = ("SOURCE", "FOUND", "USED", "REASON")
+FOUND = {True: "yes", False: "no", None: "unknown"}
 
 EPILOG = """\
 \b
@@ -80,17 +77,9 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
     Outputs:
       evidence   for each source whether it was FOUND (unknown if it was not requested), whether it
                  is USED, and the REASON; the cluster is not requested
-      table      job, task and address of each task
-      wide       in addition the identity of each task
       json yaml  {"source", "evidence": [{"source", "found", "reason"}], "jobs": {JOB: [{"task",
                  "address", "name", ...}]}, "version", "observed_at"}
-      tf-config  TensorFlow's TF_CONFIG, on one line
-      name       only the addresses, one per line
-      env jax torch torchrun accelerate tensorflow megascale ray vllm sglang
-                 the variables that such a program reads in the task of --task or --this-task,
-                 as lines NAME=VALUE, quoted for a shell; env are those of aioresolve
-      hostfile host:slots
-                 the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
+      All others are those of `aioresolve kubernetes`.
     """
     request = sources.new_request("here", parameters)
     sources.validate_output(request)
@@ -105,53 +94,36 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
 
     ends = time.monotonic() + request.timeout
     findings = sources.examine_sources(request)
+    evidence = [finding.evidence for finding in findings]
     if request.output == EVIDENCE:
-        streams.write_stdout(evidence_table(findings), has_headers=request.has_headers)
-        if decisive(findings) is None:
+        used = decisive(findings)
+        rows = [
+            (one.source, FOUND[one.found], "yes" if used and one is used.evidence else "no", one.reason)
+            for one in evidence
+        ]
+        table = formats.Table(("SOURCE", "FOUND", "USED", "REASON"), rows)
+        streams.write_stdout(table, has_headers=request.has_headers)
+        if used is None:
             # The table has what the error would list.
             streams.write_stderr(NOTHING_FOUND)
             context.exit(WRONG_USAGE)
         choose(findings)  # raises if the source cannot be used
         return
-    evidence, new_resolver = choose(findings)
+    chosen, new_resolver = choose(findings)
     state, task = run_async(lambda _: _resolve(sources.with_time_left(request, ends), new_resolver()))
-    if formats.is_document(request.output):
-        document = {
-            "source": evidence.source,
-            "evidence": [
-                {"source": each.source, "found": each.found, "reason": each.reason}
-                for each in (finding.evidence for finding in findings)
-            ],
-            **state.as_dict(),
-        }
-        content = formats.format_document(request.output, document, formats.tasks_of(document))
+    if clusters.is_document(request.output):
+        listed = [{"source": one.source, "found": one.found, "reason": one.reason} for one in evidence]
+        document = {"source": chosen.source, "evidence": listed, **state.as_dict()}
+        content = clusters.format_document(request.output, document, clusters.tasks_of(document))
     else:
         given = request.program_options(request.output)
-        content = formats.format_cluster(request.output, state.spec, state, task, given)
+        content = clusters.format_cluster(request.output, state.spec, state, task, given)
     streams.write_stdout(content, has_headers=request.has_headers)
-
-
-def evidence_table(findings: Sequence[Finding]) -> formats.Table:
-    """Return one row for each source, in the order of precedence."""
-    from aioresolve.environment.detection import decisive
-
-    used = decisive(findings)
-    found = {True: "yes", False: "no", None: "unknown"}
-    rows = [
-        (
-            finding.evidence.source,
-            found[finding.evidence.found],
-            "yes" if finding is used else "no",
-            finding.evidence.reason,
-        )
-        for finding in findings
-    ]
-    return formats.Table(COLUMNS, rows)
 
 
 async def _resolve(
     request: sources.ClusterRequest, resolver: ClusterResolver
-) -> tuple[ClusterState, formats.TaskName | None]:
+) -> tuple[ClusterState, clusters.TaskName | None]:
     from aioresolve.resolver.want import MEMBERS
 
     async with resolver:

@@ -6,17 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import formats, options, sources, streams
+from aioresolve.cli import clusters, formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
-    from aioresolve.spec import ClusterSpec, ClusterState
-
-
-JOB_NAMES = ("worker", "ps", "chief", "master", "evaluator")
-"""The jobs of TensorFlow. As the key of a label, such a name is probably meant as a job."""
 
 EPILOG = """\
 \b
@@ -69,12 +64,10 @@ Exit codes: 0 success; 1 could not resolve, or a job has no pods; 2 invalid usag
 
 @click.command(epilog=EPILOG, short_help="The pods of label selectors, as the tasks of a cluster.")
 @options.pod_options
-@click.option(
+@options.choice_option(
     "--not-running",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="If pods match but are not running: fail and report why, or leave them out.",
+    ("raise", "skip"),
+    "If pods match but are not running: fail and report why, or leave them out.",
 )
 @options.allow_empty_option
 @options.output_option()
@@ -116,44 +109,42 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
         sources.validate_watch_output(request.output)
         run_watch(request)
         return
-    spec, state, task, report = run_async(lambda _: _resolve(request, allow_empty))
-    # Formatted before the report is written: if it fails, only its error should be reported.
-    given = request.program_options(request.output)
-    content = formats.format_cluster(request.output, spec, state, task, given)
+
+    content, report, has_tasks = run_async(lambda _: _resolve(request))
+    if report:
+        report += "" if allow_empty else "; pass --allow-empty if this is expected"
     is_error = bool(report) and not allow_empty
-    if is_error or not request.quiet:
-        streams.write_stderr(f"error: {report}" if is_error else report)
-    if not is_error or any(map(spec.num_tasks, spec.jobs)):
+    if is_error or (report and not request.quiet):
+        streams.write_stderr(formats.printable(f"{'error: ' if is_error else ''}{report}") + "\n")
+    if not is_error or has_tasks:
         streams.write_stdout(content, has_headers=request.has_headers)
     if is_error:
         context.exit(COULD_NOT_RESOLVE)
 
 
-_Found = tuple["ClusterSpec", "ClusterState | None", "formats.TaskName | None", str]
-
-
-async def _resolve(request: sources.ClusterRequest, allow_empty: bool) -> _Found:
-    """Return the cluster, its state if identities are needed, a task, and a report of jobs without pods."""
+async def _resolve(request: sources.ClusterRequest) -> tuple[str | formats.Table, str, bool]:
+    """Return the cluster in the output's format, a report of jobs without pods, and whether it has tasks."""
     from aioresolve.resolver.want import ADDRESSES, MEMBERS
 
     resolver = sources.new_resolver(request)
+    needs_state = clusters.has_identities(request.output) or request.is_this_task
 
-    async def operation(progress: Progress) -> _Found:
-        needs_state = formats.has_identities(request.output) or request.is_this_task
-        found = (await resolver.observe(MEMBERS if needs_state else ADDRESSES, progress)).state
-        assert found is not None
-        spec, state = found.spec, found if needs_state else None
-        task = await sources.find_task_name(resolver, request, state)
+    async def operation(progress: Progress) -> tuple[str | formats.Table, str, bool]:
+        state = (await resolver.observe(MEMBERS if needs_state else ADDRESSES, progress)).state
+        assert state is not None
+        spec = state.spec
+        task = await sources.find_task_name(resolver, request, state if needs_state else None)
+        given = request.program_options(request.output)
+        content = clusters.format_cluster(request.output, spec, state, task, given)
         empty = [each for each in request.selections if not spec.num_tasks(each.job)]
-        return spec, state, task, await _report_empty_jobs(request, empty, allow_empty) if empty else ""
+        report = await _report_empty_jobs(request, empty) if empty else ""
+        return content, report, any(map(spec.num_tasks, spec.jobs))
 
     return await sources.run_with_progress(request, operation)
 
 
-async def _report_empty_jobs(
-    request: sources.ClusterRequest, empty: list[options.JobSelector], allow_empty: bool
-) -> str:
-    """Return a line that says which pods or endpoints were looked for, and where."""
+async def _report_empty_jobs(request: sources.ClusterRequest, empty: list[options.JobSelector]) -> str:
+    """Return which pods or endpoints were looked for, and where."""
     from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
 
     given = request.arguments
@@ -163,22 +154,13 @@ async def _report_empty_jobs(
         overrides=validate_overrides(server=given["server"], token_file=given["token_file"]),
         cache=CredentialCache(),
     )
-    where, hints = "any namespace", []
+    where, hint = "any namespace", ""
     if given["namespace"] is not None:
         namespaces = given["namespace"] or (connection.namespace or "default",)
         where = f"namespace{'s' if len(namespaces) > 1 else ''} {', '.join(namespaces)}"
-        hints.append("use -n or -A to select other namespaces")
+        hint = "; use -n or -A to select other namespaces"
     found = "running pod matches"
     if empty[0].option == "--service":
         found = "ready endpoint belongs to"
-        hints.append("check with `kubectl get endpointslices` that the Service exists and selects pods")
-    for each in empty:
-        key, _, value = each.text.partition("=")
-        if key in JOB_NAMES and each.text == each.selector:
-            hints.append(
-                f"-l {each.text} is a label of the pods of the job {options.DEFAULT_JOB!r}; for the job"
-                f" {key!r} write -l {key}=SELECTOR, such as -l {key}=app={value}"
-            )
-    hints += [] if allow_empty else ["pass --allow-empty if this is expected"]
-    report = f"no {found} {sources.selector_options(empty)} in {where} ({connection.source})"
-    return formats.printable("; ".join([report, *hints])) + "\n"
+        hint += "; check with `kubectl get endpointslices` that the Service exists and selects pods"
+    return f"no {found} {sources.selector_options(empty)} in {where} ({connection.source}){hint}"

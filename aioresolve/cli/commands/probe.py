@@ -9,14 +9,15 @@ import click
 
 from aioresolve.cli import formats, options, streams
 from aioresolve.cli.application import run_async
-from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
-from aioresolve.cli.worker_tables import new_probe_table, probe_document, probe_row
+from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, error_message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from aioresolve.cli.application import ExitRequest
     from aioresolve.probe import WorkerProbe
+
+COLUMNS = ("DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR")
 
 EPILOG = """\
 \b
@@ -40,23 +41,19 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
 @options.timeout_option()
 @options.worker_timeout_option
 @options.max_concurrency_option(256, "workers probed")
-@click.option(
+@options.port_option(
     "--libtpu-port",
-    "libtpu_ports",
-    metavar="PORT",
-    type=click.IntRange(1, options.MAX_PORT),
+    "The port of libtpu on each host; repeat it for several processes, for the ports in the hosts'"
+    " $TPU_RUNTIME_METRICS_PORTS.",
+    argument="libtpu_ports",
     multiple=True,
     default=(8431,),
-    show_default=True,
-    help="The port of libtpu on each host; repeat it for several processes, for the ports in the hosts'"
-    " $TPU_RUNTIME_METRICS_PORTS.",
 )
-@click.option(
+@options.flag_option(
     "--tls",
-    "is_tls",
-    is_flag=True,
-    help="Use TLS, and trust the certificate authorities in $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, a PEM file, or"
+    "Use TLS, and trust the certificate authorities in $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, a PEM file, or"
     " gRPC's default ones.",
+    "is_tls",
 )
 @options.quiet_option
 @options.verbose_option
@@ -80,15 +77,26 @@ def probe(
     from aioresolve.tpu.discovery import worker_address
 
     addresses = tuple(worker_address(host, "HOST") for host in hosts)
-
-    def format_json(worker: WorkerProbe) -> str:
-        return formats.as_json_line(probe_document(worker))
+    widths = (max(map(len, addresses)), len("tensorflow"), len("TPU:4096"), 6, 6, 7)
+    table = formats.TextTable(
+        ("ADDRESS", "SOURCE", *COLUMNS),
+        widths,
+        has_headers=has_headers,
+        has_colors=streams.has_colors(sys.stdout),
+    )
 
     async def print_probes(exit_request: ExitRequest) -> list[WorkerProbe]:
-        format_probe = format_json if output == "json" else _row_formatter(addresses, has_headers)
         with streams.stdout_writer(exit_request.exit, is_endless=False) as stdout:
-            write = stdout.write
-            return await probe_workers(addresses, lambda probe: write(format_probe(probe)), **parameters)
+
+            async def write(one: WorkerProbe) -> None:
+                if output == "json":
+                    text = formats.as_json_line(probe_document(one))
+                else:
+                    row = (one.address, one.source or "", *probe_cells(one))
+                    text = table.lines([row], ["" if one.error is None else "red"])
+                await stdout.write(text)
+
+            return await probe_workers(addresses, write, **parameters)
 
     report_failed_probes(context, run_async(print_probes))
 
@@ -101,18 +109,37 @@ def report_failed_probes(context: click.Context, probes: Sequence[WorkerProbe]) 
         context.exit(COULD_NOT_RESOLVE)
 
 
-def _row_formatter(addresses: Sequence[str], has_headers: bool) -> Callable[[WorkerProbe], str]:
-    """Return a function that formats the row of a worker, in red if it failed."""
-    table = new_probe_table(addresses, has_headers=has_headers)
-    is_colored = streams.has_colors(sys.stdout)
+def probe_cells(probe: WorkerProbe) -> tuple[str, ...]:
+    """Return the cells of a probed worker in the columns `COLUMNS`."""
+    error = probe.error
+    return (
+        ",".join(f"{kind}:{number}" for kind, number in sorted(probe.accelerators.items())),
+        "" if probe.cores is None else str(probe.cores),
+        "" if probe.chips is None else str(probe.chips),
+        formats.format_latency(probe.latency),
+        # The first clause only: a row should fit on a line of a terminal.
+        "" if error is None else f"{error.code}: {error.summary.partition('; ')[0]}",
+    )
 
-    def format_row(worker: WorkerProbe) -> str:
-        *header, row = table.lines([probe_row(worker)]).splitlines()
-        if is_colored and worker.error is not None:
-            row = click.style(row, fg="red")
-        return "".join(f"{line}\n" for line in [*header, row])
 
-    return format_row
+def probe_document(probe: WorkerProbe) -> dict[str, Any]:
+    """Return a probed worker as an object, which `--help` describes. Unknown values are null."""
+    error = probe.error
+    return {
+        "address": probe.address,
+        "source": probe.source,
+        "accelerators": probe.accelerators,
+        "cores": probe.cores,
+        "chips": probe.chips,
+        "latency": round(probe.latency, 6),
+        "devices": [
+            {"name": one.name, "type": one.type, "memory": one.memory, "incarnation": one.incarnation}
+            for one in probe.devices
+        ],
+        "error": None
+        if error is None
+        else {"code": error.code, "message": error_message(error), "retryable": error.retryable},
+    }
 
 
 async def probe_workers(

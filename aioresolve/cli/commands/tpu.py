@@ -8,23 +8,33 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import replace
 
-from aioresolve.cli import formats, options, sources, streams
+from aioresolve.cli import clusters, formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
-from aioresolve.cli.worker_tables import FoundTPUs, format_nodes, format_workers
 from aioresolve.errors import ConfigurationError, ResolveError
 
-from .probe import probe_workers, report_failed_probes
+from . import probe as probes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from aioresolve._core.deadline import Progress
-    from aioresolve.gcp.tpu_api import NodeList
+    from aioresolve.gcp.tpu_api import Node, NodeList
     from aioresolve.probe import WorkerProbe
+    from aioresolve.spec import ClusterState
     from aioresolve.tpu import TPUSlice
 
 ALL_ZONES = "-"
+
+SLICE_COLUMNS = ("SLICE", "WORKER", "STATE", "HEALTH", "TYPE")
+NODE_COLUMNS = ("NAME", "ZONE", "TYPE", "STATE", "HEALTH", "ENDPOINTS")
+
+TPU_PORT = 8470
+"""The port of a worker if the API does not report one."""
+
+MAX_ENDPOINTS = 3
+"""How many endpoints of a node its row shows, unless it is wide."""
 
 EPILOG = """\
 \b
@@ -53,13 +63,10 @@ not reach a location; 2 invalid usage or configuration; 3 deadline passed.
 
 @click.command(epilog=EPILOG, short_help="The workers of Cloud TPUs, as the tasks of a cluster.")
 @options.tpu_options
-@click.option(
-    "--list",
-    "is_list",
-    is_flag=True,
-    help="List TPUs in any state instead of resolving them: those of all zones, or of --zone.",
+@options.flag_option(
+    "--list", "List TPUs in any state instead of resolving them: those of all zones, or of --zone.", "is_list"
 )
-@click.option("--probe", "is_probed", is_flag=True, help="Request the devices of each worker, and add them.")
+@options.flag_option("--probe", "Request the devices of each worker, and add them.", "is_probed")
 @options.allow_empty_option
 @options.output_option()
 @options.coordinator_port_option
@@ -97,13 +104,8 @@ def tpu(
       json yaml  {"jobs": {JOB: [{"task", "address", "name", "slice", "state", "health",
                  "accelerator_type", "index", ...}]}, "version", "observed_at"};
                  with --list {"nodes": [...], "unreachable": [...]}
-      tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line; with --list the full names
-      env jax torch torchrun accelerate tensorflow megascale ray vllm sglang
-                 the variables that such a program reads in the task of --task or --this-task,
-                 as lines NAME=VALUE, quoted for a shell; env are those of aioresolve
-      hostfile host:slots
-                 the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
+      All others are those of `aioresolve kubernetes`.
     """
     request = sources.new_request("tpu", parameters)
     _validate(request, is_list=is_list, is_probed=is_probed)
@@ -125,7 +127,7 @@ def _validate(request: sources.ClusterRequest, *, is_list: bool, is_probed: bool
     if is_list and (request.arguments["tpu"] or is_probed):
         other = "--probe" if is_probed else "NAME"
         raise click.UsageError(f"--list lists all TPUs; leave out {other} or --list")
-    for_programs = ("tf-config", *formats.PROGRAM_OUTPUTS)
+    for_programs = ("tf-config", *clusters.PROGRAM_OUTPUTS)
     if is_list and request.output in for_programs:
         raise click.UsageError(f"--list has no -o {request.output}; pass NAME instead of --list")
     if is_probed and request.output in ("name", *for_programs):
@@ -133,6 +135,9 @@ def _validate(request: sources.ClusterRequest, *, is_list: bool, is_probed: bool
             f"-o {request.output} cannot show the result of --probe; leave out one of them"
         )
     sources.validate_output(request)
+
+
+# The workers
 
 
 def _print_workers(
@@ -145,75 +150,141 @@ def _print_workers(
     """Print the workers; exit with 1 without workers, or if a probe failed."""
     if probe_options is not None:
         streams.silence_grpc()
-    found, task = run_async(lambda _: _resolve(request, probe_options))
-    content = format_workers(request.output, found, task, request.program_options(request.output))
-    if not found.slices:
+
+    async def resolve() -> tuple[str | formats.Table, bool, list[WorkerProbe]]:
+        from aioresolve.tpu.slices import cluster_of
+
+        resolver = sources.new_resolver(request)
+        ends = time.monotonic() + request.timeout
+        async with resolver:
+            slices = await sources.run_with_progress(request, resolver.fetch_slices)
+            state = cluster_of(slices, resolver.get_job_name(), {}, datetime.now(UTC))
+            task = await sources.find_task_name(resolver, request, state)
+        found = []
+        if probe_options is not None:
+            left = sources.with_time_left(request, ends)
+            found = await _probe(slices, quiet=request.quiet, timeout=left.timeout, **probe_options)
+        by_address = {one.address: one for one in found}
+        return format_workers(request, slices, state, task, by_address), bool(slices), found
+
+    content, has_slices, probed = run_async(lambda _: resolve())
+    if not has_slices:
         report = (
             f"{request.scope} has no workers: it belongs to this host, which needs no address on the network"
         )
         if not allow_empty:
             streams.write_stderr(f"error: {report}; pass --allow-empty if this is expected\n")
             context.exit(COULD_NOT_RESOLVE)
-        if not request.quiet:
-            streams.write_stderr(f"{report}\n")
+        request.note(report)
     streams.write_stdout(content, has_headers=request.has_headers)
-    report_failed_probes(context, list((found.probes or {}).values()))
+    probes.report_failed_probes(context, probed)
+
+
+async def find_slices(resolver: Any, timeout: float) -> tuple[tuple[TPUSlice, ...], ClusterState]:
+    """Return the slices of a TPUClusterResolver, which its states do not have, and their cluster."""
+    from aioresolve.tpu.slices import cluster_of
+
+    slices = await resolver.slices(timeout=timeout)
+    return slices, cluster_of(slices, resolver.get_job_name(), {}, datetime.now(UTC))
+
+
+async def _probe(slices: tuple[TPUSlice, ...], **given: Any) -> list[WorkerProbe]:
+    # Imported only for --probe: grpc takes a fifth of a second.
+    from aioresolve.probe import LIBTPU_PORTS
+    from aioresolve.tpu.slices import libtpu_ports
+
+    addresses = [endpoint.address for one in slices for endpoint in one.endpoints]
+    return await probes.probe_workers(addresses, libtpu_ports=libtpu_ports(slices) or LIBTPU_PORTS, **given)
+
+
+def format_workers(
+    request: sources.ClusterRequest,
+    slices: Sequence[TPUSlice],
+    state: ClusterState,
+    task: clusters.TaskName | None,
+    probed: Mapping[str, WorkerProbe],
+) -> str | formats.Table:
+    """Return the workers of slices in the format of the output.
+
+    `state` is the cluster of the workers, and `probed` the results of probes by address, empty without them.
+    """
+    output, given = request.output, request.program_options(request.output)
+    if clusters.is_document(output):
+        document = _document(slices, state, probed)
+        return clusters.format_document(output, document, clusters.tasks_of(document))
+    if output in ("table", "wide"):
+        return workers_table(slices, state, probed, is_wide=output == "wide")
+    if output == "megascale":
+        given.setdefault("slices", [one.tasks for one in slices])
+    return clusters.format_cluster(output, state.spec, state, task, given)
+
+
+def workers_table(
+    slices: Sequence[TPUSlice], state: ClusterState, probed: Mapping[str, WorkerProbe], *, is_wide: bool
+) -> formats.Table:
+    """Return one row per worker: its task and address, and its devices if it was probed.
+
+    With `is_wide`, rows also have the columns `SLICE_COLUMNS`; `WORKER` is the number of the worker in its
+    slice.
+    """
+    columns = (*clusters.TASK, *(SLICE_COLUMNS if is_wide else ()), *(probes.COLUMNS if probed else ()))
+    table = clusters.spec_table(state.spec)
+    workers = [(one, endpoint) for one in slices for endpoint in one.endpoints]
+    rows = []
+    for task_cells, (one, endpoint) in zip(table.rows, workers, strict=True):
+        row = [*task_cells]
+        if is_wide:
+            status = _state_and_health(one)
+            row += [one.name or "", str(endpoint.index), *status, one.accelerator_type or ""]
+        if probed:
+            row += probes.probe_cells(probed[endpoint.address])
+        rows.append(row)
+    return formats.Table(columns, rows)
+
+
+def _document(
+    slices: Sequence[TPUSlice], state: ClusterState, probed: Mapping[str, WorkerProbe]
+) -> dict[str, Any]:
+    """Return the cluster as one object: that of `ClusterState.as_dict`, with the slice of each task.
+
+    In addition, each task has `slice`, `state`, `health` and `accelerator_type`, and, if the workers were
+    probed, `probe` (see `probe_document`).
+    """
+    document = state.as_dict()
+    tasks = [task for job in document["jobs"].values() for task in job]
+    workers = [one for one in slices for _ in one.endpoints]
+    for task, one in zip(tasks, workers, strict=True):
+        status, health = _state_and_health(one)
+        task |= {
+            "slice": one.name,
+            "state": status or None,
+            "health": health or None,
+            "accelerator_type": one.accelerator_type,
+        }
+        if probed:
+            task["probe"] = probes.probe_document(probed[task["address"]])
+    return document
+
+
+def _state_and_health(one: TPUSlice) -> tuple[str, str]:
+    return ("", "") if one.node is None else (one.node.state, one.node.health)
+
+
+# The list
 
 
 def _print_list(context: click.Context, request: sources.ClusterRequest) -> None:
     """Print all TPUs; exit with 1 if a location was not reached."""
     listing = run_async(lambda _: _list_nodes(request))
-    content = format_nodes(request.output, listing)
-    if not (listing.nodes or request.quiet):
-        streams.write_stderr("No TPUs found.\n")
+    content = _format_nodes(request.output, listing)
+    if not listing.nodes:
+        request.note("No TPUs found.")
     streams.write_stdout(content, has_headers=request.has_headers)
     if listing.unreachable:
         # An error rather than a note: the list is incomplete, which --quiet must not hide.
         places = ", ".join(place.rpartition("/")[2] for place in listing.unreachable)
         streams.write_stderr(formats.printable(f"error: these locations were not reached: {places}") + "\n")
         context.exit(COULD_NOT_RESOLVE)
-
-
-def found_tpus(slices: tuple[TPUSlice, ...], job_name: str) -> FoundTPUs:
-    """Return slices with the cluster of their workers."""
-    from aioresolve.tpu.slices import cluster_of
-
-    return FoundTPUs(slices, cluster_of(slices, job_name, {}, datetime.now(UTC)))
-
-
-async def find_tpus(resolver: Any, timeout: float) -> FoundTPUs:
-    """Return the slices of a TPUClusterResolver, with the cluster of their workers."""
-    return found_tpus(await resolver.slices(timeout=timeout), resolver.get_job_name())
-
-
-async def _resolve(
-    request: sources.ClusterRequest, probe_options: dict[str, Any] | None
-) -> tuple[FoundTPUs, formats.TaskName | None]:
-    resolver = sources.new_resolver(request)
-    ends = time.monotonic() + request.timeout
-    async with resolver:
-        slices = await sources.run_with_progress(request, resolver.fetch_slices)
-        found = found_tpus(slices, resolver.get_job_name())
-        task = await sources.find_task_name(resolver, request, found.state)
-    if probe_options is not None:
-        left = sources.with_time_left(request, ends)
-        found = replace(found, probes=await _probe(left, slices, probe_options))
-    return found, task
-
-
-async def _probe(
-    request: sources.ClusterRequest, slices: tuple[TPUSlice, ...], given: dict[str, Any]
-) -> dict[str, WorkerProbe]:
-    # Imported only for --probe: grpc takes a fifth of a second.
-    from aioresolve.probe import LIBTPU_PORTS
-    from aioresolve.tpu.slices import libtpu_ports
-
-    addresses = [endpoint.address for one in slices for endpoint in one.endpoints]
-    ports = libtpu_ports(slices) or LIBTPU_PORTS
-    probes = await probe_workers(
-        addresses, quiet=request.quiet, timeout=request.timeout, libtpu_ports=ports, **given
-    )
-    return {probe.address: probe for probe in probes}
 
 
 async def _list_nodes(request: sources.ClusterRequest) -> NodeList:
@@ -246,3 +317,56 @@ async def _project_of_this_vm(progress: Progress) -> str:
             f"no project was passed, and the metadata server of this VM did not return one: {error.summary}",
             hint="Pass {project}.",
         ) from error
+
+
+def _format_nodes(output: str, listing: NodeList) -> str | formats.Table:
+    """Return a list of TPU nodes as `table`, `wide`, `json`, `yaml`, `name` or by a template.
+
+    The object is `{"nodes": [{"name", "zone", "project", "accelerator_type", "topology", "state", "health",
+    "health_description", "runtime_version", "queued_resource", "endpoints": [{"address", "external_ip"}]}],
+    "unreachable"}`: `unreachable` are the locations whose nodes are missing. Unknown values are null.
+    """
+    if output == "name":
+        return "".join(f"{node.name}\n" for node in listing.nodes)
+    nodes = [_node_document(node) for node in listing.nodes]
+    if clusters.is_document(output):
+        document = {"nodes": nodes, "unreachable": list(listing.unreachable)}
+        return clusters.format_document(output, document, nodes)
+    rows = []
+    for node in nodes:
+        addresses = [endpoint["address"] for endpoint in node["endpoints"]]
+        more = 0 if output == "wide" else len(addresses[MAX_ENDPOINTS:])
+        shown = ",".join(addresses[: len(addresses) - more]) + (f"+{more}" if more else "")
+        cells = (node[key] or "" for key in ("name", "zone", "accelerator_type", "state", "health"))
+        rows.append((*cells, shown))
+    return formats.Table(NODE_COLUMNS, rows)
+
+
+def _node_document(node: Node) -> dict[str, Any]:
+    from aioresolve.spec import host_port
+
+    parts = node.name.split("/")  # projects/PROJECT/locations/ZONE/nodes/NAME
+    project, zone, name = parts[1::2] if len(parts) == 6 else ("", "", node.name)
+    config = node.accelerator_config
+    values = {
+        "name": name,
+        "zone": zone,
+        "project": project,
+        "accelerator_type": node.accelerator_type,
+        "topology": "" if config is None else config.topology,
+        "state": node.state,
+        "health": node.health,
+        "health_description": node.health_description,
+        "runtime_version": node.runtime_version or node.tensorflow_version,
+        "queued_resource": node.queued_resource,
+    }
+    # A node that is being created may have endpoints without an address.
+    endpoints = [
+        {
+            "address": host_port(endpoint.ip_address, endpoint.port or TPU_PORT),
+            "external_ip": (endpoint.access_config.external_ip if endpoint.access_config else "") or None,
+        }
+        for endpoint in node.endpoints
+        if endpoint.ip_address
+    ]
+    return {key: value or None for key, value in values.items()} | {"endpoints": endpoints}

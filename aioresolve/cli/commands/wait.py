@@ -8,14 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from aioresolve.cli import formats, options, sources, streams
+from aioresolve.cli import clusters, formats, options, sources, streams
 from aioresolve.cli.application import run_async
-from aioresolve.cli.worker_tables import format_workers
 from aioresolve.errors import IncompleteClusterError
 
-from .tpu import find_tpus
+from .tpu import find_slices, format_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
 
 SLICES_TIMEOUT = 1.0
 """Seconds that the request for slices has at least, if the TPUs are ready only just before the deadline."""
-
-INTERVAL = 30.0
-"""Seconds between two requests for pods while they cannot be watched."""
 
 LINE_PERIOD = 1.0
 """Minimum seconds between two status lines."""
@@ -52,33 +47,31 @@ Exit codes: 0 complete; 1 cannot become complete, or an error that is not retrya
 """
 
 condition_options = options.combine_options(
-    click.option(
+    options.text_option(
         "--count",
-        metavar="N[:MAX]",
-        callback=options.parse_with(options.parse_size),
-        help="Wait for exactly this many tasks, in all jobs together; 4:8 permits 4 to 8, and 4: 4 or more.",
+        "N[:MAX]",
+        "Wait for exactly this many tasks, in all jobs together; 4:8 permits 4 to 8, and 4: 4 or more.",
+        parse=options.parse_size,
     ),
-    click.option(
+    options.text_option(
         "--jobs",
-        metavar="JOB=N[:MAX]",
-        callback=options.parse_with(options.parse_job_size),
+        "JOB=N[:MAX]",
+        "Wait for exactly this many tasks of a job; repeat it for several. Other jobs are ignored.",
+        parse=options.parse_job_size,
         multiple=True,
-        help="Wait for exactly this many tasks of a job; repeat it for several. Other jobs are ignored.",
     ),
-    click.option(
-        "--allow-unready", is_flag=True, help="Count tasks that are not ready.  [default: all must be ready]"
-    ),
-    click.option(
+    options.flag_option("--allow-unready", "Count tasks that are not ready.  [default: all must be ready]"),
+    options.text_option(
         "--reachable",
+        None,
+        "Require that each task accepts a TCP connection, or reports its devices over gRPC.",
         type=click.Choice(["tcp", "probe"]),
-        help="Require that each task accepts a TCP connection, or reports its devices over gRPC.",
     ),
     options.duration_option(
         "--stable-for", "Require that the cluster is complete for this long, with the same tasks."
     ),
+    options.interval_option("5s"),
 )
-
-deadline_option = options.timeout_option("10m")
 
 
 @click.group(cls=options.CommandGroup, no_args_is_help=False, short_help="A cluster, once it is complete.")
@@ -86,30 +79,36 @@ def wait() -> None:
     """Wait until a cluster is complete, and print it."""
 
 
-def _wait_for_source(source: str, /, interval: float = INTERVAL, **parameters: Any) -> None:
-    given = ConditionOptions.pop_from(parameters)
+def _wait_for_source(source: str, /, interval: float, **parameters: Any) -> None:
+    given = pop_condition(parameters)
     request = sources.new_request(source, parameters)
     sources.validate_output(request)
-    condition = given.condition(request)
+    condition = new_condition(request, **given)
     request, resolver = sources.open_source(request)
-    content = run_async(lambda _: _wait(request, condition, resolver, interval))
+
+    async def complete_cluster() -> str | formats.Table:
+        output = request.output
+        ends = time.monotonic() + request.timeout
+        async with resolver:
+            state = await wait_for_cluster(resolver, request, condition, interval)
+            if source == "tpu" and (clusters.has_identities(output) or output == "megascale"):
+                slices, state = await find_slices(resolver, max(ends - time.monotonic(), SLICES_TIMEOUT))
+                task = await sources.find_task_name(resolver, request, state)
+                return format_workers(request, slices, state, task, {})
+            task = await sources.find_task_name(resolver, request, state)
+        return clusters.format_cluster(output, state.spec, state, task, request.program_options(output))
+
+    content = run_async(lambda _: complete_cluster())
     streams.write_stdout(content, has_headers=request.has_headers)
 
 
-wait_options = (condition_options, options.output_option(), options.task_options, deadline_option)
-
-options.add_sources(
+sources.add_sources(
     wait,
     _wait_for_source,
-    *wait_options,
-    texts={
-        "kubernetes": (
-            """Wait for the pods of label selectors, and print them as the tasks of a cluster.
-
-    The tasks are the pods that are running, ready and not being deleted. The API server reports each change
-    at once.
-            """,
-            """\
+    "Wait for {what}, and print the cluster.\n\nThe tasks are the pods that are running, ready and not being"
+    " deleted, or the workers of TPUs that are ready.",
+    {
+        "kubernetes": """\
   # sixteen workers, all of them ready
   aioresolve wait kubernetes -l app=trainer --count 16
 
@@ -118,90 +117,59 @@ options.add_sources(
   aioresolve wait kubernetes -l worker=app=trainer -l ps=app=ps --jobs worker=16 --jobs ps=2 \\
     --reachable tcp --timeout 5m -o tf-config
 """,
-        ),
-        "tpu": (
-            """Wait for the workers of Cloud TPUs, and print them as the tasks of a cluster.
-
-    For NAME see `aioresolve tpu --help`. The tasks are the workers of the TPUs that are ready.
-            """,
-            """\
+        "tpu": """\
   # a TPU that was just created, until each worker reports its devices
   aioresolve wait tpu my-tpu --reachable probe --timeout 30m
 """,
-        ),
-        "here": (
-            """Wait for the cluster that this process is part of, and print it.
-
-    `aioresolve here` prints which cluster that is, and why.
-            """,
-            """\
+        "here": """\
   # in a pod of an Indexed Job: until all of its pods accept connections
   aioresolve wait here --reachable tcp --timeout 5m
 """,
-        ),
     },
+    options.output_option(),
+    options.task_options,
+    options.timeout_option("10m"),
+    conditions=condition_options,
     epilog=EPILOG,
-    interval="5s",
     has_port=True,
 )
 
 
-class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of `condition_options`."""
-
-    count: tuple[int, int | None] | None
-    jobs: tuple[tuple[str, tuple[int, int | None]], ...]
-    allow_unready: bool
-    reachable: str | None
-    stable_for: float | None
-
-    @classmethod
-    def pop_from(cls, parameters: dict[str, Any]) -> ConditionOptions:
-        """Remove these options from the parameters of a command, and return them."""
-        return cls(**{name: parameters.pop(name) for name in cls.__struct_fields__})
-
-    def condition(self, request: sources.ClusterRequest, *, needs_all: bool = False) -> WaitCondition:
-        """Return the condition that they describe for a cluster.
-
-        Raises:
-            UsageError: they contradict each other, or name a job that is not requested.
-        """
-        if self.count is not None and self.jobs:
-            raise click.UsageError("--count and --jobs exclude each other; pass one of them")
-        jobs = sources.one_number_per_job(self.jobs)
-        for job in jobs.keys() - request.jobs if request.jobs else ():
-            if request.source == "tpu":
-                raise click.UsageError(f"--jobs {job}: the job of the workers is {request.jobs[0]!r}")
-            raise click.UsageError(f"--jobs {job}: no -l selects this job; add -l {job}=SELECTOR")
-        if self.reachable == "probe":
-            streams.silence_grpc()
-        from aioresolve.resolver.wait import validate_condition
-
-        return validate_condition(
-            self.count,
-            jobs or None,
-            not self.allow_unready,
-            self.reachable,
-            self.stable_for or 0.0,
-            needs_all=needs_all,
-        )
+def pop_condition(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Remove the values that describe a condition from the parameters of a command, and return them."""
+    names = ("count", "jobs", "allow_unready", "reachable", "stable_for")
+    return {name: parameters.pop(name) for name in names}
 
 
-async def _wait(
-    request: sources.ClusterRequest, condition: WaitCondition, resolver: ClusterResolver, interval: float
-) -> str | formats.Table:
-    """Return the complete cluster in the format of the output."""
-    output, given = request.output, request.program_options(request.output)
-    ends = time.monotonic() + request.timeout
-    async with resolver:
-        state = await wait_for_cluster(resolver, request, condition, interval)
-        if request.source == "tpu" and (formats.has_identities(output) or output == "megascale"):
-            # The state has no slices, so request them once more.
-            found = await find_tpus(resolver, max(ends - time.monotonic(), SLICES_TIMEOUT))
-            task = await sources.find_task_name(resolver, request, found.state)
-            return format_workers(output, found, task, given)
-        task = await sources.find_task_name(resolver, request, state)
-    return formats.format_cluster(output, state.spec, state, task, given)
+def new_condition(
+    request: sources.ClusterRequest,
+    *,
+    count: tuple[int, int | None] | None,
+    jobs: tuple[tuple[str, tuple[int, int | None]], ...],
+    allow_unready: bool,
+    reachable: str | None,
+    stable_for: float | None,
+    needs_all: bool = False,
+) -> WaitCondition:
+    """Return the condition for a cluster that `condition_options` describe.
+
+    Raises:
+        UsageError: they contradict each other, or name a job that is not requested.
+    """
+    if count is not None and jobs:
+        raise click.UsageError("--count and --jobs exclude each other; pass one of them")
+    number_by_job = sources.one_number_per_job(jobs)
+    for job in number_by_job.keys() - request.jobs if request.jobs else ():
+        if request.source == "tpu":
+            raise click.UsageError(f"--jobs {job}: the job of the workers is {request.jobs[0]!r}")
+        raise click.UsageError(f"--jobs {job}: no -l selects this job; add -l {job}=SELECTOR")
+    if reachable == "probe":
+        streams.silence_grpc()
+    from aioresolve.resolver.wait import validate_condition
+
+    return validate_condition(
+        count, number_by_job or None, not allow_unready, reachable, stable_for or 0.0, needs_all=needs_all
+    )
 
 
 async def wait_for_cluster(
@@ -242,9 +210,6 @@ def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Ca
     """
     from aioresolve.cli.live import call_periodically, draw_live
 
-    if request.quiet:
-        yield lambda _: None
-        return
     lacking: Shortfall | None = None
     written = ""
 
@@ -253,7 +218,20 @@ def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Ca
         lacking = shortfall
 
     def render(columns: int, lines: int) -> RenderableType:
-        return render_shortfall(lacking, request.scope, request.timeout, ends, lines)
+        from rich.console import Group
+
+        from aioresolve.cli.drawing import single_line
+
+        waited = formats.format_span(request.timeout - (ends - time.monotonic()))
+        of = formats.format_span(request.timeout)
+        head = single_line(f"waiting for {request.scope}: {waited} of {of}", "cyan")
+        if lacking is None:
+            return Group(head, single_line("no response yet"))
+        # Other lines: the first one, headers, an empty one, the number of further reasons, jobs and their
+        # total.
+        fitting = max(lines - 6 - len(lacking.found), 1)
+        report = formats.wait_report(lacking.found, lacking.least, lacking.reasons, lacking.sources, fitting)
+        return Group(head, *map(single_line, report.splitlines()))
 
     def write_if_new() -> None:
         nonlocal written
@@ -262,31 +240,11 @@ def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Ca
             streams.write_stderr(f"{line}\n")
             written = line
 
-    if streams.can_draw(sys.stderr):
+    if request.quiet:
+        yield update
+    elif streams.can_draw(sys.stderr):
         with draw_live(sys.stderr, render):
             yield update
     else:
         with call_periodically(write_if_new, period=LINE_PERIOD):
             yield update
-
-
-def render_shortfall(
-    lacking: Shortfall | None, scope: str, timeout: float, ends: float, lines: int
-) -> RenderableType:
-    """Return what a cluster lacks, and how much of the deadline is used, for so many lines of a terminal.
-
-    The deadline is `ends` by `time.monotonic`, `timeout` seconds after the start. `lacking` is None before
-    the first response.
-    """
-    from rich.console import Group
-
-    from aioresolve.cli.drawing import single_line
-
-    waited = formats.format_span(timeout - (ends - time.monotonic()))
-    head = single_line(f"waiting for {scope}: {waited} of {formats.format_span(timeout)}", "cyan")
-    if lacking is None:
-        return Group(head, single_line("no response yet"))
-    # Other lines: the first one, headers, an empty one, the number of further reasons, jobs and their total.
-    fitting = max(lines - 6 - len(lacking.found), 1)
-    report = formats.wait_report(lacking.found, lacking.least, lacking.reasons, lacking.sources, fitting)
-    return Group(head, *map(single_line, report.splitlines()))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import formats, options, sources, streams
+from aioresolve.cli import clusters, formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import short_message
 from aioresolve.errors import TaskIdentityError, UnknownTaskError
@@ -67,29 +67,20 @@ def watch() -> None:
     """
 
 
-def _watch_source(source: str, /, interval: float = INTERVAL, **parameters: Any) -> None:
+def _watch_source(source: str, /, interval: float, **parameters: Any) -> None:
     request = sources.new_request(source, parameters)
     sources.validate_output(request)
     run_watch(request, interval)
 
 
-watch_options = (
-    options.output_option(formats.WATCH_OUTPUTS),
-    options.task_options,
-    options.timeout_option(effect="Deadline of the first response"),
-)
-
-options.add_sources(
+sources.add_sources(
     watch,
     _watch_source,
-    *watch_options,
-    texts={
-        "kubernetes": (
-            """Watch the pods of label selectors as the tasks of a cluster.
-
-    The tasks are the pods that are running and not being deleted. The API server reports each change at once.
-            """,
-            """\
+    "Watch {what}.\n\nThe tasks are the pods that are running and not being deleted, whose changes the API"
+    " server reports at once, or the workers of TPUs that are ready, also of unhealthy ones unless"
+    " --not-healthy=skip.",
+    {
+        "kubernetes": """\
   # tasks as they join and leave
   aioresolve watch kubernetes -l worker=app=trainer -l ps=app=ps
 
@@ -97,31 +88,20 @@ options.add_sources(
   # the addresses of the workers after each change
   aioresolve watch kubernetes -l app=trainer -o json | jq -c '.jobs.worker | map(.address)'
 """,
-        ),
-        "tpu": (
-            """Watch the workers of Cloud TPUs as the tasks of a cluster.
-
-    For NAME see `aioresolve tpu --help`. The tasks are the workers of the TPUs that are ready,
-    and those that are running but not healthy unless --not-healthy=skip.
-            """,
-            """\
+        "tpu": """\
   # the changes of two slices, requested every ten seconds
   aioresolve watch tpu slice-0 slice-1 --interval 10s
 """,
-        ),
-        "here": (
-            """Watch the cluster that this process is part of.
-
-    `aioresolve here` prints which cluster that is, and why.
-            """,
-            """\
+        "here": """\
   # in a pod of a workload: the pods as they join and leave
   aioresolve watch here -o wide
 """,
-        ),
     },
+    options.output_option(clusters.WATCH_OUTPUTS),
+    options.task_options,
+    options.interval_option("30s"),
+    options.timeout_option(effect="Deadline of the first response"),
     epilog=EPILOG,
-    interval="30s",
 )
 
 
@@ -171,29 +151,29 @@ async def _follow_in_lines(
 
     rows = ChangeRows(is_wide=request.output == "wide", has_headers=request.has_headers)
     status = StatusReporter(quiet=request.quiet)
-    older: ClusterState | None = None
+    older = ClusterState.of({})
     last = ""
 
-    async def format_change(state: ClusterState, older: ClusterState) -> str:
+    async def format_change(state: ClusterState) -> str:
         match request.output:
             case "json":
-                return formats.as_json_line(change_document(state, older))
+                return formats.as_json_line(_change_document(state, older))
             case "yaml":
-                return f"---\n{formats.as_yaml(change_document(state, older))}"
+                return f"---\n{formats.as_yaml(_change_document(state, older))}"
             case "tf-config":
                 # The index of this task may change with the other tasks.
                 task = await sources.find_task_name(resolver, request, state)
-                return formats.tf_config(state.spec, task, rpc_layer=request.rpc_layer)
+                return clusters.tf_config(state.spec, task, **request.program_options("tf-config"))
         return rows.format(state, older)
 
     async def write(observation: Observation) -> None:
         nonlocal older, last
         status.report(observation)
         state = observation.state
-        if state is None or state == older:
+        if state is None or (state == older and observation is not first):
             return
         try:
-            text = await format_change(state, older or ClusterState.of({}))
+            text = await format_change(state)
         except (UnknownTaskError, TaskIdentityError) as error:
             status.write(f"this change was not printed: {error}")
         else:
@@ -209,18 +189,6 @@ async def _follow_in_lines(
         await write(observation)
 
 
-async def _follow_on_screen(
-    request: sources.ClusterRequest, first: Observation, observations: AsyncGenerator[Observation, None]
-) -> None:
-    from aioresolve.cli.live import draw_live
-
-    view = WatchView(request.scope, is_wide=request.output == "wide")
-    view.update(first, datetime.now(UTC))
-    with draw_live(sys.stdout, view.render, first=0.0, keep=True):
-        async for observation in observations:
-            view.update(observation, datetime.now(UTC))
-
-
 class ChangeRows:
     """One row for each task that joined, left or moved; `is_wide` adds the columns `IDENTITY`.
 
@@ -229,11 +197,11 @@ class ChangeRows:
     joined.
     """
 
-    COLUMNS = ("EVENT", *formats.TASK, "WAS")
+    COLUMNS = ("EVENT", *clusters.TASK, "WAS")
 
     def __init__(self, *, is_wide: bool, has_headers: bool = True) -> None:
         self._is_wide = is_wide
-        columns = (*self.COLUMNS, *formats.IDENTITY) if is_wide else self.COLUMNS
+        columns = (*self.COLUMNS, *clusters.IDENTITY) if is_wide else self.COLUMNS
         self._table = formats.TextTable(
             columns, (len("JOINED"), len("worker"), 0, 21, 24), has_headers=has_headers
         )
@@ -250,53 +218,63 @@ class ChangeRows:
 
     def _row(self, event: str, member: Member, was: str = "") -> tuple[str, ...]:
         row = (event, member.job, str(member.task_index), member.endpoint.address, was)
-        return (*row, *formats.identity_cells(member)) if self._is_wide else row
+        return (*row, *clusters.identity_cells(member)) if self._is_wide else row
 
 
-def change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
+def _change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
     """Return a cluster after a change as one object: that of `ClusterState.as_dict`, and the change.
 
-    In addition it has `{"joined": [task, ...], "left": [task, ...], "moved": [{"from": task, "to": task},
-    ...]}`: a task is that of `jobs`, with its `job` in addition.
+    Each task that joined, left or moved is that of `jobs`, with its `job` in addition.
     """
+
+    def task(member: Member) -> dict[str, Any]:
+        return {"job": member.job, **member.as_dict()}
+
     change = state.diff(older)
     return state.as_dict() | {
-        "joined": [_task(member) for member in change.joined],
-        "left": [_task(member) for member in change.left],
-        "moved": [{"from": _task(move.old), "to": _task(move.new)} for move in change.moved],
+        "joined": [task(member) for member in change.joined],
+        "left": [task(member) for member in change.left],
+        "moved": [{"from": task(move.old), "to": task(move.new)} for move in change.moved],
     }
 
 
-def _task(member: Member) -> dict[str, Any]:
-    return {"job": member.job, **member.as_dict()}
+async def _follow_on_screen(
+    request: sources.ClusterRequest, first: Observation, observations: AsyncGenerator[Observation, None]
+) -> None:
+    from aioresolve.cli.live import draw_live
+
+    view = WatchView(request.scope, first, is_wide=request.output == "wide")
+    with draw_live(sys.stdout, view.render, first=0.0, keep=True):
+        async for observation in observations:
+            view.update(observation)
 
 
 class WatchView:
     """A watched cluster: its tasks, the missing ones, the last changes, and the status of the source."""
 
-    def __init__(self, scope: str, *, is_wide: bool) -> None:
+    def __init__(self, scope: str, first: Observation, *, is_wide: bool) -> None:
+        assert first.state is not None
         self._scope = scope
         self._is_wide = is_wide
-        self._observation: Observation | None = None
+        self._observation = first
+        self._state = first.state
         self._changed_at = datetime.now(UTC)
         self._changes: deque[Text] = deque(maxlen=MAX_CHANGES)
 
-    def update(self, observation: Observation, now: datetime) -> None:
-        """Show `observation`, received at `now` (UTC)."""
+    def update(self, observation: Observation) -> None:
+        """Show `observation`, which was received now."""
         from aioresolve.cli.drawing import single_line
 
-        older = None if self._observation is None else self._observation.state
         self._observation = observation
-        if observation.state is None or observation.state == older:
+        if observation.state is None or observation.state == self._state:
             return
-        self._changed_at = now
-        if older is None:
-            return
-        change = observation.state.diff(older)
+        change = observation.state.diff(self._state)
+        self._state, self._changed_at = observation.state, datetime.now(UTC)
         groups = {"LEFT": change.left, "MOVED": change.moved, "JOINED": change.joined}
         for event, things in groups.items():
             for thing in things:
-                self._changes.append(single_line(f"{_local_time(now)}  {event:6}  {thing}", STYLES[event]))
+                text = f"{_local_time(self._changed_at)}  {event:6}  {thing}"
+                self._changes.append(single_line(text, STYLES[event]))
 
     def render(self, columns: int, lines: int) -> RenderableType:
         """Return the current content, for a terminal of that size."""
@@ -304,19 +282,12 @@ class WatchView:
 
         from aioresolve.cli.drawing import single_line, table_lines
 
-        observation = self._observation
-        if observation is None or observation.state is None:
-            return ""
         empty = single_line("")
-        missing = [single_line(line, "yellow") for line in _missing_lines(observation)]
-        status = self._status_line(observation, observation.state)
+        missing = [single_line(line, "yellow") for line in _missing_lines(self._observation)]
         below = [*([empty, *missing] if missing else []), *([empty, *self._changes] if self._changes else [])]
-        below += [empty, status]
-        table = (
-            formats.state_table(observation.state)
-            if self._is_wide
-            else formats.spec_table(observation.state.spec)
-        )
+        below += [empty, self._status_line()]
+        state = self._state
+        table = clusters.state_table(state) if self._is_wide else clusters.spec_table(state.spec)
         available = max(lines - len(below), 2)
         if len(table.rows) < available:
             return Group(*table_lines(table), *below)
@@ -324,20 +295,20 @@ class WatchView:
         more = single_line(f"... and {len(table.rows) - fitting} more", "dim")
         return Group(*table_lines(formats.Table(table.columns, table.rows[:fitting])), more, *below)
 
-    def _status_line(self, observation: Observation, state: ClusterState) -> Text:
+    def _status_line(self) -> Text:
         from aioresolve.cli.drawing import single_line
 
-        tasks = f"{len(state.members)} task{'' if len(state.members) == 1 else 's'}"
-        if observation.error is None:
+        number = len(self._state.members)
+        tasks = f"{number} task{'' if number == 1 else 's'}"
+        error = self._observation.error
+        if error is None:
             text = f"{tasks}, last changed at {_local_time(self._changed_at)}: {self._scope}"
             return single_line(text, "dim")
         now = datetime.now(UTC)
-        since = observation.stale_since or now
+        since = self._observation.stale_since or now
         age = formats.format_span((now - since).total_seconds())
-        reason = short_message(observation.error)
-        return single_line(
-            f"{tasks} at {_local_time(since)}, {age} ago; not up to date since: {reason}", "red"
-        )
+        text = f"{tasks} at {_local_time(since)}, {age} ago; not up to date since: {short_message(error)}"
+        return single_line(text, "red")
 
 
 def _missing_lines(observation: Observation) -> list[str]:

@@ -228,7 +228,7 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
                 get_loop_thread().run(locate)
 
     @staticmethod
-    def connect(  # type: ignore[override]
+    def connect(
         tpu: str | Sequence[str] | None = None,
         zone: str | None = None,
         project: str | None = None,

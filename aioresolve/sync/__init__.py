@@ -22,25 +22,24 @@ of the interpreter close them, so `with` is optional.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from .facade import blocking, blocking_iterator
+from aioresolve.sources import BY_RESOLVER
+
+from .facade import BlockingIterator, blocking, blocking_iterator
 from .fleet import Fleet
-from .functions import detect, doctor
-from .iteration import BlockingIterator
-from .resolvers import (
-    ClusterResolver,
-    SageMakerClusterResolver,
-    SimpleClusterResolver,
-    SlurmClusterResolver,
-    TFConfigClusterResolver,
-    TPUClusterResolver,
-    UnionClusterResolver,
-)
+from .resolvers import ClusterResolver, UnionClusterResolver, detect, doctor, new_facade
 
 if TYPE_CHECKING:
-    from .cloud_resolvers import GCEClusterResolver, KubernetesClusterResolver
+    from .resolvers import (
+        GCEClusterResolver,
+        KubernetesClusterResolver,
+        SageMakerClusterResolver,
+        SimpleClusterResolver,
+        SlurmClusterResolver,
+        TFConfigClusterResolver,
+        TPUClusterResolver,
+    )
 
 __all__ = [
     "BlockingIterator",
@@ -62,9 +61,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    """Make the class of a source on first use, because that imports its libraries."""
+    if name not in BY_RESOLVER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(".cloud_resolvers", __name__), name)
+    # Of two threads that make it, both get the class of the first one.
+    return globals().setdefault(name, new_facade(BY_RESOLVER[name].load()))
 
 
 def __dir__() -> list[str]:

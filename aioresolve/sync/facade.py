@@ -1,103 +1,229 @@
-"""The base of all facades: an async resolver or fleet with blocking methods."""
+"""The base of all facades: an async resolver or fleet with blocking methods, which its calls share."""
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import inspect
+import logging
 import weakref
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, asynccontextmanager
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from aioresolve._core.concurrency import stream_latest
+import anyio
+
+from aioresolve._core.concurrency import LatestValue
+from aioresolve._core.connections import Enterable, KeptOpen
 from aioresolve._core.copying import Copyable
-from aioresolve.errors import ConnectionFailedError
+from aioresolve.errors import ConfigurationError, ResolveError
 from aioresolve.resolver import base
 
-from .iteration import BlockingIterator
-from .shared import SharedResource
+from .loop_thread import current_loop_thread, get_loop_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-    from aioresolve._core.concurrency import LatestValue
-    from aioresolve._core.deadline import Progress
-    from aioresolve.resolver.this_task import TaskClaim
-    from aioresolve.resolver.want import Want
-    from aioresolve.spec import Observation
+    from .loop_thread import LoopThread
 
+logger = logging.getLogger("aioresolve.sync")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-SharedT = TypeVar("SharedT", bound=SharedResource[Any])
+T = TypeVar("T")
+ResourceT = TypeVar("ResourceT", bound=Enterable)
 
 
-class ResolverAttributes:
-    """The properties of a facade: they read and set those of the async resolver."""
+class SharedResource(Generic[ResourceT]):
+    """A resolver or fleet that blocking calls of many threads share. The first call enters it.
 
-    _shared: SharedResource[base.ClusterResolver]
-
-    task_type: str | None = base.forwarded("task_type", "_shared.resource")
-    task_id: int | None = base.forwarded("task_id", "_shared.resource")
-    rpc_layer: str | None = base.forwarded("rpc_layer", "_shared.resource")
-
-    @property
-    def environment(self) -> str:
-        """Where TensorFlow runs: `"google"` inside Google, an empty string everywhere else."""
-        return self._shared.resource.environment
-
-    @property
-    def timeout(self) -> float:
-        """The default total deadline of a call, in seconds."""
-        return self._shared.resource.timeout
-
-
-def blocking(
-    method: Callable[Concatenate[Any, P], Awaitable[R]],
-) -> Callable[Concatenate[Facade[Any], P], R]:
-    """Return a facade method that calls an async method of the resolver: the same signature, but it blocks.
-
-    An override of `method` in the resolver's class is called.
+    In a forked child, a copy replaces it if the parent had entered it.
     """
-    name = method.__name__
 
-    @wraps(method)
-    def blocking_method(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self._shared.call(name, *args, **kwargs)
-        return result
+    def __init__(self, resource: ResourceT) -> None:
+        self.resource = resource
+        self._context: KeptOpen[ResourceT] | None = None
+        self._thread: LoopThread | None = None  # that of the context
 
-    return blocking_method
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the entered resource and return the result. Blocks; not for the loop thread."""
+        return get_loop_thread().run(partial(self.acall, method, *args, **kwargs))
+
+    async def acall(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the entered resource and return the result. Must be awaited in the loop thread."""
+        async with self.acquire() as entered:
+            result = getattr(entered, method)(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[ResourceT]:
+        """Yield the entered resource, which is not exited inside the block. For the loop thread."""
+        async with self._current_context().acquire() as entered:
+            yield entered
+
+    async def run_until_closed(self, function: Callable[[ResourceT], Awaitable[object]]) -> None:
+        """Await `function` with the entered resource; closing it cancels that. For the loop thread."""
+        await self._current_context().run_until_closed(function)
+
+    def close(self) -> None:
+        """Wait for the calls in progress, and exit the resource; the next call enters it again."""
+        thread = current_loop_thread()
+        if thread is not None and thread is self._thread and thread.is_running and self._context is not None:
+            thread.run(self._context.aclose)
+
+    def close_soon(self) -> None:
+        """Close the resource without waiting. Can be called in any thread."""
+        if self._thread is not None and self._context is not None:
+            self._thread.call_soon(self._context.close)
+
+    def _current_context(self) -> KeptOpen[ResourceT]:
+        thread, context = current_loop_thread(), self._context
+        assert thread is not None
+        if context is not None and thread is not self._thread:
+            self.resource, context = copy.copy(self.resource), None
+        if context is None or context.is_closed:
+            context = KeptOpen(self.resource, logger=logger, after=context)
+            self._context, self._thread = context, thread
+            thread.start_service(context.run)
+        return context
 
 
-def blocking_iterator(
-    method: Callable[Concatenate[Any, P], AsyncGenerator[R, None]],
-) -> Callable[Concatenate[Facade[Any], P], BlockingIterator[R]]:
-    """Return a facade method for an async generator method: the same signature, but it returns an iterator.
+class BlockingIterator(Iterator[T]):
+    """Iterates over the items of an async generator.
 
-    The first `next` of the iterator calls the method. An override of `method` in the resolver's class is
-    called.
+    The generator starts with the first `next`, runs in the event loop thread, and sees the context variables
+    of that first call. Any thread can call `next`. The iterator ends when it is closed, when its resolver or
+    fleet is closed, or when the interpreter exits. Ctrl-C interrupts one call of `next` only; the following
+    call continues where the interrupted one stopped.
+
+    Leaving a `for` loop is enough to close the iterator, unless something else refers to it. Use
+    `contextlib.closing` to close all connections immediately.
     """
-    name = method.__name__
 
-    @wraps(method)
-    def iterator_method(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> BlockingIterator[R]:
-        def generate(entered: Any) -> AsyncGenerator[R, None]:
-            generator: AsyncGenerator[R, None] = getattr(entered, name)(*args, **kwargs)
-            return generator
+    def __init__(
+        self, owner: object, shared: SharedResource[Any], generate: Callable[[Any], AsyncGenerator[T, None]]
+    ) -> None:
+        self._owner = owner  # it closes its connections when it is garbage-collected
+        self._items: _Items[T] = _Items(shared, generate)
+        self._thread: LoopThread | None = None
 
-        return BlockingIterator(self, self._shared, generate)
+    def __iter__(self) -> BlockingIterator[T]:
+        return self
 
-    iterator_method.__doc__ = (method.__doc__ or "").replace("contextlib.aclosing", "contextlib.closing")
-    return iterator_method
+    def __next__(self) -> T:
+        """Return the next item. Waits until there is one.
+
+        Raises:
+            StopIteration: the iterator was closed, or the generator has ended.
+            ConfigurationError: the iterator was started before this process was forked.
+        """
+        thread = self._thread = self._thread or get_loop_thread()
+        if thread is not current_loop_thread():
+            raise ConfigurationError(
+                "this iterator was started before this process was forked, and belongs to the parent process",
+                hint="Create another one in this process.",
+            )
+        try:
+            return thread.run(partial(self._next, thread))
+        except anyio.EndOfStream:
+            raise StopIteration from None
+        except ResolveError:
+            if thread.is_running:
+                raise
+            # The interpreter exits: a thread that only watches ends without a traceback.
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Stop the generator, and wait until its connections are closed. Closing twice does nothing."""
+        self._items.is_closed = True
+        thread = self._thread
+        if thread is not None and thread is current_loop_thread() and thread.is_running:
+            thread.run(self._items.aclose)
+
+    async def _next(self, thread: LoopThread) -> T:
+        items = self._items
+        if items.task is None and not items.is_closed:
+            items.task = thread.spawn(items.run())
+            # Not at exit: there the loop thread itself cancels the task.
+            weakref.finalize(self, thread.call_soon, items.task.cancel).atexit = False
+        return await items.next()
 
 
-class Facade(Copyable, Generic[SharedT]):
-    """An async resolver or fleet with blocking methods. The first call enters it, in the loop thread."""
+class _Items(Generic[T]):
+    """The items of an async generator, which a task in the loop advances by one item per request.
+
+    Because the generator runs in a task of its own, interrupting a consumer does not interrupt the generator.
+    The generator is advanced only on request, so that a slow consumer gets the items that are current then.
+    """
+
+    def __init__(
+        self, shared: SharedResource[Any], generate: Callable[[Any], AsyncGenerator[T, None]]
+    ) -> None:
+        self.is_closed = False
+        self.task: asyncio.Task[None] | None = None
+        self._shared = shared
+        self._generate = generate
+        self._consumer_lock = asyncio.Lock()
+        self._requested = asyncio.Event()
+        self._is_requested = False  # remains set if a consumer was interrupted before it got its item
+        self._item: LatestValue[T] = LatestValue()
+
+    async def run(self) -> None:
+        """Run the generator until it ends or is cancelled."""
+        failure: BaseException | None = None
+        try:
+            await self._shared.run_until_closed(self._advance)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # raised by `next`; here it would end the loop
+            failure = error
+        finally:
+            self._item.close(failure)
+
+    async def aclose(self) -> None:
+        """Cancel the generator, and wait until it has ended."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+        self._item.close()  # the task may have been cancelled before it started
+
+    async def next(self) -> T:
+        """Return the next item; raises EndOfStream after the last one."""
+        if self.is_closed:
+            raise anyio.EndOfStream
+        async with self._consumer_lock:
+            if not self._is_requested:
+                self._is_requested = True
+                self._requested.set()
+            try:
+                item = await self._item.get()
+            except asyncio.CancelledError:
+                raise
+            except BaseException:
+                self._item.close()  # an error is raised once
+                raise
+            self._is_requested = False
+            return item
+
+    async def _advance(self, entered: Any) -> None:
+        async with aclosing(self._generate(entered)) as items:
+            await self._requested.wait()
+            async for item in items:
+                self._requested.clear()
+                self._item.put(item)
+                await self._requested.wait()
+
+
+class Facade(Copyable, Generic[ResourceT]):
+    """An async resolver or fleet with blocking methods."""
 
     _kept_attributes = base.ClusterResolver._kept_attributes
 
-    def __init__(self, shared: SharedT) -> None:
-        self._shared = shared
+    def __init__(self, resource: ResourceT) -> None:
+        self._shared = SharedResource(resource)
         # Not at exit: there the loop thread itself exits everything that was entered.
-        weakref.finalize(self, shared.close_soon).atexit = False
+        weakref.finalize(self, self._shared.close_soon).atexit = False
 
     def __repr__(self) -> str:
         return f"<sync {type(self).__name__} of {self._shared.resource!r}>"
@@ -120,46 +246,38 @@ class Facade(Copyable, Generic[SharedT]):
         self.close()
 
 
-class FacadeResolver(ResolverAttributes, base.ClusterResolver):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """An async resolver that calls the resolver behind a facade, for unions and fleets of facades.
+def blocking(
+    method: Callable[Concatenate[Any, P], Awaitable[R]],
+) -> Callable[Concatenate[Facade[Any], P], R]:
+    """Return a facade method that calls an async method of the resolver: the same signature, but it blocks.
 
-    It must be used in the event loop thread, and shares the connections of the facade.
+    An override of `method` in the resolver's class is called.
     """
 
-    def __init__(self, facade: Facade[SharedResource[base.ClusterResolver]]) -> None:
-        super().__init__(timeout=facade._shared.resource.timeout)
-        self._facade = facade  # it closes its connections when it is garbage-collected
-        self._shared = facade._shared
+    @wraps(method)
+    def blocking_method(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self._shared.call(method.__name__, *args, **kwargs)
+        return result
 
-    def __repr__(self) -> str:
-        return repr(self._facade)
+    return blocking_method
 
-    async def observe(self, want: Want, progress: Progress) -> Observation:
-        return cast("Observation", await self._shared.acall("observe", want, progress))
 
-    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        async with aclosing(stream_latest(partial(self._follow, want, interval))) as observations:
-            async for observation in observations:
-                yield observation
+def blocking_iterator(
+    method: Callable[Concatenate[Any, P], AsyncGenerator[R, None]],
+) -> Callable[Concatenate[Facade[Any], P], BlockingIterator[R]]:
+    """Return a facade method for an async generator method: the same signature, but it returns an iterator.
 
-    async def _follow(self, want: Want, interval: float, latest: LatestValue[Observation]) -> None:
-        async def follow(resolver: base.ClusterResolver) -> None:
-            async with aclosing(resolver.changes(want, interval)) as observations:
-                async for observation in observations:
-                    latest.put(observation)
+    The first `next` of the iterator calls the method. An override of `method` in the resolver's class is
+    called.
+    """
 
-        await self._shared.run_until_closed(follow)
-        raise ConnectionFailedError(
-            f"{self!r} was closed while it was watched",
-            hint="Close the union or fleet that watches it first.",
-            retryable=False,
-        )
+    @wraps(method)
+    def iterator_method(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> BlockingIterator[R]:
+        def generate(entered: Any) -> AsyncGenerator[R, None]:
+            generator: AsyncGenerator[R, None] = getattr(entered, method.__name__)(*args, **kwargs)
+            return generator
 
-    async def _claim(self, progress: Progress) -> TaskClaim:
-        return cast("TaskClaim", await self._shared.acall("_claim", progress))
+        return BlockingIterator(self, self._shared, generate)
 
-    async def master(self, *args: Any, **kwargs: Any) -> str:
-        return cast("str", await self._shared.acall("master", *args, **kwargs))
-
-    async def num_accelerators(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        return cast("dict[str, int]", await self._shared.acall("num_accelerators", *args, **kwargs))
+    iterator_method.__doc__ = (method.__doc__ or "").replace("contextlib.aclosing", "contextlib.closing")
+    return iterator_method

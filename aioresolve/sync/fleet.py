@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 from aioresolve import fleet as fleets
@@ -9,8 +10,7 @@ from aioresolve.errors import InvalidClusterError
 from aioresolve.fleet.fleet import named_resolvers
 
 from .facade import Facade, blocking, blocking_iterator
-from .resolvers import ClusterResolver, resolver_for_fleet
-from .shared import SharedResource
+from .resolvers import ClusterResolver, async_resolver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aioresolve.resolver import base
 
 
-class Fleet(Facade[SharedResource[fleets.Fleet]]):
+class Fleet(Facade[fleets.Fleet]):
     """`aioresolve.Fleet` with blocking methods; see there for arguments and errors.
 
     It takes facades, which can still be used on their own, over connections of their own. Wrap an async
@@ -40,21 +40,15 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
     ) -> None:
         facades = dict(named_resolvers(targets))
         fleet = fleets.Fleet(
-            {name: _async_resolver(name, facade) for name, facade in facades.items()},
+            {name: _resolver_of_target(name, facade) for name, facade in facades.items()},
             timeout=timeout,
             max_concurrency=max_concurrency,
             expected=expected,
             on_change=on_change,
             shard=shard,
         )
-        facades = {name: facade for name, facade in facades.items() if name in fleet.targets}
-
-        def recreate(old: fleets.Fleet) -> fleets.Fleet:
-            targets = {name: _async_resolver(name, facade) for name, facade in facades.items()}
-            return fleets.Fleet(targets, **old._copied_arguments()[1])
-
-        super().__init__(SharedResource(fleet, recreate))
-        self._facades = facades
+        super().__init__(fleet)
+        self._facades = {name: facade for name, facade in facades.items() if name in fleet.targets}
 
     def _copied_arguments(self) -> Arguments:
         return (self._facades,), self._shared.resource._copied_arguments()[1]
@@ -91,13 +85,9 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
             ConfigurationError: (a ValueError) the name is empty, or already in use.
             InvalidClusterError: (a TypeError) `resolver` is not a resolver of `aioresolve.sync`.
         """
-
-        def add(fleet: fleets.Fleet) -> None:
-            fleet.add(name, _async_resolver(name, resolver), expected=expected)
-            if name in fleet.targets:
-                self._facades[name] = resolver
-
-        self._shared.apply(add)
+        self._shared.call("add", name, _resolver_of_target(name, resolver), expected=expected)
+        if name in self._shared.resource.targets:  # it is not a target of another shard
+            self._facades[name] = resolver
 
     def remove(self, name: str) -> None:
         """Remove a target: its requests are cancelled at once, and no reading of it follows.
@@ -107,7 +97,7 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
         Raises:
             ConfigurationError: (a ValueError) there is no such target.
         """
-        self._shared.apply(lambda fleet: fleet.remove(name))
+        self._shared.call("remove", name)
         self._facades.pop(name, None)
 
     resolve = blocking(fleets.Fleet.resolve)
@@ -115,11 +105,17 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
     watch = blocking_iterator(fleets.Fleet.watch)
 
 
-def _async_resolver(name: str, facade: ClusterResolver) -> base.ClusterResolver:
+def _resolver_of_target(name: str, facade: ClusterResolver) -> base.ClusterResolver:
+    """Return the async resolver that a fleet uses for `facade`.
+
+    If its connections can be shared, it is a copy, so that it can share those of the fleet. Otherwise it
+    calls the resolver behind the facade.
+    """
     if not isinstance(facade, ClusterResolver):
         raise InvalidClusterError(
             f"target {name!r}: aioresolve.sync.Fleet takes resolvers of aioresolve.sync;"
             f" got {type(facade).__name__} {facade!r}",
             hint="Wrap an async resolver in aioresolve.sync.ClusterResolver.",
         )
-    return resolver_for_fleet(facade)
+    resolver = facade._shared.resource
+    return copy.copy(resolver) if resolver._has_clients else async_resolver(facade)

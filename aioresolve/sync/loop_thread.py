@@ -19,14 +19,10 @@ from contextlib import suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-import anyio
-
 from aioresolve.errors import ConfigurationError, ResolveError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
-
-    from anyio.abc import TaskGroup
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,9 +32,6 @@ INTERNAL_PACKAGES = frozenset(
     | {"google", "grpc", "uvloop"}
 )
 """The packages whose frames a traceback of an expected error does not show."""
-
-WAIT_PERIOD = 0.2
-"""Seconds after which a thread that waits for a call handles signals that another thread received."""
 
 INTERRUPT_TIMEOUT = 5.0
 """Seconds that an interrupted call may take to clean up before its caller stops waiting for it."""
@@ -50,15 +43,13 @@ EXIT_TIMEOUT = 5.0
 class LoopThread:
     """An event loop in a daemon thread. It runs from construction until `close`."""
 
-    _calls: TaskGroup
     _context: contextvars.Context
-    _ended: anyio.Event
+    _ended: asyncio.Event
     _loop: asyncio.AbstractEventLoop | None
-    _services: TaskGroup
-    _tasks: TaskGroup
 
     def __init__(self) -> None:
-        self._stop_callbacks: list[Callable[[], object]] = []
+        self._calls: set[asyncio.Task[None]] = set()
+        self._services: set[asyncio.Task[None]] = set()
         self._is_ending = False
         started: Future[None] = Future()
         self._thread = threading.Thread(
@@ -90,10 +81,8 @@ class LoopThread:
         call = _Call(function)
         try:
             # Not by a BlockingPortal, which waits here: an interrupt at that time would not cancel the call.
-            self.call_soon(partial(self._start, call))
-            while not wait([call.result], WAIT_PERIOD).done:
-                if not self._thread.is_alive():  # it may have ended before it started the call
-                    raise _exiting_error()
+            if not self.is_running or not self.call_soon(partial(self._start, call)):
+                raise _exiting_error()
             return call.result.result()
         except ResolveError as error:
             raise without_internal_frames(error)  # noqa: B904 - it is the same error
@@ -106,30 +95,34 @@ class LoopThread:
             # The traceback of an error has this frame: the cycle would keep alive what the caller released.
             del call
 
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Call `callback` in the loop if that is still running. Can be called in any thread; never waits."""
+    def call_soon(self, callback: Callable[[], object]) -> bool:
+        """Call `callback` in the loop, in any thread, without waiting. Return False if the loop has ended."""
         loop = self._loop
-        if loop is not None:
-            # The loop may be closed at this very moment; then there is nothing left to call.
-            with suppress(RuntimeError):
+        with suppress(RuntimeError):  # the loop may be closed at this very moment
+            if loop is not None:
                 loop.call_soon_threadsafe(callback)
+                return True
+        return False
 
-    def start_service(
-        self, run: Callable[[], Coroutine[None, None, None]], stop: Callable[[], object]
-    ) -> None:
-        """Start a service: a task that outlives the call that starts it. Must be called in the loop.
+    def start_service(self, run: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Start a task that outlives the call that starts it. Must be called in the loop.
 
-        It does not get the context variables of that call. `run` must not raise, and returns soon after
-        `stop` was called, which happens in the loop when that is about to end.
+        It does not get the context variables of that call. `run` must not raise. It is cancelled when the
+        loop ends, after all calls and generators.
         """
-        self._context.run(self._services.start_soon, self._run_service, run, stop)
+        service = asyncio.create_task(run(), context=self._context.copy())
+        self._services.add(service)
+        service.add_done_callback(self._services.discard)
 
-    def spawn(self, run: Callable[[], Coroutine[None, None, None]]) -> None:
+    def spawn(self, run: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Start a task with the context variables of the caller. Must be called in the loop.
 
-        The task must not raise. When the loop ends, the tasks are cancelled before the services are stopped.
+        The task must not raise. It is cancelled when the loop ends.
         """
-        self._tasks.start_soon(run)
+        task = asyncio.create_task(run)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
 
     def close(self) -> None:
         """Cancel all calls and tasks, stop the services, and end the thread. Waits at most `EXIT_TIMEOUT`."""
@@ -142,7 +135,7 @@ class LoopThread:
 
     def _main(self, started: Future[None]) -> None:
         try:
-            anyio.run(self._serve, started, backend="asyncio")
+            asyncio.run(self._serve(started))
         except BaseException as error:
             if not started.done():
                 started.set_exception(error)
@@ -151,39 +144,28 @@ class LoopThread:
                 raise
 
     async def _serve(self, started: Future[None]) -> None:
-        self._ended = anyio.Event()
+        self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        async with anyio.create_task_group() as self._services:
-            self._context = contextvars.copy_context()
-            async with anyio.create_task_group() as self._tasks:
-                async with anyio.create_task_group() as self._calls:
-                    started.set_result(None)
-                    await self._ended.wait()
-                    # In this order: calls and tasks use the resources that services hold open.
-                    self._calls.cancel_scope.cancel()
-                self._tasks.cancel_scope.cancel()
-            for stop in tuple(self._stop_callbacks):
-                stop()
+        self._context = contextvars.copy_context()
+        started.set_result(None)
+        await self._ended.wait()
+        # In this order: calls and generators use the resources that services hold open.
+        for tasks in (self._calls, self._services):
+            for task in tuple(tasks):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start(self, call: _Call[Any]) -> None:
         """Start a call, in the loop, with the context variables of the caller."""
         if self._is_ending:
             call.result.set_exception(_exiting_error())
         else:
-            self._calls.start_soon(call.run)
+            call.task = self.spawn(call.run())
+            call.task.add_done_callback(call.finish)
 
     def _end(self) -> None:
         self._is_ending = True
         self._ended.set()
-
-    async def _run_service(
-        self, run: Callable[[], Coroutine[None, None, None]], stop: Callable[[], object]
-    ) -> None:
-        self._stop_callbacks.append(stop)
-        try:
-            await run()
-        finally:
-            self._stop_callbacks.remove(stop)
 
 
 class _Call(Generic[T]):
@@ -191,20 +173,25 @@ class _Call(Generic[T]):
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         self.result: Future[T] = Future()
+        self.task: asyncio.Task[None] | None = None
         self._function = function
-        self._scope: anyio.CancelScope | None = None
-        self._is_cancelled = False
 
     async def run(self) -> None:
         """Run the call, in the loop."""
         try:
-            with anyio.CancelScope() as self._scope:
-                if not self._is_cancelled:
-                    self.result.set_result(await self._function())
+            self.result.set_result(await self._function())
         except asyncio.CancelledError:
-            pass  # the loop ends, or the function cancelled itself
+            raise
         except BaseException as error:  # SystemExit too belongs to the caller; here it would end the loop
             self.result.set_exception(error)
+
+    def cancel(self) -> None:
+        """Cancel the call, in the loop."""
+        if self.task is not None:
+            self.task.cancel()
+
+    def finish(self, _: asyncio.Task[None]) -> None:
+        """Set the result of a call that has no other, because it was cancelled."""
         if not self.result.done():
             self.result.set_exception(
                 ResolveError(
@@ -212,12 +199,6 @@ class _Call(Generic[T]):
                     " exits, or the resolver cancelled itself"
                 )
             )
-
-    def cancel(self) -> None:
-        """Cancel the call, in the loop; a call that has not started will not start."""
-        self._is_cancelled = True
-        if self._scope is not None:
-            self._scope.cancel()
 
 
 def without_internal_frames(error: ResolveError) -> ResolveError:
@@ -239,8 +220,6 @@ def without_internal_frames(error: ResolveError) -> ResolveError:
                 kept = types.TracebackType(kept, frame, frame.f_lasti, line)
         current.__traceback__ = kept
         remaining += [current.__cause__, current.__context__]
-        if isinstance(current, BaseExceptionGroup):
-            remaining += current.exceptions
     return error
 
 

@@ -1,37 +1,63 @@
-"""The facade of each resolver."""
+"""The facades of resolvers: `ClusterResolver`, and that of each source of `aioresolve.sources`."""
 
 from __future__ import annotations
 
-import copy
+import inspect
 import weakref
-from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from contextlib import aclosing
+from functools import cached_property, partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 
-from aioresolve import tpu as tpus
+from aioresolve._core.concurrency import stream_latest
 from aioresolve._core.copying import recreate
 from aioresolve._core.threads import run_in_thread
-from aioresolve.environment import sagemaker, slurm, tf_config
-from aioresolve.errors import InvalidClusterError
-from aioresolve.resolver import base, static, union
+from aioresolve.environment.detection import Detection, choose, examine
+from aioresolve.errors import ConnectionFailedError, InvalidClusterError
+from aioresolve.resolver import base, union
 from aioresolve.resolver.blocking import BlockingResolver, is_tensorflow_resolver
 from aioresolve.resolver.this_task import TaskClaim
+from aioresolve.sources import BY_RESOLVER
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
-from aioresolve.tpu.tensorflow_runtime import TopologyHolder
 
-from .facade import Facade, FacadeResolver, ResolverAttributes, blocking, blocking_iterator
-from .shared import SharedResource
+from .facade import Facade, SharedResource, blocking, blocking_iterator
+from .loop_thread import get_loop_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from aioresolve import kubernetes, tpu
+    from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
+    from aioresolve.environment import gce, sagemaker, slurm, tf_config
+    from aioresolve.resolver import static
+    from aioresolve.resolver.checks import Check
     from aioresolve.resolver.want import Want
-
+    from aioresolve.tpu.tensorflow_runtime import TopologyHolder
 
 P = ParamSpec("P")
 
 
-class ClusterResolver(ResolverAttributes, Facade[SharedResource[base.ClusterResolver]]):
+class _Attributes:
+    """The properties of a facade: they read and set those of the async resolver."""
+
+    _shared: SharedResource[base.ClusterResolver]
+
+    task_type: str | None = base.forwarded("task_type", "_shared.resource")
+    task_id: int | None = base.forwarded("task_id", "_shared.resource")
+    rpc_layer: str | None = base.forwarded("rpc_layer", "_shared.resource")
+
+    @property
+    def environment(self) -> str:
+        """Where TensorFlow runs: `"google"` inside Google, an empty string everywhere else."""
+        return self._shared.resource.environment
+
+    @property
+    def timeout(self) -> float:
+        """The default total deadline of a call, in seconds."""
+        return self._shared.resource.timeout
+
+
+class ClusterResolver(_Attributes, Facade[base.ClusterResolver]):
     """The base class of all facades of resolvers, and the facade of your own async resolvers.
 
     >>> class VariableResolver(aioresolve.ClusterResolver):
@@ -63,7 +89,7 @@ class ClusterResolver(ResolverAttributes, Facade[SharedResource[base.ClusterReso
 
     The first call enters the async resolver, in the event loop thread. From then on, use it only through the
     facade. After `close()`, the next call enters it again. If a process forks after the first call, the child
-    uses a copy of a resolver that has an `__aenter__`.
+    uses a copy.
 
     Args:
         resolver: the async resolver; None in a subclass that implements `cluster_spec`.
@@ -81,7 +107,7 @@ class ClusterResolver(ResolverAttributes, Facade[SharedResource[base.ClusterReso
                 f" got {type(resolver).__name__} {resolver!r}",
                 hint=f"Pass one, or implement `cluster_spec` and `master` in {type(self).__name__}.",
             )
-        super().__init__(SharedResource(resolver, _unopened))
+        super().__init__(resolver)
 
     @cached_property
     def _shared(self) -> SharedResource[base.ClusterResolver]:  # type: ignore[override]
@@ -131,117 +157,56 @@ class _Implementation(base.ClusterResolver):
         return facade
 
 
-def constructs(
-    kind: Callable[P, base.ClusterResolver],
-) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Any, P], None]]:
-    """Return a decorator of an `__init__` that creates the async resolver: with the arguments of `kind`."""
-    constructor: Any = kind
+class _FacadeResolver(_Attributes, base.ClusterResolver):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """An async resolver that calls the resolver behind a facade, for unions and fleets of facades.
 
-    def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Any, P], None]:
-        @wraps(constructor.__init__)
-        def construct(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
-            ClusterResolver.__init__(self, kind(*args, **kwargs))
+    It must be used in the event loop thread, and shares the connections of the facade.
+    """
 
-        return construct
+    def __init__(self, facade: ClusterResolver) -> None:
+        super().__init__(timeout=facade.timeout)
+        self._facade = facade  # it closes its connections when it is garbage-collected
+        self._shared = facade._shared
 
-    return decorate
+    def __repr__(self) -> str:
+        return repr(self._facade)
 
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        return cast("Observation", await self._shared.acall("observe", want, progress))
 
-class SimpleClusterResolver(ClusterResolver):
-    """`aioresolve.SimpleClusterResolver` with blocking methods; see there for arguments and errors."""
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
+        async with aclosing(stream_latest(partial(self._follow, want, interval))) as observations:
+            async for observation in observations:
+                yield observation
 
-    @constructs(static.SimpleClusterResolver)
-    def __init__(self) -> None: ...
+    async def _follow(self, want: Want, interval: float, latest: LatestValue[Observation]) -> None:
+        async def follow(resolver: base.ClusterResolver) -> None:
+            async with aclosing(resolver.changes(want, interval)) as observations:
+                async for observation in observations:
+                    latest.put(observation)
 
-    master = blocking(static.SimpleClusterResolver.master)
-    num_accelerators = blocking(static.SimpleClusterResolver.num_accelerators)
+        await self._shared.run_until_closed(follow)
+        raise ConnectionFailedError(
+            f"{self!r} was closed while it was watched",
+            hint="Close the union or fleet that watches it first.",
+            retryable=False,
+        )
 
+    async def _claim(self, progress: Progress) -> TaskClaim:
+        return cast("TaskClaim", await self._shared.acall("_claim", progress))
 
-class TFConfigClusterResolver(ClusterResolver):
-    """`aioresolve.TFConfigClusterResolver` with blocking methods; see there for arguments and errors."""
+    async def master(self, *args: Any, **kwargs: Any) -> str:
+        return cast("str", await self._shared.acall("master", *args, **kwargs))
 
-    @constructs(tf_config.TFConfigClusterResolver)
-    def __init__(self) -> None: ...
-
-    master = blocking(tf_config.TFConfigClusterResolver.master)
-    this_task = blocking(tf_config.TFConfigClusterResolver.this_task)
-
-
-class SlurmClusterResolver(ClusterResolver):
-    """`aioresolve.SlurmClusterResolver` with blocking methods; see there for arguments and errors."""
-
-    @constructs(slurm.SlurmClusterResolver)
-    def __init__(self) -> None: ...
-
-    def get_task_info(self) -> tuple[str | None, int | None]:
-        """Return `task_type` and `task_id`: the job of this process, and its task index in that job.
-
-        Raises:
-            EnvironmentVariableError: (a RuntimeError) variables are missing or malformed.
-        """
-        return self.task_type, self.task_id
-
-    num_accelerators = blocking(slurm.SlurmClusterResolver.num_accelerators)
+    async def num_accelerators(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        return cast("dict[str, int]", await self._shared.acall("num_accelerators", *args, **kwargs))
 
 
-class SageMakerClusterResolver(ClusterResolver):
-    """`aioresolve.SageMakerClusterResolver` with blocking methods; see there for arguments and errors."""
-
-    @constructs(sagemaker.SageMakerClusterResolver)
-    def __init__(self) -> None: ...
-
-    master = blocking(sagemaker.SageMakerClusterResolver.master)
-
-
-class TPUClusterResolver(TopologyHolder, ClusterResolver):
-    """`aioresolve.TPUClusterResolver` with blocking methods; see there for arguments and errors."""
-
-    @constructs(tpus.TPUClusterResolver)
-    def __init__(self) -> None: ...
-
-    @staticmethod
-    @wraps(tpus.TPUClusterResolver.connect)
-    def connect(
-        tpu: str | Sequence[str] | None = None,
-        zone: str | None = None,
-        project: str | None = None,
-        *,
-        timeout: float = 300.0,
-    ) -> TPUClusterResolver:
-        resolver = TPUClusterResolver(tpu, zone, project)
-        resolver.initialize_system(timeout=timeout)
-        return resolver
-
-    def get_job_name(self) -> str:
-        """Return the job name of the workers."""
-        return self._tpus.get_job_name()
-
-    def get_coordination_service_leader(self) -> str:
-        """Return the task where TensorFlow's coordination service runs: `/job:worker/task:0`."""
-        return self._tpus.get_coordination_service_leader()
-
-    @property
-    def _tpus(self) -> tpus.TPUClusterResolver:
-        resolver = self._shared.resource
-        assert isinstance(resolver, tpus.TPUClusterResolver)
-        return resolver
-
-    master = blocking(tpus.TPUClusterResolver.master)
-    get_master = blocking(tpus.TPUClusterResolver.get_master)
-    num_accelerators = blocking(tpus.TPUClusterResolver.num_accelerators)
-    get_tpu_system_metadata = blocking(tpus.TPUClusterResolver.get_tpu_system_metadata)
-    initialize_system = blocking(tpus.TPUClusterResolver.initialize_system)
-    probe = blocking(tpus.TPUClusterResolver.probe)
-    slices = blocking(tpus.TPUClusterResolver.slices)
-    nodes = blocking(tpus.TPUClusterResolver.nodes)
-    node = blocking(tpus.TPUClusterResolver.node)
-    state = blocking(tpus.TPUClusterResolver.state)
-    health = blocking(tpus.TPUClusterResolver.health)
-    symptoms = blocking(tpus.TPUClusterResolver.symptoms)
-    recoverable = blocking(tpus.TPUClusterResolver.recoverable)
-    runtime_version = blocking(tpus.TPUClusterResolver.runtime_version)
-    accelerator_type = blocking(tpus.TPUClusterResolver.accelerator_type)
-    topology = blocking(tpus.TPUClusterResolver.topology)
+def async_resolver(facade: ClusterResolver) -> base.ClusterResolver:
+    """Return an async resolver that calls the facade, or the resolver behind it."""
+    if isinstance(facade._shared.resource, _Implementation):
+        return BlockingResolver(facade)
+    return _FacadeResolver(facade)
 
 
 class UnionClusterResolver(ClusterResolver):
@@ -270,20 +235,10 @@ class UnionClusterResolver(ClusterResolver):
             )
         )
 
-    master = blocking(union.UnionClusterResolver.master)
-    num_accelerators = blocking(union.UnionClusterResolver.num_accelerators)
-
-
-def _calling(facade: ClusterResolver) -> base.ClusterResolver:
-    """Return an async resolver that calls the facade, or the resolver behind it."""
-    if isinstance(facade._shared.resource, _Implementation):
-        return BlockingResolver(facade)
-    return FacadeResolver(facade)
-
 
 def _member_of_union(resolver: Any) -> Any:
     if isinstance(resolver, ClusterResolver):
-        return _calling(resolver)
+        return async_resolver(resolver)
     if is_tensorflow_resolver(resolver):
         return resolver
     raise InvalidClusterError(
@@ -293,29 +248,188 @@ def _member_of_union(resolver: Any) -> Any:
     )
 
 
+# The facades of sources
+
+
+def new_facade(kind: type[base.ClusterResolver]) -> type[ClusterResolver]:
+    """Return the facade of an async class: with its arguments, methods and properties."""
+
+    @wraps(kind.__init__)
+    def construct(self: ClusterResolver, /, *args: Any, **kwargs: Any) -> None:
+        ClusterResolver.__init__(self, kind(*args, **kwargs))
+
+    plain = tuple(each for each in kind.__bases__ if not issubclass(each, base.ClusterResolver))
+    attributes: dict[str, Any] = {
+        "__init__": construct,
+        "__doc__": f"`aioresolve.{kind.__name__}` with blocking methods; see there for arguments and errors.",
+        "__module__": "aioresolve.sync",
+    }
+    for name in dir(kind):
+        # What the base classes have is inherited, or it is for writers of resolvers.
+        if name.startswith("_") or any(hasattr(each, name) for each in plain):
+            continue
+        member = inspect.getattr_static(kind, name)
+        is_method = inspect.isfunction(member)
+        if hasattr(base.ClusterResolver, name) and not (is_method and hasattr(ClusterResolver, name)):
+            continue
+        if is_method and "progress" not in inspect.signature(member).parameters:
+            attributes[name] = _facade_method(member)
+        elif isinstance(member, staticmethod):
+            attributes[name] = staticmethod(_facade_function(member.__func__))
+    return type(kind.__name__, (*plain, ClusterResolver), attributes)
+
+
+def _facade_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(method):
+        return blocking(method)
+    if inspect.isasyncgenfunction(method):
+        return blocking_iterator(method)
+
+    @wraps(method)
+    def call(self: ClusterResolver, /, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._shared.resource, method.__name__)(*args, **kwargs)
+
+    return call
+
+
+def _facade_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an async function that returns a resolver as a blocking one that returns its facade."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> ClusterResolver:
+        return facade_of(get_loop_thread().run(partial(function, *args, **kwargs)))
+
+    return call
+
+
 def facade_of(resolver: base.ClusterResolver) -> ClusterResolver:
     """Return the facade of the class of the same name as that of an async resolver, with its arguments."""
     from aioresolve import sync
 
     name = type(resolver).__name__
-    kind: type[ClusterResolver] | None = getattr(sync, name) if name in sync.__all__ else None
-    if kind is None:
+    if name not in BY_RESOLVER:
         return ClusterResolver(resolver)
+    kind: type[ClusterResolver] = getattr(sync, name)
     args, kwargs = resolver._copied_arguments()
     return recreate(kind, args, kwargs, resolver._assignments)
 
 
-def resolver_for_fleet(facade: ClusterResolver) -> base.ClusterResolver:
-    """Return the async resolver that a fleet uses for `facade`.
+if TYPE_CHECKING:
+    # For type checkers: what `new_facade` returns.
 
-    If its connections can be shared, it is a copy, so that it can share those of the fleet. Otherwise it
-    calls the resolver behind the facade.
+    def constructs(
+        kind: Callable[P, base.ClusterResolver],
+    ) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Any, P], None]]: ...
+
+    class GCEClusterResolver(ClusterResolver):
+        @constructs(gce.GCEClusterResolver)
+        def __init__(self) -> None: ...
+
+    class KubernetesClusterResolver(ClusterResolver):
+        @constructs(kubernetes.KubernetesClusterResolver)
+        def __init__(self) -> None: ...
+
+    class SageMakerClusterResolver(ClusterResolver):
+        @constructs(sagemaker.SageMakerClusterResolver)
+        def __init__(self) -> None: ...
+
+    class SimpleClusterResolver(ClusterResolver):
+        @constructs(static.SimpleClusterResolver)
+        def __init__(self) -> None: ...
+
+    class SlurmClusterResolver(ClusterResolver):
+        @constructs(slurm.SlurmClusterResolver)
+        def __init__(self) -> None: ...
+
+        def get_task_info(self) -> tuple[str | None, int | None]: ...
+
+    class TFConfigClusterResolver(ClusterResolver):
+        @constructs(tf_config.TFConfigClusterResolver)
+        def __init__(self) -> None: ...
+
+    class TPUClusterResolver(TopologyHolder, ClusterResolver):
+        @constructs(tpu.TPUClusterResolver)
+        def __init__(self) -> None: ...
+
+        @staticmethod
+        def connect(
+            tpu: str | Sequence[str] | None = None,
+            zone: str | None = None,
+            project: str | None = None,
+            *,
+            timeout: float = 300.0,
+        ) -> TPUClusterResolver: ...
+        def get_job_name(self) -> str: ...
+        def get_coordination_service_leader(self) -> str: ...
+
+        get_master = blocking(tpu.TPUClusterResolver.get_master)
+        get_tpu_system_metadata = blocking(tpu.TPUClusterResolver.get_tpu_system_metadata)
+        initialize_system = blocking(tpu.TPUClusterResolver.initialize_system)
+        probe = blocking(tpu.TPUClusterResolver.probe)
+        slices = blocking(tpu.TPUClusterResolver.slices)
+        nodes = blocking(tpu.TPUClusterResolver.nodes)
+        node = blocking(tpu.TPUClusterResolver.node)
+        state = blocking(tpu.TPUClusterResolver.state)
+        health = blocking(tpu.TPUClusterResolver.health)
+        symptoms = blocking(tpu.TPUClusterResolver.symptoms)
+        recoverable = blocking(tpu.TPUClusterResolver.recoverable)
+        runtime_version = blocking(tpu.TPUClusterResolver.runtime_version)
+        accelerator_type = blocking(tpu.TPUClusterResolver.accelerator_type)
+        topology = blocking(tpu.TPUClusterResolver.topology)
+
+
+# Functions
+
+
+def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[ClusterResolver]:
+    """Return the blocking resolver of the cluster that this process is part of, and why it is that one.
+
+    See `aioresolve.detect` for the sources, their order, and the errors.
+
+    Args:
+        port: the port of each task, for the sources that do not have it.
+        timeout: the total deadline of the call, in seconds.
     """
-    resolver = facade._shared.resource
-    return copy.copy(resolver) if resolver._has_clients else _calling(facade)
+    findings = get_loop_thread().run(partial(examine, port=port, timeout=timeout))
+    evidence, new_resolver = choose(findings)
+    return Detection(
+        evidence.source, facade_of(new_resolver()), tuple(finding.evidence for finding in findings)
+    )
 
 
-def _unopened(resolver: base.ClusterResolver) -> base.ClusterResolver:
-    """Return a copy of a resolver that a parent process has entered, if entering it can open connections."""
-    opens = resolver._has_clients or type(resolver).__aenter__ is not base.ClusterResolver.__aenter__
-    return copy.copy(resolver) if opens else resolver
+def doctor(
+    resolver: ClusterResolver | None = None,
+    *,
+    timeout: float = 30.0,
+    check_timeout: float = 10.0,
+    progress: Progress | None = None,
+) -> tuple[Check, ...]:
+    """Return the result of each check of a resolver, as `aioresolve.doctor` does. Blocks.
+
+    Args:
+        resolver: a resolver of `aioresolve.sync`; without one, this machine is checked.
+        timeout: the deadline of all checks, in seconds.
+        check_timeout: the deadline of each check, in seconds.
+        progress: is updated with each check, if given.
+
+    Raises:
+        ConfigurationError: (a ValueError) an argument is invalid.
+        InvalidClusterError: (a TypeError) `resolver` is not a resolver of `aioresolve.sync`.
+    """
+    # Imported here because few programs need it.
+    from aioresolve.environment import doctor as checks
+
+    if resolver is not None and not isinstance(resolver, ClusterResolver):
+        raise InvalidClusterError(
+            f"aioresolve.sync.doctor takes a resolver of aioresolve.sync; got {type(resolver).__name__}",
+            hint="Wrap an async resolver in aioresolve.sync.ClusterResolver.",
+        )
+    call = partial(checks.doctor, timeout=timeout, check_timeout=check_timeout, progress=progress)
+
+    async def check() -> tuple[Check, ...]:
+        if resolver is None:
+            return await call()
+        async with resolver._shared.acquire() as entered:
+            return await call(entered)
+
+    return get_loop_thread().run(check)

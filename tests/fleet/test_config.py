@@ -342,29 +342,35 @@ class TestInvalidFiles:
 
 
 class TestFields:
-    def test_each_field_reaches_its_constructor(self) -> None:
-        kubernetes = arguments_of(
-            fleet(
-                "targets:\n"
-                "  a:\n"
-                "    kubernetes:\n"
-                "      jobs: {worker: app=a}\n"
-                "      namespace: [a, b]\n"
-                "      context: c\n"
-                "      kubeconfig: /k\n"
-                "      server: https://h\n"
-                "      token_file: /t\n"
-                "      impersonate: ada\n"
-                "      impersonate_groups: [math, logic]\n"
-                "      executable_location: OFF_CLUSTER\n"
-                "      port: 1\n"
-                "      address: hostname\n"
-                "      order_by: ['label:a', 'node-label:b']\n"
-                "      not_running: skip\n"
-                "      rpc_layer: grpcs\n"
-                "      max_concurrency: 3\n"
-            ).targets["a"]
+    def test_each_field_is_an_argument_of_the_constructor(self) -> None:
+        target = fleet(
+            "targets:\n"
+            "  a:\n"
+            "    kubernetes:\n"
+            "      jobs: {worker: app=a}\n"
+            "      namespace: [a, b]\n"
+            "      kubeconfig: /k\n"
+            "      impersonate: ada\n"
+            "      port: 1\n"
+            "      order_by: ['label:a', 'node-label:b']\n"
+            "      not_running: skip\n"
+            "      max_concurrency: 3\n"
+        ).targets["a"]
+        assert arguments_of(target)["arguments_of_init"] == (
+            (),
+            {
+                "job_to_label_mapping": {"worker": "app=a"},
+                "namespace": ["a", "b"],
+                "kubeconfig": "/k",
+                "impersonate": "ada",
+                "tf_server_port": 1,
+                "order_by": ["label:a", "node-label:b"],
+                "not_running": "skip",
+                "max_concurrency": 3,
+            },
         )
+
+    def test_service_of_a_target_replaces_the_jobs_of_the_defaults(self) -> None:
         services = fleet(
             "defaults: {kubernetes: {namespace: ml, jobs: {worker: app=a}}}\n"
             "targets:\n"
@@ -374,26 +380,6 @@ class TestFields:
         one = KubernetesClusterResolver(service="trainer:grpc", namespace="ml")
         two = KubernetesClusterResolver(service={"worker": "a", "ps": ["b", "c"]}, namespace="ml")
         assert [repr(each) for each in services.values()] == [repr(one), repr(two)]
-        expected = KubernetesClusterResolver(
-            {"worker": "app=a"},
-            1,
-            "grpcs",
-            None,
-            "OFF_CLUSTER",
-            namespace=["a", "b"],
-            context="c",
-            kubeconfig="/k",
-            server="https://h",
-            token_file="/t",
-            impersonate="ada",
-            impersonate_groups=("math", "logic"),
-            address="hostname",
-            order_by=["label:a", "node-label:b"],
-            not_running="skip",
-            max_concurrency=3,
-        )
-        own = {"credentials": None, "lease": None, "arguments_of_init": None}
-        assert kubernetes | own == arguments_of(expected) | own
 
 
 class TestReading:

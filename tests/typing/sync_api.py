@@ -23,6 +23,7 @@ from aioresolve.sync import (
     Fleet,
     GCEClusterResolver,
     KubernetesClusterResolver,
+    SageMakerClusterResolver,
     SimpleClusterResolver,
     SlurmClusterResolver,
     TFConfigClusterResolver,
@@ -140,3 +141,6 @@ def constructors_take_the_arguments_of_the_async_classes() -> None:
     SlurmClusterResolver({"worker": 2}, port_base="1")  # type: ignore[arg-type]
     TPUClusterResolver("a", api_version="v3")  # type: ignore[arg-type]
     TFConfigClusterResolver(task_id=[])  # type: ignore[arg-type]
+    SageMakerClusterResolver(port="2223")  # type: ignore[arg-type]
+    SimpleClusterResolver({"worker": ["a:1"]})  # type: ignore[arg-type]
+    assert_type(SlurmClusterResolver().get_task_info(), tuple[str | None, int | None])

@@ -91,7 +91,7 @@ SOURCES = (
         "tf_config",
         "aioresolve.environment.tf_config",
         "TFConfigClusterResolver",
-        examine="aioresolve.environment.detection:examine_tf_config",
+        examine="aioresolve.environment.tf_config:examine",
     ),
     Source(
         "slurm",
@@ -99,13 +99,13 @@ SOURCES = (
         "SlurmClusterResolver",
         fields={"port": "port_base"},
         constants={"auto_set_gpu": False},  # the caller is not the program that uses the GPUs
-        examine="aioresolve.environment.detection:examine_slurm",
+        examine="aioresolve.environment.slurm:examine",
     ),
     Source(
         "sagemaker",
         "aioresolve.environment.sagemaker",
         "SageMakerClusterResolver",
-        examine="aioresolve.environment.detection:examine_sagemaker",
+        examine="aioresolve.environment.sagemaker:examine",
     ),
     Source("tpu", "aioresolve.tpu", "TPUClusterResolver", fields={"name": "tpu"}, required=("name",)),
     Source(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from aioresolve._core.deadline import Progress
-    from aioresolve.environment.detection import Finding
+    from aioresolve.environment.detection import Evidence
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState
 
@@ -337,11 +337,11 @@ def open_source(request: ClusterRequest) -> tuple[ClusterRequest, ClusterResolve
     return with_time_left(request, ends), new_detected()
 
 
-def examine_sources(request: ClusterRequest) -> tuple[Finding, ...]:
+def examine_sources(request: ClusterRequest) -> tuple[Evidence, ...]:
     """Return what was found out about each source, and show progress on stderr."""
-    from aioresolve.environment.detection import collect_findings
+    from aioresolve.environment.detection import collect_evidence
 
-    return run_async(lambda _: run_with_progress(request, collect_findings))
+    return run_async(lambda _: run_with_progress(request, collect_evidence))
 
 
 def with_time_left(request: ClusterRequest, ends: float) -> ClusterRequest:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import abc
 import reprlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError, EnvironmentVariableError, UnknownTaskError
 from aioresolve.resolver.base import ClusterResolver, master_url
-from aioresolve.spec import Observation
+from aioresolve.spec import Observation, host_port
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aioresolve._core.deadline import Progress
     from aioresolve.errors import Hint
     from aioresolve.resolver.want import Want
@@ -40,15 +43,7 @@ class Description:
 class EnvironmentClusterResolver(ClusterResolver):
     """Resolves a cluster that environment variables describe. Every call and every property reads them again.
 
-    Args:
-        task_type: overrides the job of this process.
-        task_id: overrides the task index of this process.
-        rpc_layer: overrides the protocol of the tasks.
-        environment: the value of the `environment` property.
-        timeout: the default total deadline of a call, in seconds.
-
-    Raises:
-        ConfigurationError: (a ValueError) an argument is invalid.
+    The arguments are those of `TFConfigClusterResolver`.
     """
 
     def __init__(
@@ -60,9 +55,8 @@ class EnvironmentClusterResolver(ClusterResolver):
         environment: str | None = None,
         timeout: float = 30.0,
     ) -> None:
-        super().__init__(
-            task_type=task_type, task_id=_validate_task_id(task_id), rpc_layer=rpc_layer, timeout=timeout
-        )
+        super().__init__(task_type=task_type, rpc_layer=rpc_layer, timeout=timeout)
+        self.task_id = task_id
         self._environment = environment or ""
 
     @abc.abstractmethod
@@ -71,11 +65,7 @@ class EnvironmentClusterResolver(ClusterResolver):
 
     @property
     def task_type(self) -> str | None:
-        """The job of this process: the override, or else as the variables say. Can be set.
-
-        Raises:
-            EnvironmentVariableError: it is not overridden, and the variables are invalid.
-        """
+        """The job of this process: the override, or else as the variables say. Can be set."""
         return self._read().task_type if self._task_type is None else self._task_type
 
     @task_type.setter
@@ -84,24 +74,22 @@ class EnvironmentClusterResolver(ClusterResolver):
 
     @property
     def task_id(self) -> int | None:
-        """The task index of this process: the override, or else as the variables say. Can be set.
-
-        Raises:
-            EnvironmentVariableError: it is not overridden, and the variables are invalid.
-        """
+        """The task index of this process: the override, or else as the variables say. Can be set."""
         return self._read().task_id if self._task_id is None else self._task_id
 
     @task_id.setter
     def task_id(self, task_id: int | None) -> None:
-        self._task_id = _validate_task_id(task_id)
+        given: Any = task_id
+        # TensorFlow converts it, so that the text of a variable works too.
+        if isinstance(given, str) and is_index(given):
+            given = int(given)
+        if given is not None and (type(given) is not int or given < 0):
+            raise ConfigurationError(f"{shorten(task_id)} is not an integer from 0", argument="task_id")
+        self._task_id = given
 
     @property
     def rpc_layer(self) -> str | None:
-        """The protocol of the tasks: the override, or else as the variables say. Can be set.
-
-        Raises:
-            EnvironmentVariableError: it is not overridden, and the variables are invalid.
-        """
+        """The protocol of the tasks: the override, or else as the variables say. Can be set."""
         return self._read().rpc_layer if self._rpc_layer is None else self._rpc_layer
 
     @rpc_layer.setter
@@ -168,12 +156,20 @@ def shorten(value: object) -> str:
     return reprlib.repr(value)
 
 
-def _validate_task_id(task_id: Any) -> int | None:
-    if task_id is None:
-        return None
-    # TensorFlow converts it, so that the text of a variable works too.
-    if isinstance(task_id, str) and task_id.isascii() and task_id.isdigit() and len(task_id) <= 10:
-        return int(task_id)
-    if isinstance(task_id, bool) or not isinstance(task_id, int) or task_id < 0:
-        raise ConfigurationError(f"{shorten(task_id)} is not an integer from 0", argument="task_id")
-    return task_id
+def is_index(text: str) -> bool:
+    """Return whether a text is a task index."""
+    return text.isascii() and text.isdigit() and len(text) <= 10
+
+
+def addresses_by_rank(hosts: Iterable[str], first_port: int) -> list[str]:
+    """Return `host:port` of each task, for its host: the first task of a host has the first port.
+
+    Raises:
+        ConfigurationError: a host is invalid, or a port is above 65535.
+    """
+    started = Counter[str]()
+    addresses = []
+    for host in hosts:
+        addresses.append(host_port(host, first_port + started[host]))
+        started[host] += 1
+    return addresses

@@ -1,8 +1,8 @@
 """Which source describes the cluster of this process: variables, the API server of its pod, or its VM.
 
-`examine` collects the evidence about each source, `choose` decides, and `detect` does both. What was set for
-this process precedes what describes its machine. A source that is found but invalid is an error,
-because another one could describe another cluster.
+`examine` asks each source whether it describes the cluster of this process, `choose` decides,
+and `detect` does both. What was set for this process precedes what describes its machine. A source that is
+found but invalid is an error, because another one could describe another cluster.
 
 All processes of a workload must choose the same source. The TPU variables of one pod cannot decide that:
 another pod of the workload, such as the leader of a LeaderWorkerSet, may have none. So in a pod, the workload
@@ -17,10 +17,10 @@ Google Cloud is that of the node, and is not used.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 
@@ -35,7 +35,12 @@ from aioresolve.errors import (
     ProtocolError,
     ResolveError,
 )
+from aioresolve.resolver.launchers import launched_process
+from aioresolve.resolver.static import SimpleClusterResolver
 from aioresolve.sources import SOURCES
+from aioresolve.spec import ClusterSpec, split_host_port
+
+from .base import addresses_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,20 +49,13 @@ if TYPE_CHECKING:
     from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.kubernetes import Pod
     from aioresolve.resolver.base import ClusterResolver
-    from aioresolve.spec import ClusterSpec
 
     NewResolver: TypeAlias = Callable[[], ClusterResolver]
 
 ResolverT_co = TypeVar("ResolverT_co", covariant=True)
 
-TF_CONFIG = "TF_CONFIG"
-SLURM = "Slurm"
-SAGEMAKER = "SageMaker"
-TPU_VARIABLES = "TPU variables"
-TPU_VM = "TPU VM"
-KUBERNETES = "Kubernetes"
-COMPUTE_ENGINE = "Compute Engine"
-LAUNCHER = "Launcher"
+TPU_VARIABLES, TPU_VM, KUBERNETES = "TPU variables", "TPU VM", "Kubernetes"
+COMPUTE_ENGINE, LAUNCHER = "Compute Engine", "Launcher"
 
 ABSENT_TIMEOUT = 1.0
 """Seconds that the metadata server has to respond, unless this machine is known to have one."""
@@ -77,33 +75,17 @@ class Evidence:
         source: its name, one of those in the documentation of `aioresolve.detect`.
         found: whether it describes a cluster of this process; None if it was not requested.
         reason: why, as text. It contains no secret.
-    """
-
-    source: str
-    found: bool | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The evidence about one source, and the resolver for it.
-
-    Attributes:
-        evidence: the evidence.
         new_resolver: makes the resolver, if the source was found.
         error: why the source cannot be used although it was found.
         is_partial: whether it is used only if no other source is found.
     """
 
-    evidence: Evidence
-    new_resolver: NewResolver | None = None
-    error: ResolveError | None = None
-    is_partial: bool = False
-
-    @property
-    def decides(self) -> bool:
-        """Whether no source after it needs to be checked."""
-        return bool(self.evidence.found) and not self.is_partial
+    source: str
+    found: bool | None
+    reason: str
+    new_resolver: NewResolver | None = field(default=None, repr=False)
+    error: ResolveError | None = field(default=None, repr=False)
+    is_partial: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,29 +146,54 @@ async def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection
         EnvironmentVariableError: (a RuntimeError) a variable that decides is malformed.
         ResolveError: the source that decides could not be requested, such as the API server of the pod.
     """
-    findings = await examine(port=port, timeout=timeout)
-    chosen, new_resolver = choose(findings)
-    return Detection(chosen.source, new_resolver(), tuple(finding.evidence for finding in findings))
+    evidence = await examine(port=port, timeout=timeout)
+    chosen, new_resolver = choose(evidence)
+    return Detection(chosen.source, new_resolver(), evidence)
 
 
-async def examine(*, port: int | None = None, timeout: float = 30.0) -> tuple[Finding, ...]:
+async def examine(*, port: int | None = None, timeout: float = 30.0) -> tuple[Evidence, ...]:
     """Return what was found out about each source, in the order of precedence."""
     if port is not None:
         validate_port("port", port)
-    collect = partial(collect_findings, port=port)
+    collect = partial(collect_evidence, port=port)
     return await within_deadline(validate_seconds("timeout", timeout), "detect()", collect)
 
 
-def choose(findings: Sequence[Finding]) -> tuple[Evidence, NewResolver]:
+async def collect_evidence(progress: Progress, *, port: int | None = None) -> tuple[Evidence, ...]:
+    """Return what was found out about each source, as `examine`, without a deadline of its own."""
+    search = Search(progress, port)
+    for source in SOURCES:
+        if source.examine is not None:
+            search.add(source.load_examine()(port))
+    search.add(await _examine_tpu_variables(search))
+    decided = next((each for each in search.found.values() if each.found and not each.is_partial), None)
+    if search.is_pod and decided is search.found[TPU_VARIABLES] and decided.error is None:
+        decided = None  # the workload decides whether the variables are used
+    for name, examine_source in REQUESTS:
+        if decided is None:
+            search.add(await examine_source(search))
+        else:
+            search.add(Evidence(name, None, f"not requested, because of {decided.source}"))
+    search.add(_examine_launcher(port))
+    return tuple(search.found.values())
+
+
+def decisive(evidence: Sequence[Evidence]) -> Evidence | None:
+    """Return the evidence about the source that is used; None if no source was found."""
+    found = [each for each in evidence if each.found]
+    return next((each for each in found if not each.is_partial), found[0] if found else None)
+
+
+def choose(evidence: Sequence[Evidence]) -> tuple[Evidence, NewResolver]:
     """Return the evidence of the source that is used, and a function that makes its resolver.
 
     Raises:
         ConfigurationError: no source was found; it lists all of them.
         ResolveError: the source that is used is invalid, or could not be requested.
     """
-    chosen = decisive(findings)
+    chosen = decisive(evidence)
     if chosen is None:
-        listed = "; ".join(f"{finding.evidence.source}: {finding.evidence.reason}" for finding in findings)
+        listed = "; ".join(f"{each.source}: {each.reason}" for each in evidence)
         raise ConfigurationError(
             f"nothing describes the cluster of this process: {listed}",
             hint="Name the source of your cluster, such as `KubernetesClusterResolver`, or `aioresolve"
@@ -195,217 +202,115 @@ def choose(findings: Sequence[Finding]) -> tuple[Evidence, NewResolver]:
     if chosen.error is not None:
         raise chosen.error
     assert chosen.new_resolver is not None
-    return chosen.evidence, chosen.new_resolver
+    return chosen, chosen.new_resolver
 
 
-def decisive(findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding about the source that is used; None if no source was found."""
-    found = [finding for finding in findings if finding.evidence.found]
-    return next((finding for finding in found if not finding.is_partial), found[0] if found else None)
+@dataclass(slots=True)
+class Search:
+    """What a source is examined with.
+
+    Attributes:
+        progress: records what is waited for.
+        port: the port of each task, for the sources that do not have it.
+        is_pod: whether this process runs in a pod.
+        found: the evidence about the sources before it, by their names.
+        tpu_slice: the slice that the TPU variables describe, if they list its workers.
+        compute_engine: the evidence about an instance group, which the requests for a TPU VM give too.
+    """
+
+    progress: Progress
+    port: int | None = None
+    is_pod: bool = field(default_factory=lambda: bool(os.environ.get(SERVICE_HOST)))
+    found: dict[str, Evidence] = field(default_factory=dict)
+    tpu_slice: _TPUSlice | None = None
+    compute_engine: Evidence | None = None
+
+    def add(self, evidence: Evidence) -> None:
+        """Add the evidence about the next source."""
+        self.found[evidence.source] = evidence
 
 
-async def collect_findings(progress: Progress, *, port: int | None = None) -> tuple[Finding, ...]:
-    """Return what was found out about each source, as `examine`, without a deadline of its own."""
-    findings = [
-        *(source.load_examine()(port) for source in SOURCES if source.examine is not None),
-        await _examine_tpu_variables(progress),
-    ]
-    is_pod = bool(os.environ.get(SERVICE_HOST))
-    decided = next((each for each in findings if each.decides), None)
-    if decided is not None and not (is_pod and decided is findings[-1] and decided.error is None):
-        reason = f"not requested, because of {decided.evidence.source}"
-        unknown = [Finding(Evidence(source, None, reason)) for source in (TPU_VM, KUBERNETES, COMPUTE_ENGINE)]
-        return (*findings, *unknown, _examine_launcher(port))
-    if is_pod:
-        pod, kubernetes = await _examine_pod(progress, port)
-        findings[-1] = _tpu_variables_of_pod(findings[-1], pod, kubernetes)
-        reason = "this is a pod: the metadata server would be that of its node"
-        tpu_vm, compute_engine = _absent(TPU_VM, reason), _absent(COMPUTE_ENGINE, reason)
-    else:
-        kubernetes = _absent(KUBERNETES, f"${SERVICE_HOST} is not set")
-        tpu_vm, compute_engine = await _examine_vm(progress, port, findings[-1])
-    return (*findings, tpu_vm, kubernetes, compute_engine, _examine_launcher(port))
+class _TPUSlice(NamedTuple):
+    """The number of hosts of a slice, the number of slices, and whether hosts have several processes."""
+
+    hosts: int
+    slices: int
+    has_shared_hosts: bool
 
 
-def _given(name: str, port: int | None) -> dict[str, Any]:
+def absent(source: str, reason: str) -> Evidence:
+    """Return the evidence that a source does not describe the cluster of this process."""
+    return Evidence(source, False, reason)
+
+
+def invalid(source: str, error: ResolveError) -> Evidence:
+    """Return the evidence that a source describes the cluster, but cannot be used."""
+    return Evidence(source, True, error.summary, error=error)
+
+
+def given(name: str, port: int | None) -> dict[str, Any]:
     """Return the argument of that name; without a port no argument, so that the resolver has its default."""
     return {} if port is None else {name: port}
 
 
-def _absent(source: str, reason: str) -> Finding:
-    return Finding(Evidence(source, False, reason))
-
-
-def _invalid(source: str, error: ResolveError) -> Finding:
-    return Finding(Evidence(source, True, error.summary), error=error)
+def counted(number: int, thing: str) -> str:
+    """Return a number of things as text: `2 processes`."""
+    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{number} {thing if number == 1 else plural}"
 
 
 # Variables
 
 
-def examine_tf_config(_: int | None) -> Finding:
-    """Return whether `$TF_CONFIG` describes tasks."""
-    from .tf_config import VARIABLE, TFConfigClusterResolver, parse_tf_config
-
-    text = os.environ.get(VARIABLE)
-    if not text:
-        return _absent(TF_CONFIG, f"${VARIABLE} is not set")
-    try:
-        spec = parse_tf_config(text).state.spec
-    except EnvironmentVariableError as error:
-        return _invalid(TF_CONFIG, error)
-    if not spec.tasks:
-        return _absent(TF_CONFIG, f"${VARIABLE} has no tasks")
-    return Finding(
-        Evidence(TF_CONFIG, True, f"${VARIABLE} has {_sizes(spec)}"), new_resolver=TFConfigClusterResolver
-    )
-
-
-def examine_slurm(port: int | None) -> Finding:
-    """Return whether Slurm started this process; `port` is that of the first task of each node."""
-    from .slurm import SlurmClusterResolver
-    from .slurm.launched import read_processes
-    from .slurm.tasks import JOB_HOSTS, STEP_HOSTS
-
-    if not any(value and name.startswith((STEP_HOSTS, JOB_HOSTS)) for name, value in os.environ.items()):
-        return _absent(SLURM, f"${STEP_HOSTS} and ${JOB_HOSTS} are not set")
-    try:
-        tasks = read_processes(os.environ)
-    except ConfigurationError as error:
-        return _invalid(SLURM, error)
-    own = "" if tasks.process_id is None else f"; this is task {tasks.process_id}"
-    return Finding(
-        Evidence(SLURM, True, f"{tasks.source} has {_number(len(tasks.tasks), 'task')}{own}"),
-        # Detection must not change the environment of the process.
-        new_resolver=lambda: SlurmClusterResolver(auto_set_gpu=False, **_given("port_base", port)),
-    )
-
-
-def examine_sagemaker(port: int | None) -> Finding:
-    """Return whether `$SM_HOSTS` has hosts; `port` is that of each task."""
-    from aioresolve.spec import split_host_port
-
-    from .sagemaker import HOSTS, SageMakerClusterResolver
-
-    if not os.environ.get(HOSTS):
-        return _absent(SAGEMAKER, f"${HOSTS} is not set")
-    try:
-        spec = SageMakerClusterResolver()._read().state.spec
-    except EnvironmentVariableError as error:
-        return _invalid(SAGEMAKER, error)
-    if not spec.tasks:
-        return _absent(SAGEMAKER, f"${HOSTS} has no hosts")
-    hosts = {split_host_port(task.address)[0] for task in spec.tasks}
-    reason = f"${HOSTS} has {_number(len(hosts), 'host')}"
-    if len(spec.tasks) > len(hosts):
-        reason += f" with {_number(len(spec.tasks), 'process')}"
-    return Finding(
-        Evidence(SAGEMAKER, True, reason),
-        new_resolver=lambda: SageMakerClusterResolver(**_given("port", port)),
-    )
-
-
-def _examine_launcher(port: int | None) -> Finding:
+def _examine_launcher(port: int | None) -> Evidence:
     """Return what the launcher of this process says; it is partial, as any other source knows more hosts."""
-    from aioresolve.resolver.launchers import launched_process
-    from aioresolve.resolver.static import SimpleClusterResolver
-    from aioresolve.spec import ClusterSpec, host_port
-
     try:
         process = launched_process(os.environ)
         if process is not None and not process.all_on_this_host:
             raise process.contradicts("no other source describes the cluster")
     except EnvironmentVariableError as error:
-        return replace(_invalid(LAUNCHER, error), is_partial=True)
+        return replace(invalid(LAUNCHER, error), is_partial=True)
     if process is None:
-        return _absent(
+        return absent(
             LAUNCHER, "$OMPI_COMM_WORLD_RANK, $TORCHELASTIC_RUN_ID and similar variables are not set"
         )
-
-    def new_resolver() -> ClusterResolver:
-        first = 8888 if port is None else port
-        addresses = [host_port("localhost", first + rank) for rank in range(process.size or 1)]
-        return SimpleClusterResolver(ClusterSpec({"worker": addresses}), "", "worker", process.rank)
-
-    return Finding(
-        Evidence(LAUNCHER, True, f"this is {process}, all on this host"), new_resolver, is_partial=True
+    addresses = addresses_by_rank(["localhost"] * (process.size or 1), port or 8888)
+    new_resolver = partial(
+        SimpleClusterResolver, ClusterSpec({"worker": addresses}), "", "worker", process.rank
     )
+    return Evidence(LAUNCHER, True, f"this is {process}, all on this host", new_resolver, is_partial=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _TPUVariables(Finding):
-    """What was found out about the TPU variables. They are partial if they may not be the whole cluster.
-
-    Attributes:
-        hosts: the number of hosts of the slice.
-        slices: the number of slices; the resolver itself refuses one of several.
-        has_shared_hosts: whether hosts have several processes.
-    """
-
-    hosts: int = 1
-    slices: int = 1
-    has_shared_hosts: bool = False
-
-    def covers(self, pod: Pod) -> bool:
-        """Return whether the hosts of all slices are the pods of the workload, as far as the pod says."""
-        from aioresolve.kubernetes.tasks.controllers import JOBSET_NAME, JOBSET_REPLICAS, LWS_NAME, LWS_SIZE
-
-        labels, total, slices = pod.metadata.labels, str(self.hosts * self.slices), str(self.slices)
-        if LWS_NAME in labels:
-            return pod.metadata.annotations.get(LWS_SIZE, total) == total
-        if JOBSET_NAME in labels:
-            return labels.get(JOBSET_REPLICAS, slices) == slices
-        return self.slices == 1
-
-
-async def _examine_tpu_variables(progress: Progress) -> Finding:
-    from aioresolve.spec import split_host_port
-    from aioresolve.tpu.discovery import (
-        GivenWorkers,
-        LocalTPU,
-        NamedTPUs,
-        WorkersFile,
-        read_workers,
-        slice_position,
-        tpu_source,
-    )
+async def _examine_tpu_variables(search: Search) -> Evidence:
+    from aioresolve.tpu import discovery
 
     try:
-        source = tpu_source((), os.environ)
-        if isinstance(source, WorkersFile):
-            source = await read_workers(source, progress)
+        source = discovery.tpu_source((), os.environ)
+        if isinstance(source, discovery.WorkersFile):
+            source = await discovery.read_workers(source, search.progress)
     except ConfigurationError as error:
-        return _invalid(TPU_VARIABLES, error)
+        return invalid(TPU_VARIABLES, error)
     match source:
-        case LocalTPU():
-            return _absent(TPU_VARIABLES, f"{source.origin} names the TPU of this host only")
-        case NamedTPUs():
+        case discovery.LocalTPU():
+            return absent(TPU_VARIABLES, f"{source.origin} names the TPU of this host only")
+        case discovery.NamedTPUs():
             # KubeRay sets $TPU_NAME to another name, and operators may do the same.
-            is_in_pod = bool(os.environ.get(SERVICE_HOST))
-            doubt = ", which in a pod need not be the name of a Cloud TPU" if is_in_pod else ""
+            doubt = ", which in a pod need not be the name of a Cloud TPU" if search.is_pod else ""
             reason = f"{source.origin} names {', '.join(source.names)}{doubt}"
-            return Finding(Evidence(TPU_VARIABLES, True, reason), _new_tpu_resolver, is_partial=is_in_pod)
-        case GivenWorkers():
+            return Evidence(TPU_VARIABLES, True, reason, _new_tpu_resolver, is_partial=search.is_pod)
+        case discovery.GivenWorkers():
             processes = [split_host_port(address)[0] for address in source.addresses]
             hosts = list(dict.fromkeys(processes))
-            index, slices = slice_position(source.environment)
+            index, slices = discovery.slice_position(source.environment)
+            search.tpu_slice = _TPUSlice(len(hosts), slices, len(processes) > len(hosts))
             position = f", of slice {index} of {slices} only" if slices > 1 else ""
             worker_id = source.environment.worker_id
             own = None if worker_id is None else hosts.index(processes[worker_id])
             limit = _limit(hosts, own, index, slices)
-            reason = f"{source.origin} has {_number(len(processes), 'worker')}{position}{limit}"
-            return _TPUVariables(
-                Evidence(TPU_VARIABLES, True, reason),
-                _new_tpu_resolver,
-                is_partial=bool(limit),
-                hosts=len(hosts),
-                slices=slices,
-                has_shared_hosts=len(processes) > len(hosts),
-            )
+            reason = f"{source.origin} has {counted(len(processes), 'worker')}{position}{limit}"
+            return Evidence(TPU_VARIABLES, True, reason, _new_tpu_resolver, is_partial=bool(limit))
         case _:
-            return _absent(
-                TPU_VARIABLES, "$TPU_WORKER_HOSTNAMES, $TPU_NAME and similar variables are not set"
-            )
+            return absent(TPU_VARIABLES, "$TPU_WORKER_HOSTNAMES, $TPU_NAME and similar variables are not set")
 
 
 def _limit(hosts: Sequence[str], own: int | None, slice_index: int, slices: int) -> str:
@@ -430,7 +335,7 @@ def _limit(hosts: Sequence[str], own: int | None, slice_index: int, slices: int)
     size = os.environ.get("LWS_GROUP_SIZE", "")
     # A group, or a Job, is one slice or all of them.
     if size not in ("", str(number), str(number * slices)):
-        return f", on {_number(number, 'host')}, but $LWS_GROUP_SIZE={size}"
+        return f", on {counted(number, 'host')}, but $LWS_GROUP_SIZE={size}"
     for variable in ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX"):
         index = os.environ.get(variable, "")
         if own is not None and index not in ("", str(own), str(slice_index * number + own)):
@@ -447,16 +352,26 @@ def _new_tpu_resolver() -> ClusterResolver:
 # Kubernetes
 
 
-async def _examine_pod(progress: Progress, port: int | None) -> tuple[Pod | None, Finding]:
-    """Return the pod of this process, and whether it belongs to a workload; requests the pod."""
+async def _examine_pod(search: Search) -> Evidence:
+    """Return whether the pod of this process belongs to a workload, and what that means for a TPU."""
+    if not search.is_pod:
+        return absent(KUBERNETES, f"${SERVICE_HOST} is not set")
+    pod, finding = await _find_workload(search)
+    tpu = search.found[TPU_VARIABLES]
+    if tpu.new_resolver is not None:
+        search.found[TPU_VARIABLES] = _tpu_variables_of_pod(tpu, search.tpu_slice, pod, finding)
+    return finding
+
+
+async def _find_workload(search: Search) -> tuple[Pod | None, Evidence]:
     from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 
     try:
-        pod = await fetch_own_pod(progress)
+        pod = await fetch_own_pod(search.progress)
     except CredentialsError as error:
-        return None, _absent(KUBERNETES, f"this is a pod, but {error.summary}")
+        return None, absent(KUBERNETES, f"this is a pod, but {error.summary}")
     except ResolveError as error:
-        return None, _invalid(KUBERNETES, error)
+        return None, invalid(KUBERNETES, error)
     workload, selector = workload_of(pod), os.environ.get(SELECTOR)
     if selector:
         reason = f"pod {pod.full_name}, and ${SELECTOR} is {selector!r}"
@@ -464,37 +379,55 @@ async def _examine_pod(progress: Progress, port: int | None) -> tuple[Pod | None
         reason = f"pod {pod.full_name} belongs to {workload}"
         selector = workload.selector
     else:
-        reason = (
+        return pod, absent(
+            KUBERNETES,
             f"pod {pod.full_name} does not belong to a workload such as a Job, JobSet or LeaderWorkerSet, and"
-            f" ${SELECTOR} is not set"
+            f" ${SELECTOR} is not set",
         )
-        return pod, _absent(KUBERNETES, reason)
-    return pod, Finding(Evidence(KUBERNETES, True, reason), lambda: _new_pod_resolver(selector, pod, port))
+    new_resolver = partial(_new_pod_resolver, selector, pod, given("tf_server_port", search.port))
+    return pod, Evidence(KUBERNETES, True, reason, new_resolver)
 
 
-def _tpu_variables_of_pod(tpu: Finding, pod: Pod | None, kubernetes: Finding) -> Finding:
+def _tpu_variables_of_pod(
+    tpu: Evidence, tpu_slice: _TPUSlice | None, pod: Pod | None, kubernetes: Evidence
+) -> Evidence:
     """Return the finding about the TPU variables of a pod, so that all pods of its workload choose alike."""
-    if tpu.new_resolver is None:
-        return tpu
     is_forbidden = isinstance(kubernetes.error, ForbiddenError)
-    if kubernetes.new_resolver is not None and pod is not None and isinstance(tpu, _TPUVariables):
-        is_whole = tpu.covers(pod)
-        if tpu.slices > 1 and (tpu.has_shared_hosts or not (is_whole or os.environ.get(SELECTOR))):
-            return replace(tpu, is_partial=False)
-        if tpu.has_shared_hosts and is_whole and not tpu.is_partial:
-            return tpu
-        if tpu.has_shared_hosts:
-            summary = f"{kubernetes.evidence.reason}, whose pods run several processes each"
-            return _refused(tpu, f"{summary}, but {tpu.evidence.reason}")
-    if kubernetes.new_resolver is not None or not (kubernetes.error is None or is_forbidden):
+    if kubernetes.error is not None and not is_forbidden:
         return replace(tpu, is_partial=True)
-    is_alone = pod is not None and not any(each.controller for each in pod.metadata.owner_references or ())
-    if tpu.is_partial and not is_alone and not is_forbidden:
-        return _refused(tpu, f"{tpu.evidence.reason}; {kubernetes.evidence.reason}")
-    return tpu
+    if kubernetes.new_resolver is None:
+        is_alone = pod is not None and not any(
+            each.controller for each in pod.metadata.owner_references or ()
+        )
+        if tpu.is_partial and not is_alone and not is_forbidden:
+            return _refused(tpu, f"{tpu.reason}; {kubernetes.reason}")
+        return tpu
+    if pod is None or tpu_slice is None:
+        return replace(tpu, is_partial=True)
+    is_whole, has_shared_hosts = _covers(tpu_slice, pod), tpu_slice.has_shared_hosts
+    if tpu_slice.slices > 1 and (has_shared_hosts or not (is_whole or os.environ.get(SELECTOR))):
+        return replace(tpu, is_partial=False)  # the resolver refuses one slice of several
+    if not has_shared_hosts:
+        return replace(tpu, is_partial=True)
+    if is_whole and not tpu.is_partial:
+        return tpu
+    return _refused(tpu, f"{kubernetes.reason}, whose pods run several processes each, but {tpu.reason}")
 
 
-def _refused(tpu: Finding, reason: str) -> Finding:
+def _covers(tpu_slice: _TPUSlice, pod: Pod) -> bool:
+    """Return whether the hosts of all slices are the pods of the workload, as far as the pod says."""
+    from aioresolve.kubernetes.tasks.controllers import JOBSET_NAME, JOBSET_REPLICAS, LWS_NAME, LWS_SIZE
+
+    labels, slices = pod.metadata.labels, str(tpu_slice.slices)
+    total = str(tpu_slice.hosts * tpu_slice.slices)
+    if LWS_NAME in labels:
+        return pod.metadata.annotations.get(LWS_SIZE, total) == total
+    if JOBSET_NAME in labels:
+        return labels.get(JOBSET_REPLICAS, slices) == slices
+    return tpu_slice.slices == 1
+
+
+def _refused(tpu: Evidence, reason: str) -> Evidence:
     error = ConfigurationError(
         f"the TPU variables may describe only a part of the cluster of this process: {reason}",
         hint="Let the service account of the pod list pods (docs/permissions.md), or name the source:"
@@ -503,7 +436,7 @@ def _refused(tpu: Finding, reason: str) -> Finding:
     return replace(tpu, error=error, is_partial=False)
 
 
-def _new_pod_resolver(selector: str, pod: Pod, port: int | None) -> ClusterResolver:
+def _new_pod_resolver(selector: str, pod: Pod, port: dict[str, Any]) -> ClusterResolver:
     from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
     from aioresolve.kubernetes.tasks.pod_index import index_label
 
@@ -512,16 +445,28 @@ def _new_pod_resolver(selector: str, pod: Pod, port: int | None) -> ClusterResol
         executable_location=ExecutableLocation.WITHIN_CLUSTER,
         namespace=CONTEXT_NAMESPACE,
         order_by="name" if index_label(pod).in_role is None else "index",
-        **_given("tf_server_port", port),
+        **port,
     )
 
 
 # Google Cloud
 
 
-async def _examine_vm(
-    progress: Progress, port: int | None, tpu_variables: Finding
-) -> tuple[Finding, Finding]:
+_IN_POD = "this is a pod: the metadata server would be that of its node"
+
+
+async def _examine_tpu_vm(search: Search) -> Evidence:
+    if search.is_pod:
+        return absent(TPU_VM, _IN_POD)
+    found, search.compute_engine = await _request_metadata(search)
+    return found
+
+
+async def _examine_compute_engine(search: Search) -> Evidence:
+    return search.compute_engine or absent(COMPUTE_ENGINE, _IN_POD)
+
+
+async def _request_metadata(search: Search) -> tuple[Evidence, Evidence]:
     """Return whether this is a TPU VM, and whether it belongs to a managed instance group."""
     from aioresolve.gcp.metadata_server import HOST_VARIABLES, MetadataServer
 
@@ -529,18 +474,17 @@ async def _examine_vm(
 
     is_known = any(os.environ.get(name) for name in HOST_VARIABLES)
     is_known = is_known or await run_in_thread("read the product name of this machine", _is_google_vm)
-    found: tuple[Finding, Finding] | None = None
     reason = f"no metadata server responded within {ABSENT_TIMEOUT:g} s: this machine is not on Google Cloud"
     try:
         with anyio.move_on_after(None if is_known else ABSENT_TIMEOUT):
             async with MetadataServer() as metadata:
-                compute_engine = _managed_vm(await metadata.attribute(CREATED_BY, progress), port)
-                found = await _examine_tpu_vm(metadata, progress, tpu_variables), compute_engine
+                group = _managed_vm(await metadata.attribute(CREATED_BY, search.progress), search)
+                return await _tpu_vm(metadata, search), group
     except ResolveError as error:
         if is_known and error.retryable:
             raise
         reason = error.summary
-    return found or (_absent(TPU_VM, reason), _absent(COMPUTE_ENGINE, reason))
+    return absent(TPU_VM, reason), absent(COMPUTE_ENGINE, reason)
 
 
 def _is_google_vm() -> bool:
@@ -550,48 +494,46 @@ def _is_google_vm() -> bool:
         return False
 
 
-async def _examine_tpu_vm(metadata: MetadataServer, progress: Progress, tpu_variables: Finding) -> Finding:
+async def _tpu_vm(metadata: MetadataServer, search: Search) -> Evidence:
     try:
-        environment = await metadata.tpu_env(progress)
-        hosts = await metadata.worker_network_endpoints(progress)
+        environment = await metadata.tpu_env(search.progress)
+        hosts = await metadata.worker_network_endpoints(search.progress)
     except ProtocolError as error:
-        return _invalid(TPU_VM, error)
+        return invalid(TPU_VM, error)
     if environment is None and hosts is None:
-        return _absent(TPU_VM, "the metadata server reports that this VM is not a TPU VM")
-    node = environment.node_id if environment is not None else None
-    number = 1 if hosts is None else len(hosts)
-    reason = f"the metadata server reports TPU {node or 'without a name'} with {_number(number, 'worker')}"
+        return absent(TPU_VM, "the metadata server reports that this VM is not a TPU VM")
+    name = environment.node_id if environment is not None else None
     slices = environment.num_slices if environment is not None else None
+    number = 1 if hosts is None else len(hosts)
+    reason = f"the metadata server reports TPU {name or 'without a name'} with {counted(number, 'worker')}"
     if (slices or 1) > 1:
         reason += f", one slice of {slices} only"  # the resolver refuses it
-    if tpu_variables.is_partial and number > 1:
+    variables = search.found[TPU_VARIABLES]
+    if variables.is_partial and number > 1:
         # The resolver would read the variables.
-        summary = f"{tpu_variables.evidence.reason}, but {reason}"
-        return _invalid(TPU_VM, ConfigurationError(summary, hint="Unset the variable."))
-    return Finding(Evidence(TPU_VM, True, reason), _new_tpu_resolver)
+        summary = f"{variables.reason}, but {reason}"
+        return invalid(TPU_VM, ConfigurationError(summary, hint="Unset the variable."))
+    return Evidence(TPU_VM, True, reason, _new_tpu_resolver)
 
 
-def _managed_vm(created_by: str | None, port: int | None) -> Finding:
+def _managed_vm(created_by: str | None, search: Search) -> Evidence:
     from aioresolve.gcp.resource_names import instance_group_name
 
     from .gce import GCEClusterResolver
 
     if created_by is None:
-        return _absent(COMPUTE_ENGINE, "this VM does not belong to a managed instance group")
+        return absent(COMPUTE_ENGINE, "this VM does not belong to a managed instance group")
     try:
         group = instance_group_name(created_by)
     except ConfigurationError:
-        return _absent(COMPUTE_ENGINE, "this VM was not created by a managed instance group")
-    return Finding(
-        Evidence(COMPUTE_ENGINE, True, f"this VM belongs to the instance group {group}"),
-        lambda: GCEClusterResolver(instance_group=created_by, **_given("port", port)),
-    )
+        return absent(COMPUTE_ENGINE, "this VM was not created by a managed instance group")
+    new_resolver = partial(GCEClusterResolver, instance_group=created_by, **given("port", search.port))
+    return Evidence(COMPUTE_ENGINE, True, f"this VM belongs to the instance group {group}", new_resolver)
 
 
-def _sizes(spec: ClusterSpec) -> str:
-    return ", ".join(f"{_number(spec.num_tasks(job), 'task')} of {job}" for job in spec.jobs)
-
-
-def _number(number: int, thing: str) -> str:
-    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
-    return f"{number} {thing if number == 1 else plural}"
+REQUESTS = (
+    (TPU_VM, _examine_tpu_vm),
+    (KUBERNETES, _examine_pod),
+    (COMPUTE_ENGINE, _examine_compute_engine),
+)
+"""The sources that are found by requests, in the order of precedence."""

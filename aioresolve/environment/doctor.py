@@ -141,11 +141,11 @@ async def _check_metadata_server(_: Progress) -> Finding:
 
 
 async def _check_this_process(progress: Progress) -> Finding:
-    from .detection import collect_findings, decisive
+    from .detection import collect_evidence, decisive
 
-    used = decisive(await collect_findings(progress))
+    used = decisive(await collect_evidence(progress))
     if used is None:
         return Finding("nothing describes the cluster of this process")
     if used.error is not None:
         raise used.error
-    return Finding(f"is part of the cluster of {used.evidence.source}: {used.evidence.reason}")
+    return Finding(f"is part of the cluster of {used.source}: {used.reason}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import within_deadline
@@ -44,7 +44,7 @@ from aioresolve.spec import (
 from aioresolve.tpu.connections import metadata_server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from aioresolve._core.connections import Connections
     from aioresolve._core.deadline import Progress
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.probe.accelerators import Declared
     from aioresolve.resolver.want import Want
+
+T = TypeVar("T")
 
 DEFAULT_PORT = 8470
 """The port of a TensorFlow server, the default in TensorFlow's documentation of this resolver."""
@@ -82,29 +84,6 @@ GPU_PREFIX = "nvidia-"
 
 CREATED_BY = "created-by"
 """The attribute of an instance of a managed group that contains the full name of its manager."""
-
-
-@dataclass(frozen=True, slots=True)
-class AbsentInstance:
-    """An instance of the group that cannot be used.
-
-    Attributes:
-        name: its zone and name.
-        reason: why it cannot be used.
-        is_stopped: whether it does not run again without user action, or that of its group.
-    """
-
-    name: InstanceName
-    reason: str
-    is_stopped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FoundInstances:
-    """The instances of a group: those that run, in the order of their tasks, and all others."""
-
-    running: tuple[tuple[InstanceName, Instance], ...]
-    absent: tuple[AbsentInstance, ...]
 
 
 class GCEClusterResolver(ClusterResolver):
@@ -243,40 +222,26 @@ class GCEClusterResolver(ClusterResolver):
                 run, and their group does not delete them.
         """
         async with self._connected() as connections:
-            group = await self._find_group(connections, progress)
-            api = await self._api(connections)
-            if not want.complete:
-                return await self._observe(api, group, progress)
-            members = await api.group_members(group, progress)
-            found = await self._find_instances(api, group, members, progress)
-            if found.absent and self._not_running == "raise":
-                managed = await _managed_instances(api, group, progress)
-                leaving = {
-                    name for name, one in managed.by_name(group).items() if one.current_action in LEAVING
-                }
-                if absent := [one for one in found.absent if one.name not in leaving]:
-                    raise not_running_error(group, absent)
-        return Observation(self._state(group, found))
+            return await self._observe(connections, want, progress)
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        """Yield the instances that run, and which are missing and why, after each poll.
-
-        The group is determined once, when the watch starts.
-        """
-        found: list[InstanceGroupName] = []
+        """Yield the instances that run, and which are missing and why, after each poll."""
         async with self._connected() as connections:
-
-            async def observe(progress: Progress) -> Observation:
-                if not found:
-                    found.append(await self._find_group(connections, progress))
-                return await self._observe(await self._api(connections), found[0], progress)
-
+            observe = partial(self._observe, connections, want)
             fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
             async with aclosing(poll(fetch, interval)) as observations:
                 async for observation in observations:
                     yield observation
 
-    async def _observe(self, api: InstanceAPI, group: InstanceGroupName, progress: Progress) -> Observation:
+    async def _observe(self, connections: Connections, want: Want, progress: Progress) -> Observation:
+        group = await self._find_group(connections, progress)
+        api: InstanceAPI
+        if self._user_client is not None:
+            api = self._user_client
+        else:
+            api = await connections.get(self, ("compute", self._credentials_key), self._new_api)
+        if want.complete:
+            return await self._observe_members(api, group, progress)
         calls: list[Callable[[], Awaitable[Any]]] = [
             partial(api.group_members, group, progress),
             partial(_managed_instances, api, group, progress),
@@ -287,51 +252,93 @@ class GCEClusterResolver(ClusterResolver):
             if error.status != 404:
                 raise
             # As for a TPU, it may be created (again) under that name.
-            absent = Missing(
-                self._job, group.name, f"{group} does not exist (yet): check its name", tasks=None
-            )
-            return Observation(ClusterState.of({self._job: []}, observed_at=datetime.now(UTC)), (absent,))
-        found = await self._find_instances(api, group, members, progress)
-        return self._observation(group, found, managed)
+            reason = f"{group} does not exist (yet): check its name"
+            return Observation(self._state(group, {}), (Missing(self._job, group.name, reason, tasks=None),))
+        running, absent = await self._find_instances(api, group, members, progress)
+        return self._observation(group, running, absent, managed)
+
+    async def _observe_members(
+        self, api: InstanceAPI, group: InstanceGroupName, progress: Progress
+    ) -> Observation:
+        members = await api.group_members(group, progress)
+        running, absent = await self._find_instances(api, group, members, progress)
+        if absent and self._not_running == "raise":
+            managed = await _managed_instances(api, group, progress) or {}
+            leaving = {name for name, one in managed.items() if one.current_action in LEAVING}
+            if lacking := [one for name, one in absent.items() if name not in leaving]:
+                raise _not_running_error(group, lacking)
+        return Observation(self._state(group, running))
 
     def _observation(
-        self, group: InstanceGroupName, found: FoundInstances, managed: _ManagedGroup
+        self,
+        group: InstanceGroupName,
+        running: Mapping[InstanceName, Instance],
+        absent: Mapping[InstanceName, Missing],
+        managed: Mapping[InstanceName, ManagedInstance] | None,
     ) -> Observation:
-        missing = {
-            absent.name: Missing(
-                self._job,
-                absent.name.name,
-                absent.reason,
-                is_final=absent.is_stopped and not managed.may_be_managed,
-            )
-            for absent in found.absent
-        }
-        running = {name for name, _ in found.running}
+        if managed is None:
+            return Observation(self._state(group, running), tuple(absent.values()))
+        # The group may start those that are stopped.
+        missing = {name: replace(one, is_final=False) for name, one in absent.items()}
         ending: dict[InstanceName, Missing] = {}
         number = 0
-        for name, instance in managed.by_name(group).items():
+        for name, instance in managed.items():
             if name in running and instance.current_action in ENDING:
-                ending[name] = Missing(self._job, name.name, managed_reason(RUNNING, instance))
+                ending[name] = Missing(self._job, name.name, _managed_reason(RUNNING, instance))
             if instance.current_action in LEAVING:
                 missing.pop(name, None)
                 continue
             number += 1
             if name not in running:
                 known = missing[name].reason if name in missing else instance.instance_status or "not created"
-                missing[name] = Missing(self._job, name.name, managed_reason(known, instance))
+                missing[name] = Missing(self._job, name.name, _managed_reason(known, instance))
         # A group that is scaled to zero is not complete: it is waited for.
         expected = {self._job: ExpectedTasks(number, f"the instances of {group}")} if number else {}
         return Observation(
-            self._state(group, found),
-            tuple(missing[name] for name in in_order(missing)),
-            tuple(ending[name] for name in in_order(ending)),
+            self._state(group, running),
+            tuple(_in_order(missing).values()),
+            tuple(_in_order(ending).values()),
             expected=expected,
         )
 
-    def _state(self, group: InstanceGroupName, found: FoundInstances) -> ClusterState:
-        addresses = [self._host(group, name, instance) for name, instance in found.running]
-        without = [name.name for (name, _), host in zip(found.running, addresses, strict=True) if not host]
-        if without:
+    async def _find_instances(
+        self, api: InstanceAPI, group: InstanceGroupName, members: Sequence[GroupMember], progress: Progress
+    ) -> tuple[dict[InstanceName, Instance], dict[InstanceName, Missing]]:
+        """Return the members of a group that run and all others, after requesting those that run."""
+        absent: dict[InstanceName, str] = {}
+        zones: dict[str, list[str]] = {}
+        for member in members:
+            name = _parse_url(member.instance, group)
+            # Clients for tests may leave the status out.
+            if member.status in ("", RUNNING):
+                zones.setdefault(name.zone, []).append(name.name)
+            else:
+                absent[name] = member.status
+
+        async def request(zone: str, names: Sequence[str]) -> dict[InstanceName, Instance | None]:
+            found = {one.name: one for one in await api.instances(group.project, zone, names, progress)}
+            return {InstanceName(zone, name): found.get(name) for name in names}
+
+        calls = [partial(request, zone, batch) for zone, names in zones.items() for batch in batches(names)]
+        running: dict[InstanceName, Instance] = {}
+        for found in await gather(calls, limit=MAX_CONCURRENT_REQUESTS):
+            for name, instance in found.items():
+                if instance is None:
+                    absent[name] = "listed by its group, but not found: it was just deleted"
+                elif instance.status != RUNNING:
+                    absent[name] = instance.status or "status unknown"
+                elif not instance.internal_ip:
+                    absent[name] = "RUNNING, but it has no internal address yet"
+                else:
+                    running[name] = instance
+        return _in_order(running), {
+            name: Missing(self._job, name.name, reason, is_final=reason in STOPPED)
+            for name, reason in _in_order(absent).items()
+        }
+
+    def _state(self, group: InstanceGroupName, running: Mapping[InstanceName, Instance]) -> ClusterState:
+        hosts = {name: self._host(group, name, instance) for name, instance in running.items()}
+        if without := [name.name for name, host in hosts.items() if not host]:
             raise ConfigurationError(
                 f"instances without an external address: {', '.join(without[:MAX_SHOWN])}",
                 argument="address",
@@ -339,14 +346,14 @@ class GCEClusterResolver(ClusterResolver):
             )
         endpoints = [
             Endpoint(
-                host_port(host, self._port),
+                host_port(hosts[name], self._port),
                 name=name.name,
                 uid=str(instance.id) or None,
                 node=name.zone,
                 status=instance.status or None,
                 accelerators=ReadOnlyMapping(counts) if (counts := instance.accelerators) else None,
             )
-            for (name, instance), host in zip(found.running, addresses, strict=True)
+            for name, instance in running.items()
         ]
         return ClusterState.of({self._job: endpoints}, observed_at=datetime.now(UTC))
 
@@ -358,58 +365,27 @@ class GCEClusterResolver(ClusterResolver):
                 return instance.external_ip
         return instance.hostname or internal_dns_name(name, instance.self_link, group.project)
 
-    async def _find_instances(
-        self, api: InstanceAPI, group: InstanceGroupName, members: Sequence[GroupMember], progress: Progress
-    ) -> FoundInstances:
-        """Return the members of a group, after requesting those that run."""
-        absent: dict[InstanceName, AbsentInstance] = {}
-        zones: dict[str, dict[str, None]] = {}
-        for member in members:
-            name = _parse_url(member.instance, group)
-            # Clients for tests may leave the status out.
-            if member.status in ("", RUNNING):
-                zones.setdefault(name.zone, {})[name.name] = None
-            else:
-                absent[name] = AbsentInstance(name, member.status, member.status in STOPPED)
-        calls = [
-            partial(_instances_by_name, api, group, zone, batch, progress)
-            for zone, names in zones.items()
-            for batch in batches(names)
-        ]
-        running: dict[InstanceName, Instance] = {}
-        for found in await gather(calls, limit=MAX_CONCURRENT_REQUESTS):
-            for name, instance in found.items():
-                if instance is not None and instance.status == RUNNING and instance.internal_ip:
-                    running[name] = instance
-                else:
-                    absent[name] = _absent_instance(name, instance)
-        return FoundInstances(
-            tuple((name, running[name]) for name in in_order(running)),
-            tuple(absent[name] for name in in_order(absent)),
-        )
-
     async def _find_group(self, connections: Connections, progress: Progress) -> InstanceGroupName:
         """Return the full name of the group; the metadata server is requested for what was not given."""
         if self._group is None:
-            return await find_own_group(await metadata_server(self, connections), progress)
+            return await _find_own_group(await metadata_server(self, connections), progress)
         project, zone = self._project, self._zone
         unknown = [] if project or is_full_name(self._group) else ["project"]
         unknown += [] if self._is_located else ["zone"]
-        if unknown:
-            metadata = await metadata_server(self, connections)
-            calls = {"project": metadata.project_id, "zone": metadata.zone}
-            try:
-                values = await gather([partial(calls[name], progress) for name in unknown], limit=2)
-            except ResolveError as error:
-                if error.retryable:
-                    raise
-                raise ConfigurationError(
-                    f"unknown {' and '.join(unknown)} of instance group {self._group!r}: the metadata server"
-                    f" of this machine did not report it: {error.summary}",
-                    hint=Hint(f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}."),
-                ) from error
-            found = dict(zip(unknown, values, strict=True))
-            project, zone = found.get("project", project), found.get("zone", zone)
+        try:
+            metadata = await metadata_server(self, connections) if unknown else None
+            if metadata is not None and "project" in unknown:
+                project = await metadata.project_id(progress)
+            if metadata is not None and "zone" in unknown:
+                zone = await metadata.zone(progress)
+        except ResolveError as error:
+            if error.retryable:
+                raise
+            raise ConfigurationError(
+                f"unknown {' and '.join(unknown)} of instance group {self._group!r}: the metadata server"
+                f" of this machine did not report it: {error.summary}",
+                hint=Hint(f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}."),
+            ) from error
         return instance_group_name(self._group, project, zone, self._region)
 
     async def _declared_accelerators(
@@ -424,63 +400,43 @@ class GCEClusterResolver(ClusterResolver):
         state = await self.cluster_state(timeout=timeout)
         return declared_by_all(state, task_type, task_id, gpus)
 
-    async def _api(self, connections: Connections) -> InstanceAPI:
-        if self._user_client is not None:
-            return self._user_client
-        return await connections.get(self, ("compute", self._credentials_key), self._new_api)
-
     async def _new_api(self, stack: AsyncExitStack) -> InstanceAPI:
         from aioresolve.gcp.client import GoogleSession
 
         return ComputeAPI(await stack.enter_async_context(GoogleSession(self._credentials)))
 
 
-async def find_own_group(metadata: MetadataServer, progress: Progress) -> InstanceGroupName:
-    """Return the managed group that this VM belongs to, as its metadata server reports it.
-
-    Raises:
-        ConfigurationError: this is not a VM of Compute Engine, or not one of a managed group.
-    """
-    hint = "Pass {instance_group}."
+async def _find_own_group(metadata: MetadataServer, progress: Progress) -> InstanceGroupName:
+    """Return the managed group that this VM belongs to, as its metadata server reports it."""
     try:
         created_by = await metadata.attribute(CREATED_BY, progress)
+        if created_by is None:
+            raise ConfigurationError(f"its metadata server has no attribute {CREATED_BY}")
+        return instance_group_name(created_by)
     except ResolveError as error:
         if error.retryable:
             raise
         raise ConfigurationError(
-            f"no instance group was given, and this machine does not report one: {error.summary}", hint=hint
-        ) from error
-    if created_by is None:
-        raise ConfigurationError(
-            "no instance group was given, and this VM does not belong to a managed one: its metadata server"
-            f" has no attribute {CREATED_BY}",
-            hint=hint,
-        )
-    try:
-        return instance_group_name(created_by)
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            "no instance group was given, and this VM was not created by a managed one: its attribute"
-            f" {CREATED_BY} is {created_by[:200]!r}",
-            hint=hint,
+            "no instance group was given, and this machine is not known to belong to a managed one:"
+            f" {error.summary}",
+            hint="Pass {instance_group}.",
         ) from error
 
 
-def not_running_error(group: InstanceGroupName, absent: Sequence[AbsentInstance]) -> InstanceNotRunningError:
-    """Return the error that lists these instances; there is at least one."""
-    shown = [f"{one.name.name}: {one.reason}" for one in absent[:MAX_SHOWN]]
+def _not_running_error(group: InstanceGroupName, absent: Sequence[Missing]) -> InstanceNotRunningError:
+    shown = [f"{one.name}: {one.reason}" for one in absent[:MAX_SHOWN]]
     if len(absent) > len(shown):
         shown.append(f"and {len(absent) - len(shown)} more")
     subject = "1 instance" if len(absent) == 1 else f"{len(absent)} instances"
     return InstanceNotRunningError(
         f"{subject} of {group} not running: {'; '.join(shown)}",
         hint="Wait until they run, or pass {not_running=skip} to leave them out.",
-        instances={one.name.name: one.reason for one in absent},
-        retryable=not any(one.is_stopped for one in absent),
+        instances={one.name: one.reason for one in absent},
+        retryable=not any(one.is_final for one in absent),
     )
 
 
-def managed_reason(status: str, instance: ManagedInstance) -> str:
+def _managed_reason(status: str, instance: ManagedInstance) -> str:
     """Return why an instance does not run, given its status, and what its group does about it."""
     action = instance.current_action if instance.current_action != "NONE" else ""
     causes = "; ".join(f"{error.code}: {error.message[:300]}".strip(": ") for error in instance.errors[:3])
@@ -500,49 +456,24 @@ def internal_dns_name(name: InstanceName, self_link: str, project: str) -> str:
     return ".".join([name.name, name.zone, "c", *reversed(own.split(":")), "internal"])
 
 
-def in_order(names: Iterable[InstanceName]) -> list[InstanceName]:
-    """Return names in the order of tasks: by name, with numbers compared as numbers, and then by zone."""
-    listed = list(names)
-    keys = natural_keys([name.name for name in listed])
-    return [name for _, name in sorted(zip(keys, listed, strict=True))]
+def _in_order(found: Mapping[InstanceName, T]) -> dict[InstanceName, T]:
+    """Return it in the order of tasks: by name, with numbers compared as numbers, and then by zone."""
+    keys = natural_keys([name.name for name in found])
+    return {name: found[name] for _, name in sorted(zip(keys, found, strict=True))}
 
 
-@dataclass(frozen=True, slots=True)
-class _ManagedGroup:
-    """What the manager of a group reports; `may_be_managed` is False only if it has no manager."""
-
-    instances: tuple[ManagedInstance, ...] = ()
-    may_be_managed: bool = True
-
-    def by_name(self, group: InstanceGroupName) -> dict[InstanceName, ManagedInstance]:
-        """Return the instances by their names."""
-        return {_parse_url(one.instance, group): one for one in self.instances}
-
-
-async def _managed_instances(api: InstanceAPI, group: InstanceGroupName, progress: Progress) -> _ManagedGroup:
+async def _managed_instances(
+    api: InstanceAPI, group: InstanceGroupName, progress: Progress
+) -> dict[InstanceName, ManagedInstance] | None:
+    """Return what the manager of a group reports; None if it has no manager."""
     try:
-        return _ManagedGroup(tuple(await api.managed_instances(group, progress)))
+        found = await api.managed_instances(group, progress)
     except APIError as error:
         # Without permission, or with a client of the user, only the instances that exist are known.
         if error.status not in (403, 404, 501) or error.retryable:
             raise
-        return _ManagedGroup(may_be_managed=error.status != 404)
-
-
-async def _instances_by_name(
-    api: InstanceAPI, group: InstanceGroupName, zone: str, names: Sequence[str], progress: Progress
-) -> dict[InstanceName, Instance | None]:
-    """Return the instances with these names; None for one that does not exist."""
-    found = {one.name: one for one in await api.instances(group.project, zone, names, progress)}
-    return {InstanceName(zone, name): found.get(name) for name in names}
-
-
-def _absent_instance(name: InstanceName, instance: Instance | None) -> AbsentInstance:
-    if instance is None:
-        return AbsentInstance(name, "listed by its group, but not found: it was just deleted")
-    if instance.status == RUNNING:
-        return AbsentInstance(name, "RUNNING, but it has no internal address yet")
-    return AbsentInstance(name, instance.status or "status unknown", instance.status in STOPPED)
+        return None if error.status == 404 else {}
+    return {_parse_url(one.instance, group): one for one in found}
 
 
 def _parse_url(url: str, group: InstanceGroupName) -> InstanceName:

@@ -6,22 +6,24 @@ https://github.com/aws/sagemaker-training-toolkit/blob/master/ENVIRONMENT_VARIAB
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-from collections import Counter
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from aioresolve._core.validation import validate_port
 from aioresolve.errors import ConfigurationError, EnvironmentVariableError, TaskIdentityError
 from aioresolve.resolver.launchers import launched_process
-from aioresolve.spec import ClusterSpec, ClusterState, host_port
+from aioresolve.spec import ClusterSpec, ClusterState, split_host_port
 
-from .base import Description, EnvironmentClusterResolver, reject, shorten
+from .base import Description, EnvironmentClusterResolver, addresses_by_rank, reject, shorten
+from .detection import Evidence, absent, counted, given, invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from aioresolve._core.deadline import Progress
     from aioresolve.resolver.this_task import TaskClaim
@@ -29,11 +31,18 @@ if TYPE_CHECKING:
 HOSTS, CURRENT_HOST = "SM_HOSTS", "SM_CURRENT_HOST"
 
 GROUPS, GROUP_HOSTS = "SM_INSTANCE_GROUPS", "SM_INSTANCE_GROUPS_DICT"
-CURRENT_GROUP, CURRENT_GROUP_HOSTS = "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_GROUP_HOSTS"
 TRAINING_GROUPS = "SM_DISTRIBUTION_INSTANCE_GROUPS"
 """Those of a heterogeneous cluster; other training jobs have one group, `homogeneousCluster`."""
 
 JOB = "worker"
+
+T = TypeVar("T")
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """One group of `$SM_INSTANCE_GROUPS_DICT`."""
+
+    hosts: list[str]
 
 
 class SageMakerClusterResolver(EnvironmentClusterResolver):
@@ -92,132 +101,89 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
         return [JOB]
 
     def _read(self) -> Description:
-        hosts = _read_hosts(os.environ)
+        hosts = _read_hosts()
         current = os.environ.get(CURRENT_HOST)
         process = launched_process(os.environ)
         index = hosts.index(current) if current in hosts else None
-        placed = [(host, 0) for host in hosts]
         if process is not None and hosts:
             # In every process of `mpirun`, this variable names the host on which `mpirun` runs.
             own = socket.gethostname() if process.launcher.is_mpi else current
-            processes = process.place(hosts, own if own in hosts or not process.launcher.is_mpi else None)
-            if processes is None:
+            placed = process.place(hosts, own if own in hosts or not process.launcher.is_mpi else None)
+            if placed is None:
                 raise process.contradicts(f"the cluster has {len(hosts)} hosts (${HOSTS}), and this is {own}")
-            placed, index = processes, process.rank
+            hosts, index = placed, process.rank
         try:
-            addresses = [host_port(host, self._port + number) for host, number in placed]
+            addresses = addresses_by_rank(hosts, self._port)
         except ConfigurationError as error:
-            raise _malformed(HOSTS, f"is invalid: {error.summary}") from error
-        spec = ClusterSpec({JOB: addresses} if addresses else {})
-        state = ClusterState.from_spec(spec, observed_at=datetime.now(UTC))
+            raise reject(HOSTS, f"is invalid: {error.summary}", error.hint or "") from error
+        state = ClusterState.from_spec(
+            ClusterSpec({JOB: addresses} if addresses else {}), observed_at=datetime.now(UTC)
+        )
         return Description(state) if index is None else Description(state, JOB, index)
 
     async def _claim(self, progress: Progress) -> TaskClaim:
         current = os.environ.get(CURRENT_HOST)
         if current and self.task_id is None:
             raise TaskIdentityError(
-                f"${CURRENT_HOST} is {shorten(current)}, of the instance group"
-                f" {shorten(os.environ.get(CURRENT_GROUP, ''))} (${CURRENT_GROUP}), but only"
-                f" {shorten(os.environ.get(TRAINING_GROUPS))} train (${TRAINING_GROUPS})",
+                f"${CURRENT_HOST} is {shorten(current)}, which is not in a group that trains: only"
+                f" {shorten(os.environ.get(TRAINING_GROUPS))} do (${TRAINING_GROUPS})",
                 hint="Start the program on the hosts that train only, or pass {task_type} and {task_id}.",
             )
         return await super()._claim(progress)
 
 
-def _read_hosts(environ: Mapping[str, str]) -> list[str]:
+def examine(port: int | None) -> Evidence:
+    """Return whether `$SM_HOSTS` has hosts; `port` is that of each task."""
+    if not os.environ.get(HOSTS):
+        return absent("SageMaker", f"${HOSTS} is not set")
+    try:
+        tasks = SageMakerClusterResolver()._read().state.tasks
+    except EnvironmentVariableError as error:
+        return invalid("SageMaker", error)
+    if not tasks:
+        return absent("SageMaker", f"${HOSTS} has no hosts")
+    number = len({split_host_port(task.address)[0] for task in tasks})
+    processes = f" with {counted(len(tasks), 'process')}" if len(tasks) > number else ""
+    reason = f"${HOSTS} has {counted(number, 'host')}{processes}"
+    return Evidence("SageMaker", True, reason, partial(SageMakerClusterResolver, **given("port", port)))
+
+
+def _read_hosts() -> list[str]:
     """Return the hosts of the cluster; of several groups, those on which SageMaker starts its launchers.
 
     As `distribution_hosts` does in `environment.py` of SageMaker's training toolkit.
     """
-    hosts, current = _parse_hosts(environ), environ.get(CURRENT_HOST)
+    if HOSTS not in os.environ:
+        hint = "Run this in a SageMaker training job, or set it to a JSON array of host names."
+        raise reject(HOSTS, "is not set", hint)
+    hosts = sorted(_decode(HOSTS, list[str]) or [])
+    current = os.environ.get(CURRENT_HOST)
     if current and current not in hosts:
         problem = f"is {shorten(current)}, which is not in ${HOSTS}: {shorten(hosts)}"
         raise reject(CURRENT_HOST, problem, "Correct one of them, or unset both outside of SageMaker.")
-    groups = _read_groups(environ)
-    training, group = _parse_names(environ, TRAINING_GROUPS), environ.get(CURRENT_GROUP)
-    listed = [host for members in groups.values() for host in members]
-    variable = GROUP_HOSTS if groups else CURRENT_GROUP_HOSTS
-    listed = listed or _parse_names(environ, variable)
-    if listed and sorted(listed) != hosts:
-        raise _mismatch(variable, f"has the hosts {shorten(listed)}", f"${HOSTS} has {shorten(hosts)}")
+    groups, training = _decode(GROUP_HOSTS, dict[str, _Group]) or {}, _decode(TRAINING_GROUPS, list[str])
     if not groups or (len(groups) == 1 and not training):
         return hosts
-    if group and current and current not in groups.get(group, ()):
-        hosts_of_group = f"whose hosts are {shorten(groups.get(group, []))} (${GROUP_HOSTS})"
-        raise _mismatch(
-            CURRENT_GROUP, f"is {shorten(group)}, {hosts_of_group}", f"${CURRENT_HOST} is {shorten(current)}"
-        )
-    if not training:
+    known = [name for name in _decode(GROUPS, list[str]) or groups if name in groups]
+    unknown = [name for name in training or () if name not in known]
+    if not training or unknown:
+        problem = f"has {shorten(unknown[0])}, which is not one" if training else "does not say which"
         raise reject(
             TRAINING_GROUPS,
-            f"does not say which of the groups {shorten(list(groups))} (${GROUPS}) are the cluster",
-            f"Set it to a JSON array of their names, such as {json.dumps([group or list(groups)[-1]])}.",
+            f"{problem} of the groups {shorten(known)} (${GROUPS}) are the cluster",
+            "Set it to a JSON array of the names of the groups that train.",
         )
-    if unknown := sorted(set(training) - groups.keys()):
-        raise _mismatch(
-            TRAINING_GROUPS, f"has {shorten(unknown[0])}", f"${GROUPS} has {shorten(list(groups))}"
-        )
-    return [host for name, members in groups.items() if name in training for host in members]
+    return [host for name in known if name in training for host in groups[name].hosts]
 
 
-def _read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the hosts of each instance group, in the order of `$SM_INSTANCE_GROUPS`."""
-    names = _parse_names(environ, GROUPS)
-    groups = _load(environ, GROUP_HOSTS) if environ.get(GROUP_HOSTS) else {}
-    if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
-        raise _malformed(GROUP_HOSTS, "is not an object of instance groups")
-    if sorted(names) != sorted(groups):
-        raise _mismatch(
-            GROUP_HOSTS, f"has the groups {shorten(list(groups))}", f"${GROUPS} has {shorten(names)}"
-        )
-    return {name: _validate_names(GROUP_HOSTS, groups[name].get("hosts")) for name in names}
-
-
-def _parse_hosts(environ: Mapping[str, str]) -> list[str]:
-    if HOSTS not in environ:
-        raise reject(
-            HOSTS,
-            "is not set",
-            "Run this in a SageMaker training job, or set it to a JSON array of host names.",
-        )
-    return sorted(_parse_names(environ, HOSTS))
-
-
-def _parse_names(environ: Mapping[str, str], variable: str) -> list[str]:
-    return _validate_names(variable, _load(environ, variable)) if environ.get(variable) else []
-
-
-def _validate_names(variable: str, names: Any) -> list[str]:
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise _malformed(
-            variable, f"is not an array of {_kind(variable)} names: {shorten(json.dumps(names))}"
-        )
-    if repeated := [name for name, number in Counter(names).items() if number > 1]:
-        raise _malformed(variable, f"has the {_kind(variable)} {shorten(repeated[0])} more than once")
+def _decode(variable: str, kind: type[T]) -> T | None:
+    """Return the value of a variable that has JSON; None if it is not set or empty."""
+    text = os.environ.get(variable)
+    if not text:
+        return None
     try:
-        "".join(names).encode()
-    except UnicodeError as error:
-        raise _malformed(variable, f"is invalid: a name is not valid Unicode: {error}") from error
-    return names
-
-
-def _load(environ: Mapping[str, str], variable: str) -> Any:
-    try:
-        return json.loads(environ[variable])
+        return msgspec.json.decode(text, type=kind)
     except (ValueError, RecursionError) as error:
-        raise _malformed(variable, f"is not JSON: {error}") from error
-
-
-def _kind(variable: str) -> str:
-    return "group" if variable in (GROUPS, TRAINING_GROUPS) else "host"
-
-
-def _malformed(variable: str, problem: str) -> EnvironmentVariableError:
-    example = '["algo-1", "algo-2"]' if variable == HOSTS else "SageMaker's"
-    return reject(variable, problem, f"Set it to JSON such as {example}.")
-
-
-def _mismatch(variable: str, problem: str, other: str) -> EnvironmentVariableError:
-    return reject(
-        variable, f"{problem}, but {other}", "Correct one of them, or unset both outside of SageMaker."
-    )
+        problem = f"is {shorten(text)}, not the JSON that SageMaker writes: {error}"
+        example = ' such as ["algo-1", "algo-2"]' if variable == HOSTS else ""
+        raise reject(variable, problem, f"Set it to JSON{example}.") from error

@@ -6,22 +6,38 @@ https://www.tensorflow.org/guide/distributed_training#set_up_tf_config_environme
 
 from __future__ import annotations
 
-import json
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from aioresolve.errors import EnvironmentVariableError, InvalidClusterError
 from aioresolve.launch import EVALUATOR
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterSpec, ClusterState, Task
 
-from .base import Description, EnvironmentClusterResolver, reject, shorten
+from .base import Description, EnvironmentClusterResolver, reject
+from .detection import Evidence, absent, counted, invalid
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
 
 VARIABLE = "TF_CONFIG"
+
+
+class _Task(msgspec.Struct, frozen=True):
+    type: str | int | None = None
+    index: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """The value of `$TF_CONFIG`. Other fields are ignored."""
+
+    cluster: dict[str, Any] = {}
+    task: _Task = _Task()
+    rpc_layer: str | None = None
+    session_master: str | None = None
 
 
 class TFConfigClusterResolver(EnvironmentClusterResolver):
@@ -102,88 +118,44 @@ class TFConfigClusterResolver(EnvironmentClusterResolver):
         return await super().this_task(state, timeout=timeout)
 
 
+def examine(_: int | None) -> Evidence:
+    """Return whether `$TF_CONFIG` describes tasks."""
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return absent(VARIABLE, f"${VARIABLE} is not set")
+    try:
+        spec = parse_tf_config(text).state.spec
+    except EnvironmentVariableError as error:
+        return invalid(VARIABLE, error)
+    if not spec.tasks:
+        return absent(VARIABLE, f"${VARIABLE} has no tasks")
+    sizes = ", ".join(f"{counted(spec.num_tasks(job), 'task')} of {job}" for job in spec.jobs)
+    return Evidence(VARIABLE, True, f"${VARIABLE} has {sizes}", TFConfigClusterResolver)
+
+
 def parse_tf_config(text: str) -> Description:
     """Return what the value of `$TF_CONFIG` says.
 
     Raises:
         EnvironmentVariableError: it is malformed.
     """
-    config = _load(text)
-    task_type, task_id = _task(config)
-    return Description(
-        ClusterState.from_spec(_cluster(config), observed_at=datetime.now(UTC)),
-        task_type,
-        task_id,
-        rpc_layer=_text(config, "rpc_layer", "grpc"),
-        session_master=_text(config, "session_master", "grpc://10.0.0.1:2222"),
-    )
-
-
-def _load(text: str) -> dict[str, Any]:
     try:
-        config = json.loads(text)
-    # RecursionError: thousands of nested brackets.
-    except (ValueError, RecursionError) as error:
-        reason = "it is empty" if not text.strip() else str(error)
-        raise _malformed(f"is not JSON: {reason}") from error
-    if not isinstance(config, dict):
-        raise _malformed(f"is {_kind(config)}, not an object")
-    return config
-
-
-def _cluster(config: dict[str, Any]) -> ClusterSpec:
-    cluster = config.get("cluster", {})
-    if not isinstance(cluster, dict):
-        raise _malformed(f'is invalid: "cluster" is {_kind(cluster)}, not an object of jobs')
-    try:
-        return ClusterSpec(cluster)
+        # Some programs write numbers as text, or every number as a float.
+        config = msgspec.json.decode(text, type=_Config, strict=False)
+        spec = ClusterSpec(config.cluster)
     except InvalidClusterError as error:
-        raise _malformed(f'is invalid: "cluster": {error.summary}') from error
-
-
-def _task(config: dict[str, Any]) -> tuple[str | None, int | None]:
-    task = config.get("task", {})
-    if not isinstance(task, dict):
-        raise _malformed(f'is invalid: "task" is {_kind(task)}, not an object with "type" and "index"')
-    return _task_type(task), _task_index(task)
-
-
-def _task_type(task: dict[str, Any]) -> str | None:
-    if "type" not in task:
-        return None
-    job = task["type"]
-    if isinstance(job, bool) or not isinstance(job, str | int):
-        raise _malformed(f'is invalid: the "type" of the task is {_kind(job)}, not a string')
-    return job if isinstance(job, str) else shorten(job)
-
-
-def _task_index(task: dict[str, Any]) -> int | None:
-    if "index" not in task:
-        return None
-    index = task["index"]
-    # Some programs write numbers as text, or every number as a float.
-    is_digits = isinstance(index, str) and index.isascii() and index.isdigit() and len(index) <= 10
-    if is_digits or (isinstance(index, float) and index.is_integer()):
-        index = int(index)
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < 2**31:
-        raise _malformed(f'is invalid: the "index" of the task is {shorten(index)}, not an integer from 0')
-    return index
-
-
-def _text(config: dict[str, Any], key: str, example: str) -> str | None:
-    value = config.get(key)
-    if value is not None and not isinstance(value, str):
-        raise _malformed(f'is invalid: "{key}" is {_kind(value)}, not a string such as "{example}"')
-    return value
-
-
-def _kind(value: object) -> str:
-    """Return the type of a JSON value, with the value if it is short."""
-    kinds = {dict: "an object", list: "an array", str: "the string", bool: "", type(None): ""}
-    kind = kinds.get(type(value), "the number")
-    if isinstance(value, dict | list):
-        return kind
-    return f"{kind} {shorten(value) if isinstance(value, str) else json.dumps(value)[:40]}".strip()
+        raise _malformed(f"is invalid: `$.cluster`: {error.summary}") from error
+    except msgspec.ValidationError as error:
+        raise _malformed(f"is invalid: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise _malformed(f"is not JSON: {error if text.strip() else 'it is empty'}") from error
+    return Description(
+        ClusterState.from_spec(spec, observed_at=datetime.now(UTC)),
+        None if config.task.type is None else str(config.task.type),
+        config.task.index,
+        rpc_layer=config.rpc_layer,
+        session_master=config.session_master,
+    )
 
 
 def _malformed(problem: str) -> EnvironmentVariableError:

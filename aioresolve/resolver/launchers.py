@@ -49,16 +49,17 @@ class Launcher:
     placement: tuple[str, ...] = ()
 
 
+def _prefixed(prefix: str) -> tuple[str, str, str, str]:
+    return f"{prefix}RANK", f"{prefix}SIZE", f"{prefix}LOCAL_RANK", f"{prefix}LOCAL_SIZE"
+
+
 LAUNCHERS = (
     Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
     Launcher("DeepSpeed", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK"),
-    Launcher("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    Launcher("Horovod", *_prefixed("HOROVOD_")),
     Launcher(
         "Open MPI",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        *_prefixed("OMPI_COMM_WORLD_"),
         is_mpi=True,
         placement=(  # `--map-by`, `--rank-by` and `--rankfile`
             "OMPI_MCA_rmaps_base_mapping_policy",
@@ -66,14 +67,7 @@ LAUNCHERS = (
             "OMPI_MCA_orte_rankfile",
         ),
     ),
-    Launcher(
-        "MVAPICH2",
-        "MV2_COMM_WORLD_RANK",
-        "MV2_COMM_WORLD_SIZE",
-        "MV2_COMM_WORLD_LOCAL_RANK",
-        "MV2_COMM_WORLD_LOCAL_SIZE",
-        is_mpi=True,
-    ),
+    Launcher("MVAPICH2", *_prefixed("MV2_COMM_WORLD_"), is_mpi=True),
     Launcher("PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", is_mpi=True),
     Launcher("PMIx", "PMIX_RANK", is_mpi=True),
 )
@@ -84,15 +78,9 @@ _FILLS_HOSTS = re.compile(r"(?:slot|core|ppr:[0-9]+:node)(?::PE=[0-9]+)?", re.IG
 
 @dataclass(frozen=True, slots=True)
 class LaunchedProcess:
-    """The number that a launcher gave to this process; None for what the launcher does not say.
+    """The numbers that a launcher gave to this process, as in `Launcher`; None for what it does not say.
 
-    Attributes:
-        launcher: the launcher.
-        rank: the number of the process, from 0.
-        size: the number of all processes.
-        local_rank: its number among the processes of its host.
-        local_size: the number of processes of its host.
-        placement: the option by which processes do not fill one host after another, as `$VARIABLE is VALUE`.
+    `placement` is the option by which processes do not fill one host after another, as `$VARIABLE is VALUE`.
     """
 
     launcher: Launcher
@@ -117,8 +105,8 @@ class LaunchedProcess:
         """Return whether this is the process with that rank of `size` processes."""
         return self.rank == rank and self.size in (None, size)
 
-    def place(self, hosts: Sequence[str], own: str | None) -> list[tuple[str, int]] | None:
-        """Return the host of each process, and its number there, if each host has as many as this one.
+    def place(self, hosts: Sequence[str], own: str | None) -> list[str] | None:
+        """Return the host of each process, by rank, if each host has as many as this one.
 
         Launchers fill one host after another. Where an unknown option said otherwise, that does not fit the
         numbers of at least one process, which gets None.
@@ -133,7 +121,7 @@ class LaunchedProcess:
             return None
         if own not in (None, hosts[position]) or (self.placement is not None and len(hosts) > 1):
             return None
-        return [(host, local) for host in hosts for local in range(number)]
+        return [host for host in hosts for _ in range(number)]
 
     def contradicts(self, outer: str) -> EnvironmentVariableError:
         """Return the error for what other variables say, as a clause, such as `$SM_HOSTS has 2 hosts`."""
@@ -190,13 +178,8 @@ def _read(launcher: Launcher, environ: Mapping[str, str]) -> LaunchedProcess:
     rank, size = _integer(environ, launcher.rank), _integer(environ, launcher.size)
     local_rank, local_size = _integer(environ, launcher.local_rank), _integer(environ, launcher.local_size)
     assert rank is not None
-    for number, variable, limit, limiting in (
-        (rank, launcher.rank, size, launcher.size),
-        (local_rank, launcher.local_rank, local_size, launcher.local_size),
-        (local_size, launcher.local_size, None if size is None else size + 1, launcher.size),
-    ):
-        if number is not None and limit is not None and number >= limit:
-            raise _reject(f"is {number}, but ${limiting} is {environ[str(limiting)]}", variable)
+    if size is not None and rank >= size:
+        raise _reject(f"is {rank}, but ${launcher.size} is {size}", launcher.rank)
     options = (
         f"${name} is {environ[name]!r}"
         for name in launcher.placement

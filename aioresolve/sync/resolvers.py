@@ -392,9 +392,7 @@ def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[Clust
     """
     findings = get_loop_thread().run(partial(examine, port=port, timeout=timeout))
     evidence, new_resolver = choose(findings)
-    return Detection(
-        evidence.source, facade_of(new_resolver()), tuple(finding.evidence for finding in findings)
-    )
+    return Detection(evidence.source, facade_of(new_resolver()), findings)
 
 
 def doctor(

@@ -206,7 +206,7 @@ def tf_config(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Source]:
 
 @contextmanager
 def slurm(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Source]:
-    patch.setattr("aioresolve.environment.slurm.gpus.DRIVER_FOLDER", folder / "none")
+    patch.setattr("aioresolve.environment.slurm.DRIVER_FOLDER", folder / "none")
     environ = {
         "SLURM_STEP_NODELIST": "n[0-1]",
         "SLURM_STEP_TASKS_PER_NODE": "1(x2)",

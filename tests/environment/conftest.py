@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
-
-from aioresolve.environment.slurm import gpus as slurm_gpus
 
 PREFIXES = ("SLURM", "SM_", "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "OMPI_", "PMI", "TORCHELASTIC_")
 
@@ -16,7 +15,7 @@ def _no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(PREFIXES)]:
         monkeypatch.delenv(name)
     # A resolver may set it, and it is then removed after the test.
-    monkeypatch.setenv(slurm_gpus.VISIBLE_DEVICES, "")
-    monkeypatch.delenv(slurm_gpus.VISIBLE_DEVICES)
-    monkeypatch.setattr(slurm_gpus, "_assigned", None)
-    monkeypatch.setattr(slurm_gpus, "DRIVER_FOLDER", slurm_gpus.DRIVER_FOLDER / "none")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr("aioresolve.environment.slurm._assigned", None)
+    monkeypatch.setattr("aioresolve.environment.slurm.DRIVER_FOLDER", Path("/none"))

@@ -186,11 +186,6 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
         ({"OMPI_COMM_WORLD_RANK": "-1"}, ["$OMPI_COMM_WORLD_RANK is '-1', not an integer"]),
         (launched("PMI", 4, 4), ["$PMI_RANK is 4, but $PMI_SIZE is 4"]),
         (
-            launched("MVAPICH2", 0, 4, 2, 2),
-            ["$MV2_COMM_WORLD_LOCAL_RANK is 2, but $MV2_COMM_WORLD_LOCAL_SIZE is 2"],
-        ),
-        (launched("Horovod", 0, 2, 0, 3), ["$HOROVOD_LOCAL_SIZE is 3, but $HOROVOD_SIZE is 2"]),
-        (
             OPEN_MPI | launched("PMI", 0, 2, 0, 1),
             ["process 1 of 2 of Open MPI ($OMPI_", "process 0 of 2 of PMI ($PMI_"],
         ),
@@ -231,32 +226,15 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
         ),
         (
             GROUPS,
-            ["$SM_CURRENT_HOST is 'algo-1'", "only '[\"dnn\"]' train ($SM_DISTRIBUTION_INSTANCE_GROUPS)"],
-        ),
-        (
-            GROUPS | {"SM_INSTANCE_GROUPS": '["dnn"]'},
-            ["$SM_INSTANCE_GROUPS_DICT has", "but $SM_INSTANCE_GROUPS has ['dnn']"],
-        ),
-        (
-            SAGEMAKER | {"SM_CURRENT_INSTANCE_GROUP_HOSTS": '["algo-2"]'},
-            ["$SM_CURRENT_INSTANCE_GROUP_HOSTS has the hosts ['algo-2'], but $SM_HOSTS has"],
-        ),
-        (GROUPS | {"SM_INSTANCE_GROUPS_DICT": "[]"}, ["$SM_INSTANCE_GROUPS_DICT is not an object"]),
-        (
-            GROUPS | {"SM_HOSTS": '["algo-1"]'},
-            ["$SM_INSTANCE_GROUPS_DICT has the hosts ['algo-1', 'algo-2'], but $SM_HOSTS has"],
+            ["$SM_CURRENT_HOST is 'algo-1'", "only '[\"dnn\"]' do ($SM_DISTRIBUTION_INSTANCE_GROUPS)"],
         ),
         (
             GROUPS | {"SM_DISTRIBUTION_INSTANCE_GROUPS": '["x"]'},
-            ["$SM_DISTRIBUTION_INSTANCE_GROUPS has 'x', but $SM_INSTANCE_GROUPS has"],
+            ["$SM_DISTRIBUTION_INSTANCE_GROUPS has 'x', which is not one of the groups ['data', 'dnn']"],
         ),
         (
             GROUPS | {"SM_DISTRIBUTION_INSTANCE_GROUPS": ""},
             ["does not say which of the groups ['data', 'dnn'] ($SM_INSTANCE_GROUPS)"],
-        ),
-        (
-            GROUPS | {"SM_CURRENT_INSTANCE_GROUP": "dnn"},
-            ["$SM_CURRENT_INSTANCE_GROUP is 'dnn'", "but $SM_CURRENT_HOST is 'algo-1'"],
         ),
     ],
 )

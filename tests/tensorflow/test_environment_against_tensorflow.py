@@ -28,7 +28,7 @@ FIVE_TASKS = {**THREE_NODES, "PROCID": "1", "STEP_NUM_TASKS": "5", "STEP_TASKS_P
 def variables(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that sets variables; `slurm(...)` adds the prefix."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("aioresolve.environment.slurm.gpus._assigned", None)
+    monkeypatch.setattr("aioresolve.environment.slurm._assigned", None)
 
     def set_variables(prefix: str = "", **values: str) -> None:
         for name, value in values.items():

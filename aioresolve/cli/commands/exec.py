@@ -179,7 +179,7 @@ def _exec_source(
     path = find_program(command[0])
     request, resolver = sources.open_source(request)
     if request.arguments.get("gpus_per_task") is not None:
-        from aioresolve.environment.slurm.gpus import VISIBLE_DEVICES
+        from aioresolve.environment.slurm import VISIBLE_DEVICES
 
         run_async(lambda _: resolver.cluster_spec())  # it sets the variable
         if VISIBLE_DEVICES in os.environ:

@@ -93,13 +93,11 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
     from aioresolve.environment.detection import choose, decisive
 
     ends = time.monotonic() + request.timeout
-    findings = sources.examine_sources(request)
-    evidence = [finding.evidence for finding in findings]
+    evidence = sources.examine_sources(request)
     if request.output == EVIDENCE:
-        used = decisive(findings)
+        used = decisive(evidence)
         rows = [
-            (one.source, FOUND[one.found], "yes" if used and one is used.evidence else "no", one.reason)
-            for one in evidence
+            (one.source, FOUND[one.found], "yes" if one is used else "no", one.reason) for one in evidence
         ]
         table = formats.Table(("SOURCE", "FOUND", "USED", "REASON"), rows)
         streams.write_stdout(table, has_headers=request.has_headers)
@@ -107,9 +105,9 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
             # The table has what the error would list.
             streams.write_stderr(NOTHING_FOUND)
             context.exit(WRONG_USAGE)
-        choose(findings)  # raises if the source cannot be used
+        choose(evidence)  # raises if the source cannot be used
         return
-    chosen, new_resolver = choose(findings)
+    chosen, new_resolver = choose(evidence)
     state, task = run_async(lambda _: _resolve(sources.with_time_left(request, ends), new_resolver()))
     if clusters.is_document(request.output):
         listed = [{"source": one.source, "found": one.found, "reason": one.reason} for one in evidence]

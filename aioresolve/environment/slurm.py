@@ -1,27 +1,40 @@
-"""`SlurmClusterResolver`: the tasks of a Slurm job step.
+"""`SlurmClusterResolver`: the tasks of a Slurm job step, and the GPUs of each.
 
-It follows `tf.distribute.cluster_resolver.SlurmClusterResolver`.
+It follows `tf.distribute.cluster_resolver.SlurmClusterResolver`. The meaning of `CUDA_VISIBLE_DEVICES`:
+https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables
+What Slurm sets: https://slurm.schedmd.com/gres.html#Running_Jobs
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aioresolve._core.validation import validate_count
-from aioresolve.environment.base import Description, EnvironmentClusterResolver, shorten
 from aioresolve.errors import ConfigurationError, EnvironmentVariableError, TaskIdentityError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.launchers import launched_process
 from aioresolve.resolver.this_task import TaskClaim
-from aioresolve.spec import ClusterState, Endpoint, Observation, host_port
+from aioresolve.spec import ClusterState, Endpoint, Observation
 
-from .gpus import assign_gpus, bound_gpus, devices_of_task, gpus_of_node, gpus_per_task
-from .launched import read_processes
-from .tasks import NODE_NAME, PROCESS_ID, SlurmTasks, find_node
+from .base import Description, EnvironmentClusterResolver, addresses_by_rank, reject, shorten
+from .detection import Evidence, absent, counted, given, invalid
+from .slurm_tasks import (
+    JOB_HOSTS,
+    NODE_NAME,
+    PROCESS_ID,
+    STEP_HOSTS,
+    SlurmTasks,
+    find_node,
+    read_processes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +43,24 @@ if TYPE_CHECKING:
     from aioresolve.resolver.want import Want
 
 JOB = "worker"
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+OTHER_VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "SLURM_STEP_GPUS")
+"""What names the devices of a task on AMD's and Intel's GPUs, and on all."""
+
+GPUS_ON_NODE, GPUS_PER_TASK = "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_TASK"
+
+DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
+"""NVIDIA's driver has a folder there for each GPU of the machine."""
+
+MAX_GPUS = 1024
+"""The most GPUs of a node."""
+
+_REQUEST = re.compile(r"(?:[A-Za-z0-9._-]+:)*([0-9]{1,6})")
+
+# What this process set, and the value before: later calls read the latter, as if it had not been changed.
+_assigned: tuple[str, str | None] | None = None
 
 
 class SlurmClusterResolver(EnvironmentClusterResolver):
@@ -121,11 +152,8 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         tasks = self._read_tasks()
         if self._auto_set_gpu:
             number = self._gpus_of_task(tasks)
-            own = tasks.own
-            if own is not None:
-                devices = devices_of_task(os.environ, own.local_id, own.tasks_on_node, number)
-                if devices is not None:
-                    assign_gpus(devices)
+            if tasks.process_id is not None and number:
+                _assign_gpus(tasks.own_ranks.index(tasks.process_id), len(tasks.own_ranks), number)
         return Observation(self._describe(tasks).state)
 
     master = ClusterResolver.master
@@ -155,14 +183,14 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
 
     async def _claim(self, progress: Progress) -> TaskClaim:
         tasks = self._read_tasks()
-        # A batch script has a rank too, but it is not a task.
-        if tasks.process_id is not None or self._task_id is not None:
+        if tasks.process_id is not None:
             launched = launched_process(os.environ)
             variable = PROCESS_ID if launched is None else launched.launcher.rank
-            is_task = tasks.process_id is not None
-            return TaskClaim(self.task_type, self.task_id, variable if is_task else None)
+            return TaskClaim(self.task_type, self.task_id, variable)
+        if self._task_id is not None:
+            return TaskClaim(self.task_type, self.task_id)
         name = os.environ.get(NODE_NAME) or socket.gethostname()
-        node = find_node({task.host for task in tasks.tasks}, name)
+        node = find_node(set(tasks.hosts), name)
         claims = [
             TaskClaim(member.job, member.task_index)
             for member in self._describe(tasks).state.members
@@ -171,7 +199,7 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         if len(claims) != 1:
             raise TaskIdentityError(
                 f"this process is not a task of `srun`, and its node {shorten(name)} has {len(claims)} of the"
-                f" {len(tasks.tasks)} tasks ({tasks.source})",
+                f" {len(tasks.hosts)} tasks ({tasks.source})",
                 hint="Start the program with `srun`, or set {task_type} and {task_id}.",
                 tried=(f"${PROCESS_ID}", f"the node {shorten(name)}"),
             )
@@ -182,10 +210,10 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
 
     def _read_tasks(self) -> SlurmTasks:
         tasks = read_processes(os.environ, self._tasks_per_node)
-        wanted = len(tasks.tasks) if self._jobs is None else sum(self._jobs.values())
-        if wanted != len(tasks.tasks):
+        wanted = len(tasks.hosts) if self._jobs is None else sum(self._jobs.values())
+        if wanted != len(tasks.hosts):
             raise EnvironmentVariableError(
-                f"the jobs have {wanted} tasks together, but Slurm starts {len(tasks.tasks)}"
+                f"the jobs have {wanted} tasks together, but Slurm starts {len(tasks.hosts)}"
                 f" ({tasks.source})",
                 argument="jobs",
                 hint="Correct {jobs}, or the number of tasks (`--ntasks`).",
@@ -193,41 +221,38 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         return tasks
 
     def _describe(self, tasks: SlurmTasks) -> Description:
-        jobs = {JOB: len(tasks.tasks)} if self._jobs is None else self._jobs
-        highest = self._port_base + max((task.local_id for task in tasks.tasks), default=0)
-        if highest > 65535:
-            raise ConfigurationError(
-                f"{self._port_base} is too high: the ports end at {highest}", argument="port_base"
-            )
-        endpoints: dict[str, list[Endpoint]] = {}
+        try:
+            addresses = addresses_by_rank(tasks.hosts, self._port_base)
+        except ConfigurationError as error:
+            raise ConfigurationError(error.summary, argument="port_base") from error
+        endpoints = [
+            Endpoint(address, node=host, index=rank)
+            for rank, (host, address) in enumerate(zip(tasks.hosts, addresses, strict=True))
+        ]
+        jobs: dict[str, list[Endpoint]] = {}
         own: tuple[str, int] | tuple[None, None] = (None, None)
         start = 0
-        for job, number in sorted(jobs.items()):
-            endpoints[job] = [
-                Endpoint(host_port(task.host, self._port_base + task.local_id), node=task.host, index=rank)
-                for rank, task in enumerate(tasks.tasks[start : start + number], start)
-            ]
+        for job, number in sorted((self._jobs or {JOB: len(endpoints)}).items()):
+            jobs[job] = endpoints[start : start + number]
             if tasks.process_id is not None and start <= tasks.process_id < start + number:
                 own = (job, tasks.process_id - start)
             start += number
-        return Description(ClusterState.of(endpoints, observed_at=datetime.now(UTC)), *own)
+        return Description(ClusterState.of(jobs, observed_at=datetime.now(UTC)), *own)
 
     def _gpus_of_task(self, tasks: SlurmTasks) -> int:
         """Return the GPUs of each task, after checking that the node has enough of them."""
         if self._gpus_per_node is None and self._gpus_per_task is None:
             # Before variables of the job, which may say what was requested for other steps.
-            bound = bound_gpus(os.environ)
+            bound = _bound_gpus()
             if bound is not None:
                 return bound
-            requested = gpus_per_task(os.environ)
-            if requested is not None:
-                return requested  # Slurm has checked it
-        own, most = tasks.own, max((task.tasks_on_node for task in tasks.tasks), default=0)
-        if self._gpus_per_node is not None:
-            available, sharing = self._gpus_per_node, most
-        else:
+            if os.environ.get(GPUS_PER_TASK):
+                return _requested(GPUS_PER_TASK)  # Slurm has checked it
+        sharing = max(Counter(tasks.hosts).values(), default=0)
+        available = self._gpus_per_node
+        if available is None:
             # Nodes may have different numbers; the variables are those of this node.
-            available, sharing = gpus_of_node(os.environ), most if own is None else own.tasks_on_node
+            available, sharing = _gpus_of_node(), len(tasks.own_ranks) or sharing
         needed = self._gpus_per_task
         if needed is None:
             return available // sharing if sharing else 0
@@ -240,24 +265,115 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         return needed
 
 
-def _validate_number(name: str, number: Any) -> int | None:
-    if number is None:
+def examine(port: int | None) -> Evidence:
+    """Return whether Slurm started this process; `port` is that of the first task of each node."""
+    if not any(value and name.startswith((STEP_HOSTS, JOB_HOSTS)) for name, value in os.environ.items()):
+        return absent("Slurm", f"${STEP_HOSTS} and ${JOB_HOSTS} are not set")
+    try:
+        tasks = read_processes(os.environ)
+    except ConfigurationError as error:
+        return invalid("Slurm", error)
+    own = "" if tasks.process_id is None else f"; this is task {tasks.process_id}"
+    reason = f"{tasks.source} has {counted(len(tasks.hosts), 'task')}{own}"
+    # Detection must not change the environment of the process.
+    new_resolver = partial(SlurmClusterResolver, auto_set_gpu=False, **given("port_base", port))
+    return Evidence("Slurm", True, reason, new_resolver)
+
+
+def _gpus_of_node() -> int:
+    """Return the number of GPUs that the step has on this node, from the first source that is known."""
+    for variable in (GPUS_ON_NODE, "SLURM_GPUS_PER_NODE"):
+        if os.environ.get(variable):
+            return _requested(variable)
+    if os.environ.get("SLURM_STEP_GPUS"):
+        return len(os.environ["SLURM_STEP_GPUS"].split(","))
+    devices = _visible_devices()
+    if devices is not None:
+        return len(devices)
+    return len(os.listdir(DRIVER_FOLDER)) if DRIVER_FOLDER.is_dir() else 0
+
+
+def _bound_gpus() -> int | None:
+    """Return the number of GPUs that Slurm, or its user, has bound this task to.
+
+    None if the task sees those of all tasks of the node, or nothing is known.
+    """
+    devices = _visible_devices()
+    if devices is None:
+        other = next((os.environ[name] for name in OTHER_VISIBLE_DEVICES if os.environ.get(name)), None)
+        if other is None:
+            return None
+        devices = other.split(",")
+    # The text is that of `--gpu-bind`, such as `gpu:single:1`.
+    binding = os.environ.get("SLURMD_TRES_BIND", "")
+    is_bound = not devices or re.search("gpu:(?!(verbose,)?none)", binding) is not None
+    if not is_bound and os.environ.get(GPUS_ON_NODE):
+        is_bound = len(devices) < _requested(GPUS_ON_NODE)
+    return len(devices) if is_bound else None
+
+
+def _visible_devices() -> list[str] | None:
+    """Return the devices that CUDA uses; None for all of them, which is the default."""
+    value = _initial_devices()
+    if value is None:
         return None
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+    devices = [device.strip() for device in value.split(",")]
+    # CUDA ignores an invalid device and all after it. Slurm writes NoDevFiles for no device.
+    invalid = (number for number, device in enumerate(devices) if device in ("", "-1", "NoDevFiles"))
+    return devices[: next(invalid, len(devices))]
+
+
+def _initial_devices() -> str | None:
+    """Return the value of `$CUDA_VISIBLE_DEVICES` that this process did not set itself."""
+    value = os.environ.get(VISIBLE_DEVICES)
+    return _assigned[1] if _assigned is not None and value == _assigned[0] else value
+
+
+def _assign_gpus(local_id: int, tasks_on_node: int, number: int) -> None:
+    """Set `$CUDA_VISIBLE_DEVICES` of this process, unless the devices in it are not those of the whole node.
+
+    Args:
+        local_id: the position of the task on its node.
+        tasks_on_node: the number of tasks of the node.
+        number: the GPUs of each task.
+    """
+    global _assigned
+    visible, before = _visible_devices(), _initial_devices()
+    if not visible:  # TensorFlow too replaces an empty variable by the devices of its arguments
+        visible = [str(index) for index in range(tasks_on_node * number)]
+    elif _bound_gpus() is not None or len(visible) < tasks_on_node * number:
+        return
+    devices = ",".join(visible[local_id * number : (local_id + 1) * number])
+    os.environ[VISIBLE_DEVICES] = devices
+    _assigned = (devices, before)
+
+
+def _requested(variable: str) -> int:
+    """Return a number of GPUs as options of Slurm have it: `4`, `a100:4`, or `a100:2,v100:2`."""
+    total = 0
+    for part in os.environ[variable].split(","):
+        match = _REQUEST.fullmatch(part)
+        total += int(match[1]) if match else MAX_GPUS + 1
+    if total > MAX_GPUS:
+        raise reject(
+            variable,
+            f"is {shorten(os.environ[variable])}, not a number of GPUs such as 4 or a100:4",
+            "Correct it, or pass {gpus_per_node} and {gpus_per_task}.",
+        )
+    return total
+
+
+def _validate_number(name: str, number: Any) -> int | None:
+    if number is not None and (type(number) is not int or number < 0):
         raise ConfigurationError(f"{shorten(number)} is not an integer from 0", argument=name)
     return number
 
 
 def _validate_counts(name: str, counts: Any) -> dict[str, int]:
-    if not isinstance(counts, Mapping) or not counts:
-        raise ConfigurationError(
-            f"{shorten(counts)} is not a mapping of names to numbers of tasks",
-            argument=name,
-            hint="Pass one such as {'worker': 4}." if name == "jobs" else "Pass one such as {'n1': 2}.",
-        )
-    for key, number in counts.items():
-        if not isinstance(key, str) or _validate_number(name, number) is None:
-            raise ConfigurationError(
-                f"{shorten(key)}: {shorten(number)} is not a number of tasks", argument=name
-            )
-    return dict(counts)
+    example = "{'worker': 4}" if name == "jobs" else "{'n1': 4}"
+    if not isinstance(counts, Mapping) or not counts or not all(isinstance(key, str) for key in counts):
+        problem = f"{shorten(counts)} is not a mapping of names to numbers of tasks, such as {example}"
+        raise ConfigurationError(problem, argument=name)
+    if None in counts.values():
+        raise ConfigurationError(f"None is not a number of tasks, as in {example}", argument=name)
+    return {key: _validate_number(name, number) or 0 for key, number in counts.items()}

@@ -20,12 +20,8 @@ MAX_HOSTS = 65_536
 MAX_TASKS = 262_144
 """The most tasks of all nodes."""
 
-MAX_NAME_LENGTH = 255
-"""The longest host name, in characters: that of DNS."""
-
 _ENTRY = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
-_LITERAL = re.compile(r"[A-Za-z0-9._-]+")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _COUNT = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
@@ -36,19 +32,13 @@ def expand_host_list(text: str) -> list[str]:
     Raises:
         ValueError: the list is malformed, or has more than `MAX_HOSTS` hosts.
     """
+    entries = _ENTRY.findall(text)
+    if not entries or ",".join(entries) != text:
+        raise ValueError("an entry is empty, or brackets are unbalanced")
     hosts: list[str] = []
-    position = 0
-    while True:
-        entry = _ENTRY.match(text, position)
-        if entry is None:
-            raise ValueError(f"an entry is expected at {_excerpt(text, position)}")
-        hosts += _expand_entry(entry[0], MAX_HOSTS - len(hosts))
-        position = entry.end()
-        if position == len(text):
-            return hosts
-        if text[position] != ",":
-            raise ValueError(f"unbalanced brackets at {_excerpt(text, position)}")
-        position += 1
+    for entry in entries:
+        hosts += _expand_entry(entry, MAX_HOSTS - len(hosts))
+    return hosts
 
 
 def expand_counts(text: str) -> list[int]:
@@ -91,28 +81,17 @@ def expand_host_file(text: str) -> list[str]:
 def _expand_entry(entry: str, limit: int) -> list[str]:
     """Return the hosts of one entry: `a[1-2]b[3,5]` has four. The last bracket varies fastest."""
     parts: list[list[str]] = []
-    number, length = 1, 0
-    for match in _PART.finditer(entry):
-        ranges, literal = match[1], match[2]
-        if literal is None:
-            part = _expand_ranges(ranges, limit)
-        elif _LITERAL.fullmatch(literal):
-            part = [literal]
-        else:
-            raise ValueError(f"{reprlib.repr(literal)} is not part of a host name")
-        parts.append(part)
-        # Checked before the hosts are generated.
-        number *= len(part)
-        length += max(map(len, part))
-        if number > limit:
+    number = 1
+    for ranges, literal in _PART.findall(entry):
+        parts.append([literal] if literal else _expand_ranges(ranges, limit))
+        number *= len(parts[-1])
+        if number > limit:  # checked before the hosts are generated
             raise _too_many()
-        if length > MAX_NAME_LENGTH:
-            raise ValueError(f"a host name of more than {MAX_NAME_LENGTH} characters")
-    name = "".join(part[0] for part in parts)  # the others differ in digits only
+    longest = "".join(max(part, key=len) for part in parts)  # the others differ in digits only
     try:
-        host_port(name, 1)
+        host_port(longest, 1)
     except ConfigurationError:
-        raise ValueError(f"{reprlib.repr(name)} is not a host name") from None
+        raise ValueError(f"{reprlib.repr(longest)} is not a host name") from None
     return ["".join(name) for name in itertools.product(*parts)]
 
 
@@ -135,7 +114,3 @@ def _expand_ranges(text: str, limit: int) -> list[str]:
 
 def _too_many() -> ValueError:
     return ValueError(f"more than {MAX_HOSTS} hosts")
-
-
-def _excerpt(text: str, position: int) -> str:
-    return f"character {position + 1}: {reprlib.repr(text[position : position + 40])}"

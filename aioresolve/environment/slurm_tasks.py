@@ -1,0 +1,469 @@
+"""The tasks of a Slurm job step, or else of a job, as its variables describe them.
+
+Slurm's documentation of the variables: https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES.
+`srun` sets `SLURM_STEP_...` in each task. `sbatch` and `salloc` set the variables of the job. There, a step
+does not exist yet, and its tasks are those that `srun` would start.
+
+A heterogeneous job has several components, each with its own variables. Their suffix is `_HET_GROUP_n`, and
+only `_PACK_GROUP_n` in a job that `srun` created. The ranks of a step follow its components, while `srun`
+sorts the node list of the step by name.
+
+With `use_interactive_step` (https://slurm.schedmd.com/slurm.conf.html#OPT_LaunchParameters), `salloc` runs
+its shell as a step of one task on the first node, the interactive step. The variables of that step do not
+describe the tasks that `srun` starts.
+
+`mpirun` and `mpiexec` start one daemon on each other node by `srun`, whose processes inherit the variables of
+that step: they count the daemons, not the processes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from aioresolve.errors import ConfigurationError
+from aioresolve.resolver.launchers import launched_process
+
+from .base import reject, shorten
+from .host_list import MAX_HOSTS, MAX_TASKS, expand_counts, expand_host_file, expand_host_list
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from aioresolve.errors import EnvironmentVariableError
+    from aioresolve.resolver.launchers import LaunchedProcess
+
+T = TypeVar("T")
+
+Environ: TypeAlias = Mapping[str, str]
+TasksPerNode: TypeAlias = int | Mapping[str, int] | None
+
+Nodes: TypeAlias = dict[str, int]
+"""Each node and the number of its tasks, in the order of the node list."""
+
+PROCESS_ID = "SLURM_PROCID"
+NODE_NAME = "SLURMD_NODENAME"
+STEP_HOSTS = "SLURM_STEP_NODELIST"
+STEP_COUNTS = "SLURM_STEP_TASKS_PER_NODE"
+STEP_TASKS = "SLURM_STEP_NUM_TASKS"
+JOB_HOSTS = "SLURM_JOB_NODELIST"
+JOB_COUNTS = "SLURM_TASKS_PER_NODE"
+OWN_RANKS = "SLURM_GTIDS"
+DISTRIBUTION = "SLURM_DISTRIBUTION"
+PLANE_SIZE = "SLURM_DIST_PLANESIZE"
+HOST_FILE = "SLURM_HOSTFILE"
+
+STEP_ID, INTERACTIVE_STEP = "SLURM_STEP_ID", "4294967290"
+"""The variable with the id of a step, and its value in the interactive step."""
+
+MAX_COMPONENTS = 128
+"""The most components of a heterogeneous job: that of Slurm."""
+
+_SRUN = "Start the program with `srun`, which sets it, or run it inside a job of `sbatch` or `salloc`."
+_DISTRIBUTIONS = (
+    "Use `srun --distribution` with `block`, `cyclic` or `plane=SIZE`, or with `arbitrary` and a file"
+    " $SLURM_HOSTFILE that all nodes can read."
+)
+_COMPONENTS = (
+    "Use `srun --distribution=block` for each component, or pass `--distribution` to `sbatch` or `salloc`,"
+    " which set it for all tasks."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmTasks:
+    """The tasks of a step or a job.
+
+    Attributes:
+        hosts: the name of the node of each task, in the order of their ranks. A task with rank n is
+            `$SLURM_PROCID` n; `$SLURM_LOCALID` is its position among those of the same node.
+        process_id: the rank of this process; None outside a step.
+        source: the variables that they come from, such as `$SLURM_STEP_NODELIST`, for messages.
+    """
+
+    hosts: tuple[str, ...]
+    process_id: int | None
+    source: str
+
+    @property
+    def own_ranks(self) -> list[int]:
+        """The ranks on the node of this process, by their position there; empty outside a step."""
+        own = None if self.process_id is None else self.hosts[self.process_id]
+        return [rank for rank, host in enumerate(self.hosts) if host == own]
+
+
+def read_processes(environ: Environ, tasks_per_node: TasksPerNode = None) -> SlurmTasks:
+    """Return the processes of the innermost launcher: `srun`, or what runs in its tasks, such as `mpirun`.
+
+    Args:
+        environ: the environment variables.
+        tasks_per_node: replaces the variable: the number of tasks of each node, or of each by its name.
+
+    Raises:
+        EnvironmentVariableError: variables are missing, malformed, or contradict each other, or do not say
+            on which node each task is.
+        ConfigurationError: `tasks_per_node` names a host that is not in the list.
+    """
+    process = launched_process(environ)
+    if process is None or not (environ.get(JOB_HOSTS) or environ.get(STEP_HOSTS)):
+        return _read_tasks(environ, tasks_per_node)
+    if process.local_size is not None and tasks_per_node is None:
+        return _read_launched(environ, process)
+    tasks = _read_tasks(environ, tasks_per_node)
+    if process.has_number(tasks.process_id, len(tasks.hosts)):
+        return tasks
+    raise process.contradicts(f"{tasks.source} has {len(tasks.hosts)} tasks, and this is {tasks.process_id}")
+
+
+def find_node(hosts: Collection[str], name: str | None) -> str | None:
+    """Return the host that has a name, if one of the two has a domain too; None if it is not exactly one."""
+    if not name or name in hosts:
+        return name or None
+    found = {host for host in hosts if host.startswith(f"{name}.") or name.startswith(f"{host}.")}
+    return found.pop() if len(found) == 1 else None
+
+
+def _read_launched(environ: Environ, process: LaunchedProcess) -> SlurmTasks:
+    """Return the processes of a launcher that runs inside a job or a step."""
+    step = STEP_HOSTS if environ.get(STEP_HOSTS) else JOB_HOSTS
+    is_in_step = step == STEP_HOSTS and environ.get(STEP_ID) != INTERACTIVE_STEP
+    is_on_job = bool(environ.get(JOB_HOSTS)) and (process.launcher.is_mpi or not is_in_step)
+    variable = JOB_HOSTS if is_on_job else step
+    hosts, nodes = (_parse(expand_host_list, environ, name) for name in (variable, step))
+    # The number is preferred, because MPICH hands the name of the node of `mpiexec` on to all processes.
+    own, node_id = environ.get(NODE_NAME), _integer(environ, "SLURM_NODEID", MAX_HOSTS)
+    if node_id is not None:
+        own = nodes[node_id] if node_id < len(nodes) else None
+    if own is None or own not in nodes:
+        raise process.contradicts(f"${step} has {len(nodes)} nodes, and $SLURM_NODEID is {node_id}")
+    if process.all_on_this_host:
+        number = _integer(environ, STEP_TASKS, MAX_TASKS) if is_in_step else None
+        if (number or 1) > 1:  # each of the tasks may have started a launcher of its own
+            raise process.contradicts(f"${STEP_TASKS} is {number}")
+        hosts = [own]
+    elif environ.get("SLURM_HET_SIZE", "1") != "1":  # the launcher may use the nodes of one component
+        raise process.contradicts(f"$SLURM_HET_SIZE is {environ['SLURM_HET_SIZE']}")
+    placed = process.place(hosts, own)
+    if placed is None:
+        raise process.contradicts(f"${variable} has {len(hosts)} nodes, and this is {own} ($SLURM_NODEID)")
+    source = f"${process.launcher.size} of {process.launcher.name} on ${variable}"
+    return SlurmTasks(tuple(placed), process.rank, source)
+
+
+def _read_tasks(environ: Environ, tasks_per_node: TasksPerNode) -> SlurmTasks:
+    """Return the tasks of the step that this process belongs to; outside of steps, those of the job."""
+    is_step, suffixes = _is_step(environ), _component_suffixes(environ)
+    if is_step:
+        source = f"${STEP_HOSTS}"
+        nodes = _read_nodes(environ, STEP_HOSTS, STEP_COUNTS, tasks_per_node)
+        components = _split_step(environ, nodes, suffixes)
+    elif suffixes or environ.get(JOB_HOSTS):
+        source = f"${JOB_HOSTS}{suffixes[0] if suffixes else ''}"
+        components = {suffix: _read_job(environ, suffix, tasks_per_node) for suffix in suffixes or [""]}
+    elif isinstance(tasks_per_node, Mapping):
+        source = "`tasks_per_node`"
+        components = {"": dict(tasks_per_node)}
+    else:
+        raise reject(STEP_HOSTS, f"and ${JOB_HOSTS} are not set", _SRUN)
+    known = {host for nodes in components.values() for host in nodes}
+    if isinstance(tasks_per_node, Mapping) and (unknown := sorted(tasks_per_node.keys() - known)):
+        raise ConfigurationError(
+            f"{shorten(unknown)} are not among the nodes {shorten(sorted(known))}", argument="tasks_per_node"
+        )
+    if (total := sum(sum(nodes.values()) for nodes in components.values())) > MAX_TASKS:
+        raise reject(source[1:], f"stands for more than {MAX_TASKS} tasks", _SRUN)
+    rank = _read_rank(environ, total) if is_step else None
+    hosts = _hosts_by_rank(environ, components, rank)
+    if rank is not None:
+        _check_own_task(environ, hosts, rank)
+    return SlurmTasks(tuple(hosts), rank, source)
+
+
+def _is_step(environ: Environ) -> bool:
+    """Whether the variables of a step are those of a step that this process is a task of.
+
+    A batch script that was submitted inside a step has inherited them. It has the rank 0, and no other rank
+    on its node.
+    """
+    if not environ.get(STEP_HOSTS) or environ.get(STEP_ID) == INTERACTIVE_STEP:
+        return False
+    if not environ.get(JOB_HOSTS):
+        return True
+    hosts = _parse(expand_host_list, environ, STEP_HOSTS)
+    if not set(hosts) <= set(_parse(expand_host_list, environ, JOB_HOSTS)):
+        return False
+    job = environ.get(JOB_COUNTS)
+    is_first = environ.get(PROCESS_ID) == environ.get(OWN_RANKS) == "0"
+    if is_first and job and environ.get(STEP_COUNTS) != job:
+        raise _wrong(
+            environ,
+            STEP_COUNTS,
+            f"but ${JOB_COUNTS} is {shorten(job)}: this is a step, or a job that was submitted inside a step",
+            f"In a job, unset ${STEP_HOSTS}. In a step, do not use `srun --preserve-env`.",
+        )
+    return True
+
+
+def _component_suffixes(environ: Environ) -> list[str]:
+    """Return the suffixes of the variables of the components; empty if the job is not heterogeneous."""
+    size = _integer(environ, "SLURM_HET_SIZE", MAX_COMPONENTS)
+    size = _integer(environ, "SLURM_PACK_SIZE", MAX_COMPONENTS) if size is None else size
+    labels = ("_HET_GROUP_", "_PACK_GROUP_")
+    label = next((label for label in labels if f"{JOB_HOSTS}{label}0" in environ), labels[0])
+    job, first = environ.get("SLURM_JOB_ID"), environ.get(f"SLURM_JOB_ID{label}0")
+    if job and first and job != first:
+        return []  # inherited by a job that was submitted inside the heterogeneous one
+    return [f"{label}{number}" for number in range(size or 0)]
+
+
+def _read_nodes(
+    environ: Environ, hosts_variable: str, counts_variable: str, tasks_per_node: TasksPerNode
+) -> Nodes:
+    """Return each node and the number of its tasks, in the order of the list."""
+    hosts = _parse(expand_host_list, environ, hosts_variable)
+    if isinstance(tasks_per_node, Mapping):
+        counts = [tasks_per_node.get(host, 0) for host in hosts]
+    elif tasks_per_node is not None:
+        counts = [tasks_per_node] * len(hosts)
+    else:
+        counts = _parse(expand_counts, environ, counts_variable)
+    if len(counts) != len(hosts):
+        raise _wrong(
+            environ,
+            counts_variable,
+            f"which has {len(counts)} nodes, but ${hosts_variable} is {shorten(environ[hosts_variable])},"
+            f" which has {len(hosts)}",
+            "Correct one of them, or pass {tasks_per_node}.",
+        )
+    nodes = dict(zip(hosts, counts, strict=True))
+    if len(nodes) < len(hosts):
+        raise _wrong(environ, hosts_variable, "which names a host twice")
+    return nodes
+
+
+def _read_job(environ: Environ, suffix: str, tasks_per_node: TasksPerNode) -> Nodes:
+    """Return the tasks that `srun` would start in a job, or in one component of a heterogeneous job."""
+
+    def variable(name: str) -> str | None:
+        # `srun` reads the variable of the component, or else that of the job.
+        return next((each for each in (f"{name}{suffix}", name) if environ.get(each)), None)
+
+    total, counts = variable("SLURM_NTASKS"), f"{JOB_COUNTS}{suffix}"
+    is_given = tasks_per_node is not None
+    if not is_given and total is None:
+        # The counts are those of the CPUs here, while `srun` starts one task on each node.
+        given = variable("SLURM_NTASKS_PER_NODE")
+        tasks_per_node = (_integer(environ, given, MAX_TASKS) if given else None) or 1
+    nodes = _read_nodes(environ, f"{JOB_HOSTS}{suffix}", counts, tasks_per_node)
+    if is_given or total is None:
+        return nodes
+    if _integer(environ, total, MAX_TASKS) != sum(nodes.values()):
+        raise _wrong(
+            environ,
+            total,
+            f"but ${counts} is {shorten(environ[counts])}, which has {sum(nodes.values())} tasks",
+            "Pass {tasks_per_node}, or the number of tasks to `sbatch` or `salloc` (`--ntasks`).",
+        )
+    _check_counts(environ, suffix, list(nodes.values()))
+    return nodes
+
+
+def _check_counts(environ: Environ, suffix: str, counts: list[int]) -> None:
+    """Raise an error if `srun` may start other numbers of tasks on the nodes of a job than the variables say.
+
+    They are those of `block` and `--cpus-per-task`. With `pack` and `plane`, `srun` fills the nodes in
+    another way, unless the job has no more CPUs than its tasks need. The `srun` of Slurm 22.05 to 23.02 reads
+    only `$SRUN_CPUS_PER_TASK`, so that more tasks fit on a node, and balances their numbers.
+    """
+    read = _integer(environ, "SRUN_CPUS_PER_TASK", MAX_TASKS) or 1
+    variable = f"{DISTRIBUTION}{suffix}"
+    if {"pack", "plane"} & set(re.split("[:,=]", environ.get(variable, ""))):
+        cpus = _parse(expand_counts, environ, f"SLURM_JOB_CPUS_PER_NODE{suffix}")
+        is_certain = [number // read for number in cpus] == counts
+    else:
+        variable = f"SLURM_CPUS_PER_TASK{suffix}"
+        size, more = divmod(sum(counts), len(counts))
+        is_balanced = counts == [size + (number < more) for number in range(len(counts))]
+        is_certain = is_balanced or (_integer(environ, variable, MAX_TASKS) or 1) == read
+    if len(counts) > 1 and not is_certain:
+        raise _wrong(
+            environ,
+            variable,
+            f"so that `srun` may start other numbers of tasks on the nodes than {shorten(counts)}, which"
+            f" ${JOB_COUNTS}{suffix} has",
+            "Run the program in a task of `srun`, or pass {tasks_per_node}.",
+        )
+
+
+def _split_step(environ: Environ, nodes: Nodes, suffixes: Sequence[str]) -> dict[str, Nodes]:
+    """Return the nodes of a step by the suffixes of their components, in the order of their ranks."""
+    left, components = dict(nodes), {}
+    for suffix in suffixes:
+        hosts = _parse(expand_host_list, environ, f"{JOB_HOSTS}{suffix}")
+        if part := {host: left.pop(host) for host in hosts if host in left}:
+            components[suffix] = part
+    if suffixes and left:
+        variable = f"{JOB_HOSTS}{suffixes[0]}"
+        raise _wrong(
+            environ,
+            STEP_HOSTS,
+            f"but no component of the job has {shorten(next(iter(left)))} (${variable} is"
+            f" {shorten(environ[variable])}, ...)",
+        )
+    return components if len(components) > 1 else {"": nodes}
+
+
+def _hosts_by_rank(environ: Environ, components: Mapping[str, Nodes], rank: int | None) -> list[str]:
+    """Return the host of each rank."""
+    counts = Counter({host: count for nodes in components.values() for host, count in nodes.items() if count})
+    own_ranks = _own_ranks(environ) if rank is not None else None
+    own_host = find_node(counts.keys(), environ.get(NODE_NAME))
+    if len(counts) == 2 and own_ranks is not None and own_host is not None:
+        # Whatever the distribution is: the tasks that are not on this node are on the other one.
+        other = next(host for host in counts if host != own_host)
+        hosts = [own_host if each in own_ranks else other for each in range(counts.total())]
+        if Counter(hosts) == counts:
+            return hosts
+        # The ranks contradict the numbers of tasks: `_check_own_task` reports it.
+    hosts = []
+    for suffix, nodes in components.items():
+        first = len(hosts)
+        hosts += _arrange(environ, nodes, f"{DISTRIBUTION}{suffix}")
+        if rank is not None and len(components) > 1 and first <= rank < len(hosts):
+            _check_distribution(environ, components, suffix)
+    return hosts
+
+
+def _check_distribution(environ: Environ, components: Mapping[str, Nodes], own: str) -> None:
+    """Raise an error if `srun --distribution` was not `block` for each component of a step.
+
+    `srun` sets the distribution of the task's own component, or that of the last one. For the others, the
+    task has to assume the default, which `_arrange` does. Thus the tasks of a component that has another
+    distribution raise an error. No task has to assume anything if `sbatch` or `salloc` has set the variables
+    of the components.
+    """
+    is_plane = environ.get(DISTRIBUTION, "").startswith("plane")
+    # The size for a component before the last one remains set.
+    variable = PLANE_SIZE if environ.get(PLANE_SIZE) and not is_plane else DISTRIBUTION
+    for suffix in (own, list(components)[-1]) if variable == DISTRIBUTION else ():
+        assumed = _arrange(environ, components[suffix], f"{DISTRIBUTION}{suffix}")
+        if _arrange(environ, components[suffix], DISTRIBUTION, _COMPONENTS) == assumed:
+            return
+    raise _wrong(
+        environ,
+        variable,
+        f"but ${variable}{own} is not set, so that the tasks of other components cannot know on which node"
+        " each task is",
+        _COMPONENTS,
+    )
+
+
+def _arrange(environ: Environ, nodes: Nodes, variable: str, hint: str = _DISTRIBUTIONS) -> list[str]:
+    """Return the hosts of the tasks of a component by rank, for the distribution in a variable.
+
+    https://slurm.schedmd.com/srun.html#OPT_distribution
+    """
+    counts = {host: count for host, count in nodes.items() if count}
+    method = re.split("[:,=]", environ.get(variable, ""))[0]
+    most = max(counts.values(), default=1)
+    size: int | None = None
+    if len(counts) <= 1 or method in ("", "*", "block", "pack", "nopack"):
+        size = most
+    elif method == "cyclic" or (method == "plane" and most == 1):
+        size = 1
+    elif method == "plane":
+        size = _integer(environ, variable.replace(DISTRIBUTION, PLANE_SIZE), MAX_TASKS)
+    elif method == "arbitrary" and variable == DISTRIBUTION and environ.get(HOST_FILE):
+        return _read_host_file(environ, counts)
+    if not size:
+        raise _wrong(environ, variable, "which does not say on which node each task is", hint)
+    hosts: list[str] = []
+    # `size` tasks on each node, until all nodes have theirs.
+    for started in range(0, most, size):
+        for host, count in counts.items():
+            hosts += [host] * max(0, min(size, count - started))
+    return hosts
+
+
+def _read_host_file(environ: Environ, counts: Nodes) -> list[str]:
+    """Return the hosts of the tasks by rank with `--distribution=arbitrary`."""
+    try:
+        hosts = expand_host_file(Path(environ[HOST_FILE]).read_text())[: sum(counts.values())]
+    except (OSError, ValueError) as error:
+        raise _wrong(environ, HOST_FILE, f"which cannot be read: {error}", _DISTRIBUTIONS) from error
+    if Counter(hosts) != Counter(counts):
+        problem = f"which has {shorten(hosts)}, but the tasks of the step are on {shorten(counts)}"
+        raise _wrong(environ, HOST_FILE, problem, f"Correct the file. {_DISTRIBUTIONS}")
+    return hosts
+
+
+def _read_rank(environ: Environ, total: int) -> int | None:
+    """Return the rank of this process in a step with that many tasks; None if it is not set."""
+    counts = f"the step has {total} tasks (${STEP_COUNTS} is {shorten(environ.get(STEP_COUNTS))})"
+    if _integer(environ, STEP_TASKS, MAX_TASKS) not in (None, total):
+        hint = f"Correct ${STEP_COUNTS}, or {{tasks_per_node}} if it is passed."
+        raise _wrong(environ, STEP_TASKS, f"but {counts}", hint)
+    rank = _integer(environ, PROCESS_ID, MAX_TASKS)
+    if rank is not None and rank >= total:
+        raise _wrong(environ, PROCESS_ID, f"but {counts}")
+    return rank
+
+
+def _own_ranks(environ: Environ) -> list[int] | None:
+    """Return the ranks on the node of this process; None if they are not set."""
+    if not environ.get(OWN_RANKS):
+        return None
+    return _parse(lambda text: [int(number) for number in text.split(",")], environ, OWN_RANKS)
+
+
+def _check_own_task(environ: Environ, hosts: Sequence[str], rank: int) -> None:
+    """Raise an error if the task of this process is not where Slurm has started this process."""
+    own = hosts[rank]
+    ranks = [number for number, host in enumerate(hosts) if host == own]
+    node, local_id = environ.get(NODE_NAME), environ.get("SLURM_LOCALID")
+    if node and find_node(set(hosts), node) != own:
+        variable = NODE_NAME
+    elif local_id and local_id != str(ranks.index(rank)):
+        variable = "SLURM_LOCALID"
+    elif (_own_ranks(environ) or ranks) != ranks:
+        variable = OWN_RANKS
+    else:
+        return
+    sources = [f"${name} {shorten(environ[name])}" for name in (STEP_HOSTS, DISTRIBUTION) if name in environ]
+    raise _wrong(
+        environ,
+        variable,
+        f"but task {rank} (${PROCESS_ID}) is number {ranks.index(rank)} on {own}, which has the tasks"
+        f" {shorten(ranks)}, according to {' and '.join(sources)}",
+        f"Check {{tasks_per_node}} if it is passed. {_COMPONENTS}",
+    )
+
+
+def _parse(parser: Callable[[str], list[T]], environ: Environ, variable: str) -> list[T]:
+    """Return what a parser returns for a variable; its ValueError is one of the variable."""
+    text = environ.get(variable)
+    if not text:
+        raise reject(variable, "is not set", _SRUN)
+    try:
+        return parser(text)
+    except ValueError as error:
+        raise reject(variable, f"is {shorten(text)}: {error}", _SRUN) from error
+
+
+def _integer(environ: Environ, variable: str, limit: int) -> int | None:
+    """Return the number in a variable, from 0 to `limit`; None if it is not set or empty."""
+    text = environ.get(variable)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 9) or int(text) > limit:
+        raise _wrong(environ, variable, f"not an integer from 0 to {limit}")
+    return int(text)
+
+
+def _wrong(environ: Environ, variable: str, problem: str, hint: str = _SRUN) -> EnvironmentVariableError:
+    """Return the error for the value of a variable."""
+    return reject(variable, f"is {shorten(environ.get(variable))}, {problem}", hint)

@@ -1,6 +1,6 @@
 """Which source describes the cluster of this process: variables, the API server of its pod, or its VM.
 
-`examine` asks each source whether it describes the cluster of this process, `choose` decides,
+`examine` collects the evidence about each source, `choose` decides,
 and `detect` does both. What was set for this process precedes what describes its machine. A source that is
 found but invalid is an error, because another one could describe another cluster.
 
@@ -210,7 +210,7 @@ class Search:
     """What a source is examined with.
 
     Attributes:
-        progress: records what is waited for.
+        progress: records why it waits.
         port: the port of each task, for the sources that do not have it.
         is_pod: whether this process runs in a pod.
         found: the evidence about the sources before it, by their names.

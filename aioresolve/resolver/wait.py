@@ -7,7 +7,6 @@ source until one of them meets the condition for long enough and its tasks are r
 from __future__ import annotations
 
 import logging
-import math
 import os
 import reprlib
 import socket
@@ -16,11 +15,11 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import anyio
 
-from aioresolve._core.concurrency import LatestValue, first_error, gather
+from aioresolve._core.concurrency import first_error, gather
 from aioresolve._core.tcp import connect
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, FailedClusterError, Hint, IncompleteClusterError
@@ -29,11 +28,15 @@ from aioresolve.spec import Missing, Observation, split_host_port
 from .want import Want
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
-    from aioresolve.spec import ClusterState, Member
+    from anyio.abc import TaskGroup
+
+    from aioresolve.spec import ClusterState, DoneTask, Member
 
 logger = logging.getLogger("aioresolve.watch")
+
+OfJobT = TypeVar("OfJobT", "Member", "DoneTask", Missing)
 
 Reachability: TypeAlias = Literal["tcp", "probe"]
 
@@ -54,9 +57,6 @@ MAX_RECHECKS = 10
 
 MAX_REASONS = 20
 """The number of missing tasks that an error message names."""
-
-MAX_REMOVED = 1000
-"""How many removed tasks are remembered in a long wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,170 +195,173 @@ class Shortfall:
         """The least number of tasks of each job."""
         return {job: least for job, (least, _) in self.wanted.items()}
 
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of an error that reports it."""
+        return {"found": self.found, "wanted": self.least, "missing": self.reasons, "sources": self.sources}
+
 
 def _size_text(size: Size) -> str:
     least, most = size
     return f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
 
 
-def shortfall(observation: Observation, condition: WaitCondition) -> Shortfall | None:
-    """Return what `observation` lacks to meet `condition`, apart from reachability; None if it is complete.
+class _Tasks:
+    """What an observation says about the jobs of a condition."""
 
-    There must be the required number of tasks, and absent tasks do not matter otherwise. Tasks that are done
-    count, unless all tasks are needed. Without a number, that of each job is the one that the source expects;
-    if it expects none, the job must have a task, and nothing may be absent. An observation with an error is
-    never complete, because it may be outdated.
-    """
-    jobs = condition.jobs
-    state = observation.state
-    sizes = _sizes(state, condition)
-    done = {} if condition.needs_all else _done(observation, condition)
-    required = _required_numbers(observation, condition)
-    absent = [one for one in observation.absent if jobs is None or one.job in jobs]
-    unready = [one for one in observation.unready if jobs is None or one.job in jobs]
-    if not condition.ready:
-        unready = []
-    is_short, is_final = _compare(sizes, done, absent, required)
-    if not condition.has_number:
-        others = [one for one in absent if one.job not in required]
-        is_short |= not sizes or bool(others)
-        is_short |= any(size == 0 for job, size in sizes.items() if job not in required)
-        is_final |= any(one.is_final for one in others)
-    faults, hint = (
-        _faults_of_done(observation, condition)
-        or _surplus(observation, condition, sizes, done)
-        or (_faults_of_controllers(observation, condition, sizes) if is_short else None)
-        or ([], "Replace the missing tasks, and wait again.")
-    )
-    is_final |= any(one.is_final for one in faults)
-    if state is not None and observation.error is None and not is_short and not unready and not faults:
+    def __init__(self, observation: Observation, condition: WaitCondition) -> None:
+        self.observation = observation
+        self._condition = condition
+        state = observation.state
+        self.done_tasks = [] if state is None else self._of_jobs(state.done)
+        self.absent = self._of_jobs(observation.absent)
+        self.unready = self._of_jobs(observation.unready) if condition.ready else []
+        sizes = {} if state is None else {job: len(tasks) for job, tasks in state.endpoints.items()}
+        self.sizes = {job: sizes.get(job, 0) for job in condition.jobs or sizes}
+        # Tasks that are done count, unless all tasks are needed.
+        done = Counter({job: each.done for job, each in observation.expected.items() if self._concerns(job)})
+        done |= Counter(each.job for each in self.done_tasks)
+        self.done = Counter[str]() if condition.needs_all else done
+
+    def _concerns(self, job: str) -> bool:
+        return self._condition.jobs is None or job in self._condition.jobs
+
+    def _of_jobs(self, tasks: Iterable[OfJobT]) -> list[OfJobT]:
+        return [each for each in tasks if self._concerns(each.job)]
+
+    @property
+    def members(self) -> list[Member]:
+        state = self.observation.state
+        return [] if state is None else self._of_jobs(state.members)
+
+    @property
+    def required(self) -> dict[str, Size]:
+        """Job name to the required number of tasks; `""` for the total of all jobs."""
+        if self._condition.count is not None:
+            return {"": self._condition.count}
+        if self._condition.jobs is not None:
+            return dict(self._condition.jobs)
+        return {job: (each.number, each.number) for job, each in self.observation.expected.items()}
+
+    def number(self, job: str) -> int:
+        """Return the number of tasks of a job, or of all jobs if it is `""`."""
+        if job == "":
+            return sum(self.sizes.values()) + sum(self.done.values())
+        return self.sizes.get(job, 0) + self.done[job]
+
+    def shortage(self) -> tuple[bool, bool]:
+        """Return whether tasks are missing, and whether those that may still come cannot suffice."""
+        is_short = is_final = False
+        required = self.required
+        for job, (least, _) in required.items():
+            of_job = [one for one in self.absent if job in ("", one.job)]
+            may_come = [one.tasks for one in of_job if not one.is_final]
+            is_short |= self.number(job) < least
+            # None: the source does not know yet how many tasks will come.
+            if any(one.is_final for one in of_job) and None not in may_come:
+                is_final |= self.number(job) + sum(tasks or 0 for tasks in may_come) < least
+        if not self._condition.has_number:
+            others = [one for one in self.absent if one.job not in required]
+            is_short |= not self.sizes or bool(others)
+            is_short |= any(size == 0 for job, size in self.sizes.items() if job not in required)
+            is_final |= any(one.is_final for one in others)
+        return is_short, is_final
+
+    def faults(self, is_short: bool) -> tuple[list[Missing], Hint | str]:
+        """Return the faults other than missing tasks, and what to do."""
+        return (
+            self._faults_of_done()
+            or self._surplus()
+            or (self._faults_of_controllers() if is_short else None)
+            or ([], "Replace the missing tasks, and wait again.")
+        )
+
+    def _faults_of_done(self) -> tuple[list[Missing], Hint | str] | None:
+        """Return why tasks that have ended with success prevent that the cluster becomes complete."""
+        if self._condition.needs_all and self.done_tasks:
+            reason = "has ended with success, so that the others cannot connect to it"
+            hint = "Create the job again, so that all of its tasks start together."
+            return [_fault(one.job, one.name or str(one), reason) for one in self.done_tasks], hint
+        for job, expected in self.observation.expected.items():
+            if self.observation.state is None or not self._concerns(job):
+                continue
+            vanished = expected.done - sum(one.job == job for one in self.done_tasks)
+            # A pod that has succeeded may be a member until the watch reports its end.
+            if vanished > 0 and self.sizes.get(job, 0) + expected.done <= expected.number:
+                reason = f"{vanished} have ended with success and no longer exist, so that ranks are unknown"
+                by_index = Hint("Order the tasks of an Indexed Job by their indices: {order_by=index}.")
+                return [_fault(job, f"tasks of job {job!r}", reason)], by_index
         return None
-    missing = (*unready, *absent, *faults)
-    if observation.error is not None:
-        missing = (Missing("", "the source", observation.error.summary), *missing)
-    # Parts of the source that did not respond may still return the tasks that are missing.
-    is_known = state is not None and observation.error is None
-    found = {
-        job: size + done.get(job, 0) - sum(one.job == job for one in unready) for job, size in sizes.items()
-    }
-    sources = _sources(observation, condition)
-    return Shortfall(found, required, missing, is_final and is_known, sources, done, hint)
 
+    def _surplus(self) -> tuple[list[Missing], Hint] | None:
+        """Return that there are more tasks than required, and which tasks there are."""
+        for job, (_, most) in self.required.items():
+            if self.observation.state is None or most is None or self.number(job) <= most:
+                continue
+            names = [_name(one) for one in self.members if job in ("", one.job)]
+            names += [f"{one.name} (done)" for one in self.done_tasks if job in ("", one.job)]
+            more = f" and {len(names) - MAX_REASONS} more" if len(names) > MAX_REASONS else ""
+            listed = f"{', '.join(names[:MAX_REASONS])}{more}"
+            reason = f"there are {self.number(job)} instead of {most}: {listed}"
+            # Tasks that are not ready may be about to end, and so may those of a controller that was scaled.
+            is_final = self._condition.has_number and not self.observation.unready
+            hint = Hint("Correct the selector, or {count}, which may be a range too.")
+            return [_fault(job, "the tasks", reason, is_final=is_final)], hint
+        return None
 
-def _faults_of_done(
-    observation: Observation, condition: WaitCondition
-) -> tuple[list[Missing], Hint | str] | None:
-    """Return why tasks that have ended with success prevent that the cluster becomes complete."""
-    jobs, state = condition.jobs, observation.state
-    done = [one for one in state.done if jobs is None or one.job in jobs] if state is not None else []
-    if condition.needs_all and done:
-        reason = "has ended with success, so that the others cannot connect to it"
-        hint = "Create the job again, so that all of its tasks start together."
-        return [_fault(one.job, one.name or str(one), reason) for one in done], hint
-    for job, expected in observation.expected.items():
-        if state is None or (jobs is not None and job not in jobs):
-            continue
-        vanished = expected.done - sum(one.job == job for one in done)
-        # A pod that has succeeded may be a member until the watch reports its end.
-        if vanished > 0 and len(state.endpoints.get(job, ())) + expected.done <= expected.number:
-            reason = f"{vanished} have ended with success and no longer exist, so that ranks are unknown"
-            by_index = Hint("Order the tasks of an Indexed Job by their indices: {order_by=index}.")
-            return [_fault(job, f"tasks of job {job!r}", reason)], by_index
-    return None
+    def _faults_of_controllers(self) -> tuple[list[Missing], str] | None:
+        """Return that controllers of jobs without tasks have ended or are suspended, and failed pods."""
+        controllers = self.observation.controllers
+        ended = {job: controllers[job] for job in controllers if job in self.sizes}
+        # Of several jobs whose tasks are counted together, another one may still have enough.
+        is_over = self._condition.count is None or ended.keys() == self.sizes.keys()
+        faults: list[Missing] = []
+        for job, statuses in ended.items():
+            is_final = is_over and all(one.phase != "suspended" for one in statuses)
+            faults += [_fault(job, one.controller, str(one), is_final=is_final) for one in statuses]
+            faults += [one for one in self.observation.failed if one.job == job]
+        return (faults, "Create the job again, or resume it, and wait again.") if faults else None
 
+    def lacking(self, missing: Sequence[Missing], unusable: Sequence[Missing], **more: Any) -> Shortfall:
+        """Return the shortfall of these tasks; the `unusable` ones are members."""
+        found = {job: self.number(job) - sum(one.job == job for one in unusable) for job in self.sizes}
+        return Shortfall(found, self.required, tuple(missing), sources=self.sources, done=self.done, **more)
 
-def _surplus(
-    observation: Observation, condition: WaitCondition, sizes: Mapping[str, int], done: Mapping[str, int]
-) -> tuple[list[Missing], Hint] | None:
-    """Return that there are more tasks than required, and which tasks there are."""
-    for job, (_, most) in _required_numbers(observation, condition).items():
-        numbers = [sum(each.values()) if job == "" else each.get(job, 0) for each in (sizes, done)]
-        if observation.state is None or most is None or sum(numbers) <= most:
-            continue
-        names = [_name(one) for one in _members(observation.state, condition) if job in ("", one.job)]
-        names += [f"{one.name} (done)" for one in observation.state.done if job in ("", one.job)]
-        more = f" and {len(names) - MAX_REASONS} more" if len(names) > MAX_REASONS else ""
-        reason = f"there are {sum(numbers)} instead of {most}: {', '.join(names[:MAX_REASONS])}{more}"
-        # Tasks that are not ready may be about to end, and so may those of a controller that was scaled.
-        is_final = condition.has_number and not observation.unready
-        hint = Hint("Correct the selector, or {count}, which may be a range too.")
-        return [_fault(job, "the tasks", reason, is_final=is_final)], hint
-    return None
-
-
-def _faults_of_controllers(
-    observation: Observation, condition: WaitCondition, sizes: Mapping[str, int]
-) -> tuple[list[Missing], str] | None:
-    """Return that the controllers of jobs without tasks have ended or are suspended, and the failed pods."""
-    ended = {job: one for job, one in observation.controllers.items() if job in sizes}
-    # Of several jobs whose tasks are counted together, another one may still have enough.
-    is_over = condition.count is None or ended.keys() == sizes.keys()
-    faults: list[Missing] = []
-    for job, statuses in ended.items():
-        is_final = is_over and all(one.phase != "suspended" for one in statuses)
-        faults += [_fault(job, one.controller, str(one), is_final=is_final) for one in statuses]
-        faults += [one for one in observation.failed if one.job == job]
-    return (faults, "Create the job again, or resume it, and wait again.") if faults else None
+    @property
+    def sources(self) -> dict[str, str]:
+        """Job name to what states the required number, unless the caller of `wait` did."""
+        if self._condition.has_number:
+            return {}
+        return {job: expected.source for job, expected in self.observation.expected.items()}
 
 
 def _fault(job: str, name: str, reason: str, *, is_final: bool = True) -> Missing:
     return Missing(job, name, reason, is_final=is_final, tasks=0)
 
 
-def _done(observation: Observation, condition: WaitCondition) -> dict[str, int]:
-    """Return the number of tasks of each job that have ended with success, if there are any."""
-    done = Counter({job: expected.done for job, expected in observation.expected.items()})
-    if observation.state is not None:
-        done |= Counter(one.job for one in observation.state.done)
-    return {job: number for job, number in done.items() if condition.jobs is None or job in condition.jobs}
-
-
-def _sizes(state: ClusterState | None, condition: WaitCondition) -> dict[str, int]:
-    """Return the number of tasks of each job that the condition concerns."""
-    sizes = {} if state is None else {job: len(tasks) for job, tasks in state.endpoints.items()}
-    return sizes if condition.jobs is None else {job: sizes.get(job, 0) for job in condition.jobs}
-
-
-def _members(state: ClusterState, condition: WaitCondition) -> list[Member]:
-    """Return the tasks of the jobs that the condition concerns."""
-    return [one for one in state.members if condition.jobs is None or one.job in condition.jobs]
-
-
 def _name(member: Member) -> str:
     return member.endpoint.full_name or member.endpoint.address
 
 
-def _required_numbers(observation: Observation, condition: WaitCondition) -> dict[str, Size]:
-    """Return job name to the required number of tasks; `""` for the total of all jobs."""
-    if condition.count is not None:
-        return {"": condition.count}
-    if condition.jobs is not None:
-        return dict(condition.jobs)
-    return {job: (expected.number, expected.number) for job, expected in observation.expected.items()}
+def shortfall(observation: Observation, condition: WaitCondition) -> Shortfall | None:
+    """Return what `observation` lacks to meet `condition`, apart from reachability; None if it is complete.
 
-
-def _sources(observation: Observation, condition: WaitCondition) -> dict[str, str]:
-    """Return job name to what states the required number, unless the caller of `wait` did."""
-    if condition.has_number:
-        return {}
-    return {job: expected.source for job, expected in observation.expected.items()}
-
-
-def _compare(
-    sizes: Mapping[str, int], done: Mapping[str, int], absent: Sequence[Missing], required: Mapping[str, Size]
-) -> tuple[bool, bool]:
-    """Return whether tasks are missing, and whether the absent tasks that may still come cannot suffice."""
-    is_short = is_final = False
-    for job, (number, _) in required.items():
-        size = sum(sizes.values()) if job == "" else sizes.get(job, 0)
-        size += sum(done.values()) if job == "" else done.get(job, 0)
-        of_job = [one for one in absent if job in ("", one.job)]
-        may_come = [one.tasks for one in of_job if not one.is_final]
-        is_short |= size < number
-        # None: the source does not know yet how many tasks will come.
-        if any(one.is_final for one in of_job) and None not in may_come:
-            is_final |= size + sum(tasks or 0 for tasks in may_come) < number
-    return is_short, is_final
+    There must be the required number of tasks, and absent tasks do not matter otherwise. Without a number,
+    that of each job is the one that the source expects; if it expects none, the job must have a task, and
+    nothing may be absent. An observation with an error is never complete, because it may be outdated.
+    """
+    tasks = _Tasks(observation, condition)
+    is_short, is_final = tasks.shortage()
+    faults, hint = tasks.faults(is_short)
+    # Parts of a source that did not respond may still return the tasks that are missing.
+    is_known = observation.state is not None and observation.error is None
+    if is_known and not (is_short or tasks.unready or faults):
+        return None
+    missing = [*tasks.unready, *tasks.absent, *faults]
+    if observation.error is not None:
+        missing.insert(0, Missing("", "the source", observation.error.summary))
+    is_final = is_known and (is_final or any(one.is_final for one in faults))
+    return tasks.lacking(missing, tasks.unready, is_final=is_final, hint=hint)
 
 
 async def wait_until_complete(
@@ -377,29 +380,26 @@ async def wait_until_complete(
     try:
         with anyio.move_on_after(timeout):
             async with anyio.create_task_group() as group:
-                group.start_soon(waiter.follow, observations)
-                state = await waiter.wait()
+                group.start_soon(waiter.follow, observations, group)
+                await waiter.proven.wait()
                 group.cancel_scope.cancel()
-                return state
+            return waiter.state()
     except BaseExceptionGroup as group_error:
         error = first_error(group_error)
         raise error from error.__cause__
-    lacking = waiter.lacking
     raise IncompleteClusterError(
-        f"the cluster of {source} was not complete within {timeout:g} s: {lacking}",
+        f"the cluster of {source} was not complete within {timeout:g} s: {waiter.lacking}",
         hint="Check the missing tasks, raise {timeout}, or wait for fewer tasks.",
         timeout=timeout,
-        found=lacking.found,
-        wanted=lacking.least,
-        missing=lacking.reasons,
-        sources=lacking.sources,
+        **waiter.lacking.attributes,
     )
 
 
 class _Waiter:
     """One call of `wait_until_complete`.
 
-    `follow` and `wait` run concurrently, so that observations are received while tasks are connected to.
+    `follow` compares each observation with the condition. While the cluster is complete, it runs `_prove`,
+    which shows that the same members are reachable and stable.
     """
 
     def __init__(
@@ -408,165 +408,104 @@ class _Waiter:
         self._condition = condition
         self._source = source
         self._on_shortfall = on_shortfall
-        self.lacking = Shortfall({}, _required_numbers(Observation(None), condition))
-        self._latest: LatestValue[Observation] = LatestValue()
+        self.lacking = _Tasks(Observation(None), condition).lacking((), ())
+        self.proven = anyio.Event()
         self._removed = _RemovedTasks()
-        self._complete: Observation  # the latest one of a complete cluster
+        self._complete: _Tasks  # of the latest observation of a complete cluster
+        self._members: frozenset[Member] | None = None  # those that are being proven
+        self._proof = anyio.CancelScope()
         self._replaced = anyio.Event()  # set when `_complete` is, with the same members
 
-    async def follow(self, observations: AsyncGenerator[Observation, None]) -> None:
-        """Keep the latest of `observations` for `wait`."""
-        try:
-            async with aclosing(observations):
-                async for observation in observations:
-                    self._latest.put(observation)
-        except Exception as error:
-            self._latest.close(error)
-        else:
-            self._latest.close(
-                ConfigurationError(f"the observations of {self._source} ended; they must not end")
-            )
+    async def follow(self, observations: AsyncGenerator[Observation, None], group: TaskGroup) -> None:
+        """Compare each observation with the condition, until `proven` is set."""
+        async with aclosing(observations):
+            async for observation in observations:
+                self._removed.update(observation)
+                lacking = shortfall(observation, self._condition)
+                if lacking is not None:
+                    self._proof.cancel()
+                    self._members = None
+                    self._record(replace(lacking, missing=(*lacking.missing, *self._removed.among(lacking))))
+                    if lacking.is_final:
+                        raise FailedClusterError(
+                            f"the cluster of {self._source} cannot become complete: {self.lacking}",
+                            hint=lacking.hint,
+                            **self.lacking.attributes,
+                        )
+                    continue
+                self._complete = _Tasks(observation, self._condition)
+                self._replaced.set()
+                members = frozenset(self._complete.members)
+                if members != self._members:
+                    self._proof.cancel()
+                    self._members, self._proof = members, anyio.CancelScope()
+                    group.start_soon(self._prove, self._proof)
+        raise ConfigurationError(f"the observations of {self._source} ended; they must not end")
 
-    async def wait(self) -> ClusterState:
-        """Return the state of the cluster once it has been complete for long enough."""
-        observation = await self._latest.get()
-        while True:
-            self._removed.update(observation)
-            lacking = shortfall(observation, self._condition)
-            if lacking is not None:
-                self._record(replace(lacking, missing=(*lacking.missing, *self._removed.among(lacking))))
-                if lacking.is_final:
-                    raise self._failed(self.lacking)
-                observation = await self._latest.get()
-                continue
-            self._complete = observation
-            newer = await self._change_before_proof()
-            if newer is None:
-                self._log_sources()
-                return self._state
-            observation = newer
+    def state(self) -> ClusterState:
+        """Return the state of the cluster that is proven, and log where the required numbers come from."""
+        for job, source in self._complete.sources.items():
+            number = self._complete.required[job][0]
+            logger.info("%s has all %d tasks of job %r (%s)", self._source, number, job, source)
+        state = self._complete.observation.state
+        assert state is not None
+        return state
 
-    @property
-    def _state(self) -> ClusterState:
-        assert self._complete.state is not None
-        return self._complete.state
-
-    async def _change_before_proof(self) -> Observation | None:
-        """Return None once `_complete` is proven, or else the first observation that disproves it.
-
-        Observations are received while tasks are connected to: a cluster may fail in that time.
-        """
-        members = frozenset(_members(self._state, self._condition))
-        change: Observation | None = None
-        with anyio.CancelScope() as until_proven:
-
-            async def prove() -> None:
-                await self._prove()
-                until_proven.cancel()
-
-            async with anyio.create_task_group() as group:
-                group.start_soon(prove)
-                change = await self._next_change(members)
-                group.cancel_scope.cancel()
-        if change is None:
-            # An observation may have arrived at the very moment of the proof. `get` does not wait for it.
-            with anyio.CancelScope(deadline=-math.inf):
-                change = await self._next_change(members)
-        return change
-
-    async def _next_change(self, members: frozenset[Member]) -> Observation:
-        """Return the next observation of an incomplete cluster or of other members."""
-        while True:
-            observation = await self._latest.get()
-            if shortfall(observation, self._condition) is not None:
-                return observation
-            self._complete = observation
-            self._replaced.set()
-            if frozenset(_members(self._state, self._condition)) != members:
-                return observation
-
-    async def _prove(self) -> None:
-        """Return once the tasks have been reachable at each check for `stable_for` seconds.
+    async def _prove(self, scope: anyio.CancelScope) -> None:
+        """Set `proven` once the tasks have been reachable at each check for `stable_for` seconds.
 
         A polled source has to be polled at the end of that time, or later: its last observation says nothing
         about the time since then.
         """
-        stable_for = self._condition.stable_for
-        reachable_since: float | None = None
-        self._record(self._not_yet_proven())
-        while True:
-            if not await self._check_reachable():
-                reachable_since = None
-                await anyio.sleep(RECHECK_INTERVAL)
-                continue
-            now = anyio.current_time()
-            if reachable_since is None:
-                reachable_since = now
-                self._record(self._not_yet_proven())
-            end = reachable_since + stable_for
-            polled_at = self._complete.polled_at
-            if now < end:
-                await anyio.sleep(min(end - now, max(RECHECK_INTERVAL, stable_for / MAX_RECHECKS)))
-            elif stable_for and polled_at is not None and polled_at < end:
-                self._replaced = anyio.Event()
-                await self._replaced.wait()
-            else:
-                return
+        with scope:
+            stable_for = self._condition.stable_for
+            reachable_since: float | None = None
+            self._record_unproven()
+            while True:
+                if not await self._check_reachable():
+                    reachable_since = None
+                    await anyio.sleep(RECHECK_INTERVAL)
+                    continue
+                now = anyio.current_time()
+                if reachable_since is None:
+                    reachable_since = now
+                    self._record_unproven()
+                end = reachable_since + stable_for
+                polled_at = self._complete.observation.polled_at
+                if now < end:
+                    await anyio.sleep(min(end - now, max(RECHECK_INTERVAL, stable_for / MAX_RECHECKS)))
+                elif stable_for and polled_at is not None and polled_at < end:
+                    self._replaced = anyio.Event()
+                    await self._replaced.wait()
+                else:
+                    self.proven.set()
+                    return
 
-    def _not_yet_proven(self) -> Shortfall:
-        """Return the shortfall of a cluster that is complete, but not stable or reachable as far as known."""
+    def _record_unproven(self) -> None:
+        """Record that the cluster is complete, but not stable or reachable as far as known."""
         stable_for = self._condition.stable_for
         reason = f"not stable for {stable_for:g} s yet" if stable_for else "not known to be reachable yet"
-        return self._unproven((Missing("", "the tasks", reason),), _sizes(self._state, self._condition))
-
-    def _unproven(self, missing: tuple[Missing, ...], found: Mapping[str, int]) -> Shortfall:
-        """Return the shortfall of a cluster that is complete; `found` are the members that are usable."""
-        done = _done(self._complete, self._condition)
-        return Shortfall(
-            {job: number + done.get(job, 0) for job, number in found.items()},
-            _required_numbers(self._complete, self._condition),
-            missing,
-            sources=_sources(self._complete, self._condition),
-            done=done,
-        )
+        self._record(self._complete.lacking([Missing("", "the tasks", reason)], ()))
 
     async def _check_reachable(self) -> bool:
         """Return whether all tasks are reachable, if they must be; if not, record the shortfall."""
         if self._condition.reachable is None:
             return True
-        members = _members(self._state, self._condition)
+        members = self._complete.members
         addresses = list(dict.fromkeys(one.endpoint.address for one in members))
         reasons = await find_unreachable(addresses, self._condition.reachable)
-        missing = tuple(
+        missing = [
             Missing(one.job, _name(one), reason)
             for one in members
             if (reason := reasons.get(one.endpoint.address)) is not None
-        )
+        ]
         if missing:
-            sizes = _sizes(self._state, self._condition)
-            found = {job: size - sum(one.job == job for one in missing) for job, size in sizes.items()}
-            self._record(self._unproven(missing, found))
+            self._record(self._complete.lacking(missing, missing))
         return not missing
-
-    def _log_sources(self) -> None:
-        """Log where the required numbers come from, unless the caller of `wait` gave them."""
-        numbers = _required_numbers(self._complete, self._condition)
-        for job, source in _sources(self._complete, self._condition).items():
-            logger.info("%s has all %d tasks of job %r (%s)", self._source, numbers[job][0], job, source)
 
     def _record(self, lacking: Shortfall) -> None:
         self.lacking = lacking
         self._on_shortfall(lacking)
-
-    def _failed(self, lacking: Shortfall) -> FailedClusterError:
-        return FailedClusterError(
-            f"the cluster of {self._source} cannot become complete: {lacking}",
-            hint=lacking.hint,
-            found=lacking.found,
-            wanted=lacking.least,
-            missing=lacking.reasons,
-            sources=lacking.sources,
-        )
 
 
 class _RemovedTasks:
@@ -590,21 +529,18 @@ class _RemovedTasks:
             if name not in jobs:
                 self._removed[name] = Missing(job, name, "no longer found; it was found earlier")
         self._removed |= {one.name: one for one in observation.failed}
-        for name in list(self._removed)[:-MAX_REMOVED]:
-            del self._removed[name]
         self._jobs = jobs
 
     def among(self, lacking: Shortfall) -> tuple[Missing, ...]:
         """Return the latest removed tasks, at most as many as lack a reason in `lacking`."""
-        named = [one.job for one in lacking.missing if one.job]
+        named = Counter(one.job for one in lacking.missing if one.job)
         found: list[Missing] = []
-        for job, wanted in lacking.least.items():
+        for job, (least, _) in lacking.wanted.items():
+            of_job = [one for one in self._removed.values() if job in ("", one.job)]
             if job == "":
-                unexplained = wanted - sum(lacking.found.values()) - len(named)
-                of_job = list(self._removed.values())
+                unexplained = least - sum(lacking.found.values()) - named.total()
             else:
-                unexplained = wanted - lacking.found.get(job, 0) - named.count(job)
-                of_job = [one for one in self._removed.values() if one.job == job]
+                unexplained = least - lacking.found.get(job, 0) - named[job]
             found += of_job[-unexplained:] if unexplained > 0 else []
         return tuple(one for one in found if one.name not in lacking.reasons)
 

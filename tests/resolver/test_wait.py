@@ -495,20 +495,6 @@ async def test_change_while_tasks_do_not_respond_is_noticed_at_once(monkeypatch:
 
 
 @in_virtual_time
-async def test_change_at_the_moment_of_the_proof_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Shown(observe(worker=2))
-
-    async def accept(addresses: list[str], reach: str) -> dict[str, str]:
-        # It is received after the proof, which ends without another switch to the event loop.
-        source.show(observe(lost("a"), worker=1))
-        return {}
-
-    monkeypatch.setattr(waiting, "find_unreachable", accept)
-    with pytest.raises(FailedClusterError):
-        await source.wait(reachable="tcp", timeout=PATIENCE)
-
-
-@in_virtual_time
 async def test_deadline_while_tasks_do_not_respond_says_that_they_are_not_known_to_be_reachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,8 +19,8 @@ from aioresolve.errors import ResolveError
 
 from . import INTERRUPTED, exit_at_once, streams
 from .completion import completion
-from .error_messages import COULD_NOT_RESOLVE, TERMINATED, WRONG_USAGE, error_report, exit_code
-from .options import SHORT_NAMES, CommandGroup
+from .error_messages import COULD_NOT_RESOLVE, WRONG_USAGE, error_report, exit_code
+from .options import CommandGroup
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,9 +31,6 @@ NAME = "aioresolve"
 COMMANDS = ("kubernetes", "tpu", "here", "watch", "wait", "exec", "poll", "probe", "doctor", "demo")
 """The subcommands that are imported when used: each has its name in the module of that name in `commands`."""
 
-SHORT_OPTION_AND_VALUE = re.compile("(-[lno])=(.*)", re.DOTALL)
-"""A short option and its value, as kubectl accepts them: `-o=json`."""
-
 T = TypeVar("T")
 
 
@@ -41,13 +38,10 @@ class Application(CommandGroup):
     """A group that imports a subcommand when it is used, and reports the errors of aioresolve."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments of all commands, with short options as in kubectl."""
+        """Parse the arguments of all commands; `-o=json` is accepted for `-o json`, as by kubectl."""
         end = args.index("--") if "--" in args else len(args)
-        parsed: list[str] = []
-        for argument in args[:end]:
-            match = SHORT_OPTION_AND_VALUE.fullmatch(argument)
-            parsed += [argument] if match is None else match.groups()
-        return super().parse_args(ctx, parsed + args[end:])
+        before = [re.sub("^-([lno])=", r"-\1", argument) for argument in args[:end]]
+        return super().parse_args(ctx, before + args[end:])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the subcommands, in the order of `--help`."""
@@ -55,7 +49,7 @@ class Application(CommandGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a subcommand, and import it if necessary."""
-        name = SHORT_NAMES.get(cmd_name, cmd_name)
+        name = "kubernetes" if cmd_name == "k8s" else cmd_name
         if name not in COMMANDS:
             return super().get_command(ctx, name)
         command: click.Command = getattr(import_module(f"{__package__}.commands.{name}"), name)
@@ -104,20 +98,18 @@ def application(context: click.Context, is_version: bool, is_verbose: bool) -> N
     aioresolve demo                                        a demonstration without a cluster
     """
     if is_version:
-        streams.write_stdout(_versions() if is_verbose else f"{NAME} {__version__}\n")
+        lines = [f"{NAME} {__version__}"]
+        if is_verbose:
+            from aioresolve.environment.doctor import installed_versions
+
+            lines = installed_versions()
+        streams.write_stdout("".join(f"{line}\n" for line in lines))
         context.exit()
     if is_verbose:
         raise click.UsageError("-v requires --version here; for a command pass it after its name")
     if context.invoked_subcommand is None:
         streams.write_stderr(f"{context.get_help()}\n")
         context.exit(WRONG_USAGE)
-
-
-def _versions() -> str:
-    """Return the versions of what may change how a command works, one per line."""
-    from aioresolve.environment.doctor import installed_versions
-
-    return "".join(f"{line}\n" for line in installed_versions())
 
 
 application.add_command(completion)
@@ -190,26 +182,26 @@ def _exit_on_signals(request: ExitRequest) -> Iterator[None]:
     import asyncio
 
     loop = asyncio.get_running_loop()
+    before: dict[int, Any] = {}
     # Only the main thread can handle signals, and no event loop of Windows does.
-    is_possible = threading.current_thread() is threading.main_thread() and sys.platform != "win32"
-    codes = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED} if is_possible else {}
-    defaults = (signal.SIG_DFL, signal.default_int_handler, exit_at_once)
-    before = {number: signal.getsignal(number) for number in codes}
-    handled = [number for number, handler in before.items() if handler in defaults]
+    if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
+        defaults = (signal.SIG_DFL, signal.default_int_handler, exit_at_once)
+        found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: handler for number, handler in found.items() if handler in defaults}
 
-    def restore(number: signal.Signals) -> None:
+    def restore(number: int) -> None:
         loop.remove_signal_handler(number)
         signal.signal(number, before[number])
 
-    def handle(number: signal.Signals) -> None:
+    def handle(number: int) -> None:
         # Back to the default action: a second signal ends a process whose cleanup hangs.
         restore(number)
-        request.exit(codes[number])
+        request.exit(128 + number)
 
-    for number in handled:
+    for number in before:
         loop.add_signal_handler(number, handle, number)
     try:
         yield
     finally:
-        for number in handled:
+        for number in before:
             restore(number)

@@ -25,8 +25,6 @@ from .formats import format_span, one_line, wait_report
 COULD_NOT_RESOLVE = 1
 WRONG_USAGE = 2
 DEADLINE = 3
-TERMINATED = 143
-"""128 + SIGTERM."""
 
 OPTIONS = {
     "channels": "--tls (of `aioresolve probe`)",

@@ -16,13 +16,8 @@ from .completion import complete_contexts, complete_namespaces, complete_selecto
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
-
-SHORT_NAMES = {"k8s": "kubernetes"}
-"""Short names of commands."""
-
-DEFAULT_JOB = "worker"
-"""The job of a selector that names none."""
+ALL_OUTPUTS = (*OUTPUTS, *PROGRAM_OUTPUTS)
+"""The values of `-o` of the commands that print a cluster."""
 
 _KEY, _VALUE = r"[\w./-]+", r"[\w.-]*"
 _REQUIREMENT = (
@@ -32,15 +27,9 @@ _REQUIREMENT = (
 _SELECTOR = re.compile(f"{_REQUIREMENT}(?:,{_REQUIREMENT})*", re.ASCII)
 """A label selector as kubectl accepts it:
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors"""
-_SERVICE = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)?")
 _JOB = re.compile(r"[^\s=!<>(),]+")
-_SHARD = re.compile(r"(?:([0-9]{1,9})/)?([1-9][0-9]{0,8})")
-_SIZE = re.compile("([1-9][0-9]{0,8})(:([1-9][0-9]{0,8})?)?")
-
-MAX_PORT = 65535
-
-ALL_OUTPUTS = (*OUTPUTS, *PROGRAM_OUTPUTS)
-"""The values of `-o` of the commands that print a cluster."""
+_NAME = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_NUMBER = "[1-9][0-9]{0,8}"
 
 C = TypeVar("C", bound="Callable[..., Any]")
 
@@ -54,9 +43,6 @@ class JobSelector(NamedTuple):
     option: str = "-l"
 
 
-# Values
-
-
 def parse_selector(text: str) -> JobSelector:
     """Return the job and the label selector of `SELECTOR` or `JOB=SELECTOR`; raises a ValueError for others.
 
@@ -64,7 +50,7 @@ def parse_selector(text: str) -> JobSelector:
     label, and the first part of `worker=app=trainer` is a job.
     """
     if _SELECTOR.fullmatch(text):
-        return JobSelector(DEFAULT_JOB, text, text)
+        return JobSelector("worker", text, text)
     job, equals, selector = text.partition("=")
     if equals and _JOB.fullmatch(job) and _SELECTOR.fullmatch(selector):
         return JobSelector(job, selector, text)
@@ -74,52 +60,46 @@ def parse_selector(text: str) -> JobSelector:
     )
 
 
+def _match(pattern: str, text: str, what: str) -> re.Match[str]:
+    parts = re.fullmatch(pattern, text)
+    if parts is None:
+        raise ValueError(f"{text!r} is not {what}")
+    return parts
+
+
 def parse_service(text: str) -> JobSelector:
     """Return the job and the Service of `[JOB=]NAME[:PORT]`; raises a ValueError for another format."""
-    job, _, name = text.rpartition("=")
-    if not _SERVICE.fullmatch(name) or (job and not _JOB.fullmatch(job)) or text.startswith("="):
-        raise ValueError(
-            f"{text!r} is not a Service; write NAME or NAME:PORT, such as --service trainer:grpc, or"
-            " JOB=NAME, such as --service ps=ps"
-        )
-    return JobSelector(job or DEFAULT_JOB, name, text, "--service")
+    what = "a Service; write NAME or NAME:PORT, such as --service trainer:grpc, or JOB=NAME"
+    parts = _match(rf"(?:({_JOB.pattern})=)?({_NAME}(?::{_NAME})?)", text, what)
+    return JobSelector(parts[1] or "worker", parts[2], text, "--service")
 
 
 def parse_size(text: str) -> tuple[int, int | None]:
     """Return the least and the most number of `N`, `N:MAX` or `N:`; raises a ValueError for others."""
-    parts = _SIZE.fullmatch(text)
-    if parts is None or (parts[3] and int(parts[3]) < int(parts[1])):
-        raise ValueError(
-            f"{text!r} is not a number of tasks; write N, such as 16, or a range, such as 4:8 or 4:"
-        )
-    least = int(parts[1])
-    return least, (int(parts[3]) if parts[3] else None) if parts[2] else least
+    what = "a number of tasks; write N, such as 16, or a range, such as 4:8 or 4:"
+    least, colon, most = _match(f"({_NUMBER})(:?)({_NUMBER})?", text, what).groups()
+    if most is not None and (not colon or int(most) < int(least)):
+        raise ValueError(f"{text!r} is not {what}")
+    return int(least), int(most) if most else None if colon else int(least)
 
 
 def parse_job_size(text: str) -> tuple[str, tuple[int, int | None]]:
     """Return the job and the size of `JOB=SIZE`, for which see `parse_size`."""
-    job, _, size = text.rpartition("=")
-    if not job or not _SIZE.fullmatch(size):
-        raise ValueError(f"{text!r} is not a number of tasks of a job; write JOB=N, such as worker=16")
-    return job, parse_size(size)
+    what = "a number of tasks of a job; write JOB=N, such as worker=16"
+    parts = _match("(.+)=([0-9:]+)", text, what)
+    return parts[1], parse_size(parts[2])
 
 
 def parse_count(text: str) -> tuple[str, int]:
     """Return the job and the number of tasks of `JOB=N`; raises a ValueError for another format."""
-    job, (least, most) = parse_job_size(text)
-    if least != most:
-        raise ValueError(f"{text!r} is a range; write JOB=N, such as worker=16")
-    return job, least
+    parts = _match(f"(.+)=({_NUMBER})", text, "a number of tasks of a job; write JOB=N, such as worker=16")
+    return parts[1], int(parts[2])
 
 
 def parse_shard(text: str) -> int | tuple[int, int]:
     """Return the number of shards of `N`, or index and number of `INDEX/N`, or raise a ValueError."""
-    parts = _SHARD.fullmatch(text)
-    if parts is None:
-        raise ValueError(
-            f"{text!r} is not a valid shard; write INDEX/N, such as 0/4, or only N in a pod of an Indexed Job"
-        )
-    index, number = parts.groups()
+    what = "a valid shard; write INDEX/N, such as 0/4, or only N in a pod of an Indexed Job"
+    index, number = _match(f"(?:([0-9]{{1,9}})/)?({_NUMBER})", text, what).groups()
     if index is None:
         return int(number)
     if int(index) >= int(number):
@@ -129,33 +109,25 @@ def parse_shard(text: str) -> int | tuple[int, int]:
 
 def parse_processes(text: str) -> str:
     """Return a number of processes, or `auto`, `gpu` or `cpu`; raises a ValueError for others."""
-    if text in ("auto", "gpu", "cpu") or re.fullmatch("[1-9][0-9]{0,8}", text):
-        return text
-    raise ValueError(f"{text!r} is not a number of processes; write one, such as 8, or auto, gpu or cpu")
+    what = "a number of processes; write one, such as 8, or auto, gpu or cpu"
+    return _match(f"auto|gpu|cpu|{_NUMBER}", text, what)[0]
 
 
 def parse_task(text: str) -> TaskName:
     """Return the task of `JOB:INDEX`; raises a ValueError for another format."""
-    job, colon, index = text.rpartition(":")
-    if not (colon and job and index.isascii() and index.isdigit() and len(index) < 10):
-        raise ValueError(f"{text!r} is not a task; write JOB:INDEX, such as worker:0")
-    return TaskName(job, int(index))
-
-
-# Options
-
-
-def complete_orders(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the orders, and the prefixes of labels."""
-    return [one for one in ("index", "label:", "name", "node-label:") if one.startswith(incomplete)]
+    parts = _match("(.+):([0-9]{1,9})", text, "a task; write JOB:INDEX, such as worker:0")
+    return TaskName(parts[1], int(parts[2]))
 
 
 class CommandGroup(click.Group):
-    """A group whose commands also have short names, which `--help` does not list."""
+    """A group in which `k8s` is a short name of `kubernetes`, which `--help` does not list."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name or short name."""
-        return super().get_command(ctx, SHORT_NAMES.get(cmd_name, cmd_name))
+        return super().get_command(ctx, "kubernetes" if cmd_name == "k8s" else cmd_name)
+
+
+# Kinds of options
 
 
 def parse_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
@@ -183,6 +155,55 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[C], C]:
     return decorate
 
 
+def text_option(
+    names: str,
+    metavar: str | None,
+    help_text: str,
+    *,
+    parse: Callable[[str], Any] | None = None,
+    default: Any = None,
+    **attributes: Any,
+) -> Callable[[C], C]:
+    """Return an option with a value, which `parse` converts.
+
+    `names` are separated by spaces; one without dashes is the parameter of the command.
+    """
+    return click.option(
+        *names.split(),
+        metavar=metavar,
+        callback=None if parse is None else parse_with(parse),
+        default=default,
+        show_default=default is not None,
+        help=help_text,
+        **attributes,
+    )
+
+
+def choice_option(name: str, values: Sequence[str], help_text: str) -> Callable[[C], C]:
+    """Return an option with one of these values, the first by default."""
+    return text_option(name, None, help_text, type=click.Choice(values), default=values[0])
+
+
+def flag_option(names: str, help_text: str, **attributes: Any) -> Callable[[C], C]:
+    """Return an option without a value."""
+    return click.option(*names.split(), is_flag=True, help=help_text, **attributes)
+
+
+def number_option(name: str, help_text: str, *, least: int = 1, **attributes: Any) -> Callable[[C], C]:
+    """Return an option whose value is a number."""
+    return text_option(name, "N", help_text, type=click.IntRange(least), **attributes)
+
+
+def port_option(names: str, help_text: str, **attributes: Any) -> Callable[[C], C]:
+    """Return an option whose value is a port."""
+    return text_option(names, "PORT", help_text, type=click.IntRange(1, 65535), **attributes)
+
+
+def duration_option(name: str, help_text: str, default: str | None = None) -> Callable[[C], C]:
+    """Return an option whose value is a duration, such as 1m30s, in seconds."""
+    return text_option(name, "DURATION", help_text, parse=parse_duration, default=default)
+
+
 class OutputFormat(click.Choice):  # type: ignore[type-arg]  # generic in later versions of click
     """A choice of formats, or one of kubectl's templates."""
 
@@ -205,70 +226,18 @@ def output_option(formats: Sequence[str] = ALL_OUTPUTS) -> Callable[[C], C]:
 
     If they are, or end with, `ALL_OUTPUTS`, templates are possible too.
     """
-    has_templates = set(formats) >= set(ALL_OUTPUTS)
-    names = "|".join([*formats, "jsonpath=TEMPLATE", "custom-columns=SPEC"])
-    kind = OutputFormat(formats) if has_templates else click.Choice(formats)
-    metavar = f"[{names}]" if has_templates else None
-    default = formats[0]
+    kind: click.Choice = click.Choice(formats)  # type: ignore[type-arg]
+    metavar = None
+    if set(formats) >= set(ALL_OUTPUTS):
+        kind = OutputFormat(formats)
+        metavar = f"[{'|'.join([*formats, 'jsonpath=TEMPLATE', 'custom-columns=SPEC'])}]"
     return combine_options(
-        text_option("-o", metavar, "The output format.", type=kind, default=default, long="--output"),
-        click.option(
-            "--no-headers",
-            "has_headers",
-            is_flag=True,
-            flag_value=False,
-            default=True,
-            help="Print no table headers.",
-        ),
+        text_option("-o --output", metavar, "The output format.", type=kind, default=formats[0]),
+        flag_option("--no-headers has_headers", "Print no table headers.", flag_value=False, default=True),
     )
 
 
-def text_option(
-    name: str,
-    metavar: str | None,
-    help_text: str,
-    *,
-    parse: Callable[[str], Any] | None = None,
-    argument: str | None = None,
-    long: str | None = None,
-    default: Any = None,
-    **attributes: Any,
-) -> Callable[[C], C]:
-    """Return an option with a value, which `parse` converts; `argument` is the parameter of the command."""
-    return click.option(
-        *filter(None, (name, long, argument)),
-        metavar=metavar,
-        callback=None if parse is None else parse_with(parse),
-        default=default,
-        show_default=default is not None,
-        help=help_text,
-        **attributes,
-    )
-
-
-def choice_option(name: str, values: Sequence[str], help_text: str) -> Callable[[C], C]:
-    """Return an option with one of these values, the first by default."""
-    return text_option(name, None, help_text, type=click.Choice(values), default=values[0])
-
-
-def flag_option(name: str, help_text: str, argument: str | None = None) -> Callable[[C], C]:
-    """Return an option without a value."""
-    return click.option(*filter(None, (name, argument)), is_flag=True, help=help_text)
-
-
-def number_option(name: str, help_text: str, *, least: int = 1, **attributes: Any) -> Callable[[C], C]:
-    """Return an option whose value is a number."""
-    return text_option(name, "N", help_text, type=click.IntRange(least), **attributes)
-
-
-def port_option(name: str, help_text: str, **attributes: Any) -> Callable[[C], C]:
-    """Return an option whose value is a port."""
-    return text_option(name, "PORT", help_text, type=click.IntRange(1, MAX_PORT), **attributes)
-
-
-def duration_option(name: str, help_text: str, default: str | None = None) -> Callable[[C], C]:
-    """Return an option whose value is a duration, such as 1m30s, in seconds."""
-    return text_option(name, "DURATION", help_text, parse=parse_duration, default=default)
+# Options of several commands
 
 
 def timeout_option(default: str = "30s", effect: str = "Total deadline of the command") -> Callable[[C], C]:
@@ -281,68 +250,9 @@ def interval_option(default: str) -> Callable[[C], C]:
     return duration_option("--interval", "Time between two requests to a source without a watch.", default)
 
 
-def watch_option(source: str) -> Callable[[C], C]:
-    """Return `-w/--watch` of the command that resolves `source`."""
-    return click.option(
-        "-w",
-        "--watch",
-        "is_watched",
-        is_flag=True,
-        help=f"Then print a row for each change, as `aioresolve watch {source}` does; --timeout is that of"
-        " the first response.",
-    )
-
-
-program_options = combine_options(
-    text_option(
-        "--processes-per-task",
-        "N",
-        "For torchrun: the number of processes of each task, or auto, gpu or cpu.  [default: 1]",
-        parse=parse_processes,
-    ),
-    number_option("--slots", "For host files: the number of processes for each task.  [default: 1]"),
-    number_option(
-        "--slices",
-        "For megascale: the number of TPU slices, of one size.  [default: those of the TPUs, else 1]",
-    ),
-    text_option("--rpc-layer", "PROTOCOL", "For TensorFlow: the protocol of the cluster, such as grpc."),
-)
-"""Options of `aioresolve.launch`, of `aioresolve exec` and of the outputs for programs."""
-
-coordinator_port_option = port_option(
-    "--port", "For programs with a coordinator or master: its port.  [default: that of its address]"
-)
-
-task_options = combine_options(
-    text_option(
-        "--task",
-        "JOB:INDEX",
-        "With -o tf-config and outputs for programs: the task that will read it, such as worker:0.",
-        parse=parse_task,
-    ),
-    flag_option(
-        "--this-task",
-        "The same, for the task of this process: by its pod's uid or name, host name, or address.",
-        "is_this_task",
-    ),
-    program_options,
-)
-
-worker_timeout_option = duration_option("--worker-timeout", "Deadline of each worker.", "5s")
-
-
 def max_concurrency_option(default: int, things: str) -> Callable[[C], C]:
     """Return `--max-concurrency`, the maximum number of `things` at a time."""
     return number_option("--max-concurrency", f"Maximum number of {things} at a time.", default=default)
-
-
-allow_empty_option = flag_option(
-    "--allow-empty", "Succeed even if a job has no tasks.  [default: exit with 1]"
-)
-
-quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, help="Write only errors to stderr, no progress and no notes."
-)
 
 
 def _log_to_stderr(context: click.Context, _: click.Parameter, verbosity: int) -> None:
@@ -364,6 +274,8 @@ def _log_to_stderr(context: click.Context, _: click.Parameter, verbosity: int) -
         logger.setLevel(logging.NOTSET)
 
 
+quiet_option = flag_option("-q --quiet", "Write only errors to stderr, no progress and no notes.")
+
 verbose_option = click.option(
     "-v",
     "--verbose",
@@ -373,37 +285,86 @@ verbose_option = click.option(
     help="Log each request with its duration, and the traceback of an error; -vv logs more.",
 )
 
+watch_option = flag_option(
+    "-w --watch is_watched",
+    "Then print a row for each change, as `aioresolve watch` does; --timeout is that of the first response.",
+)
+
+allow_empty_option = flag_option(
+    "--allow-empty", "Succeed even if a job has no tasks.  [default: exit with 1]"
+)
+
+worker_timeout_option = duration_option("--worker-timeout", "Deadline of each worker.", "5s")
+
+coordinator_port_option = port_option(
+    "--port", "For programs with a coordinator or master: its port.  [default: that of its address]"
+)
+
+program_options = combine_options(
+    text_option(
+        "--processes-per-task",
+        "N",
+        "For torchrun: the number of processes of each task, or auto, gpu or cpu.  [default: 1]",
+        parse=parse_processes,
+    ),
+    number_option("--slots", "For host files: the number of processes for each task.  [default: 1]"),
+    number_option(
+        "--slices",
+        "For megascale: the number of TPU slices, of one size.  [default: those of the TPUs, else 1]",
+    ),
+    text_option("--rpc-layer", "PROTOCOL", "For TensorFlow: the protocol of the cluster, such as grpc."),
+)
+"""Options of `aioresolve.launch`, of `aioresolve exec` and of the outputs for programs."""
+
+task_options = combine_options(
+    text_option(
+        "--task",
+        "JOB:INDEX",
+        "With -o tf-config and outputs for programs: the task that will read it, such as worker:0.",
+        parse=parse_task,
+    ),
+    flag_option(
+        "--this-task is_this_task",
+        "The same, for the task of this process: by its pod's uid or name, host name, or address.",
+    ),
+    program_options,
+)
+
+
+# Options of sources
+
+
+def complete_orders(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the orders, and the prefixes of labels."""
+    return [one for one in ("index", "label:", "name", "node-label:") if one.startswith(incomplete)]
+
 
 pod_options = combine_options(
     text_option(
-        "-l",
+        "-l --selector selectors",
         "[JOB=]SELECTOR",
         "A label selector in kubectl's syntax, for the pods of the job 'worker', or of JOB; can be"
         " repeated, for several jobs and for several selectors of a job.",
         parse=parse_selector,
-        long="--selector",
-        argument="selectors",
         shell_complete=complete_selectors,
         multiple=True,
     ),
     text_option(
-        "--service",
+        "--service services",
         "[JOB=]NAME[:PORT]",
         "In place of -l: a Service, whose EndpointSlices are read instead of pods; PORT is the name of"
         " one of its ports, or a number. Can be repeated.",
         parse=parse_service,
-        argument="services",
         multiple=True,
     ),
     text_option(
-        "-n",
+        "-n --namespace",
         "NAMESPACE",
         "The namespace of the pods; can be repeated.  [default: that of the context, else 'default']",
-        long="--namespace",
         shell_complete=complete_namespaces,
         multiple=True,
     ),
-    click.option("-A", "--all-namespaces", is_flag=True, help="Select pods of all namespaces."),
+    flag_option("-A --all-namespaces", "Select pods of all namespaces."),
     text_option(
         "--context",
         "CONTEXT",
@@ -422,16 +383,12 @@ pod_options = combine_options(
     text_option(
         "--token-file",
         "FILE",
-        "A file with a bearer token, used instead of the credentials of the kubeconfig.",
+        "A bearer token, instead of the credentials of the kubeconfig.",
         type=click.Path(),
     ),
-    text_option("--as", "USER", "The user to impersonate.", argument="impersonate"),
+    text_option("--as impersonate", "USER", "The user to impersonate."),
     text_option(
-        "--as-group",
-        "GROUP",
-        "A group to impersonate; can be repeated.",
-        argument="impersonate_groups",
-        multiple=True,
+        "--as-group impersonate_groups", "GROUP", "A group to impersonate; can be repeated.", multiple=True
     ),
     port_option(
         "--port",
@@ -440,7 +397,7 @@ pod_options = combine_options(
     ),
     choice_option(
         "--address",
-        ADDRESSES,
+        ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname"),
         "Which address of a pod to use; hostname is HOSTNAME.SUBDOMAIN.NAMESPACE.svc.",
     ),
     text_option(
@@ -469,9 +426,7 @@ slurm_options = combine_options(
         "The port of the first task of each node; the others have the following ports.",
         default=8888,
     ),
-    number_option(
-        "--tasks-per-node", "The number of tasks of each node.  [default: as Slurm reports]", least=0
-    ),
+    number_option("--tasks-per-node", "The tasks of each node.  [default: as Slurm reports]", least=0),
     number_option(
         "--gpus-per-node",
         "With --gpus-per-task: the GPUs of each node.  [default: as Slurm reports]",
@@ -496,9 +451,7 @@ tpu_options = combine_options(
     ),
     text_option("--job-name", "JOB", "The job of the workers.", default="worker"),
     choice_option(
-        "--not-healthy",
-        ("raise", "skip", "allow"),
-        "What to do with TPUs that are READY but not healthy.",
+        "--not-healthy", ("raise", "skip", "allow"), "What to do with TPUs that are READY but not healthy."
     ),
     choice_option("--address", ("internal_ip", "external_ip"), "Which address of a worker to use."),
 )

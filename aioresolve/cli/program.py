@@ -92,23 +92,17 @@ def leave_init_process() -> None:
         # A signal of the kernel, such as Ctrl-C of a terminal, reaches the child by itself.
         if received.si_signo != signal.SIGCHLD and received.si_code <= 0:
             os.kill(child, received.si_signo)
-        while (ended := _reaped(-1)) is not None:
-            if ended[0] == child:
-                os._exit(_exit_code(ended[1]))
+        for ended, code in _reaped(-1):
+            if ended == child:
+                os._exit(code)
 
 
-def _reaped(which: int) -> tuple[int, int] | None:
-    """Reap a child that has exited, if any of these has (see `os.waitpid`); return its id and its status."""
-    try:
-        found = os.waitpid(which, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return found if found[0] else None
-
-
-def _exit_code(status: int) -> int:
-    code = os.waitstatus_to_exitcode(status)
-    return SIGNALLED - code if code < 0 else code
+def _reaped(which: int) -> Iterator[tuple[int, int]]:
+    """Reap the children that have exited, of those that `which` selects; yield their ids and exit codes."""
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(which, os.WNOHANG))[0]:
+            code = os.waitstatus_to_exitcode(found[1])
+            yield found[0], SIGNALLED - code if code < 0 else code
 
 
 def replace_process(program: Program) -> NoReturn:
@@ -144,14 +138,9 @@ class ChildProgram:
     """
 
     def __init__(self, program: Program) -> None:
+        path, arguments, environ = program
         try:
-            self.group = os.posix_spawn(
-                program.path,
-                program.arguments,
-                program.environ,
-                setpgroup=0,
-                setsigdef=IGNORED_BY_PYTHON,
-            )
+            self.group = os.posix_spawn(path, arguments, environ, setpgroup=0, setsigdef=IGNORED_BY_PYTHON)
         except OSError as error:
             raise _start_error(program, error) from error
         self.exit_code: int | None = None
@@ -160,9 +149,9 @@ class ChildProgram:
     def reap(self) -> None:
         """Collect the exit code of the program, and of its orphans if they are children of this process."""
         # Only of this group: the exec plugin of a kubeconfig is a child as well, for which asyncio waits.
-        while (ended := _reaped(-self.group)) is not None:
-            if ended[0] == self.group:
-                self.exit_code = _exit_code(ended[1])
+        for ended, code in _reaped(-self.group):
+            if ended == self.group:
+                self.exit_code = code
                 self._exited.set()
 
     def send(self, number: int) -> bool:
@@ -255,24 +244,28 @@ class Supervisor:
                 self._child, self._is_stopping = None, False
                 program = await self._prepare()
                 self._child = child = ChildProgram(program)
-                try:
-                    await _wait_for_first(child.wait, self._end_requested.wait, self._wait_for_change)
-                    # After a signal the program has the time that it needs. When a job is deleted, the other
-                    # pods vanish meanwhile, which is not a reason to kill it or to start it again.
-                    if self._end_requested.is_set() and child.send(0):
-                        await child.wait()
-                finally:
-                    # Also if this process ends for another reason: the program must not outlive it.
-                    if child.exit_code is None:
-                        self._is_stopping = True
-                        with anyio.CancelScope(shield=True):
-                            await child.stop(self._grace)
+                await self._run_until_change(child)
                 if self._is_stopping:
                     # Then the ports and accelerators of the program are free for the next one.
                     with anyio.move_on_after(KILL_GRACE):
                         await _wait_for_first(child.wait_for_group, self._end_requested.wait)
                 if self._end_requested.is_set() or not self._is_stopping:
                     return await child.wait()
+
+    async def _run_until_change(self, child: ChildProgram) -> None:
+        """Return when the program has exited, also because it was stopped for a change."""
+        try:
+            await _wait_for_first(child.wait, self._end_requested.wait, self._wait_for_change)
+            # After a signal the program has the time that it needs. When a job is deleted, the other pods
+            # vanish meanwhile, which is not a reason to kill it or to start it again.
+            if self._end_requested.is_set() and child.send(0):
+                await child.wait()
+        finally:
+            # Also if this process ends for another reason: the program must not outlive it.
+            if child.exit_code is None:
+                self._is_stopping = True
+                with anyio.CancelScope(shield=True):
+                    await child.stop(self._grace)
 
     @contextmanager
     def _handle_signals(self) -> Iterator[None]:

@@ -139,7 +139,7 @@ def test_a_cluster_that_cannot_become_complete_ends_it_at_once(
         (("--jobs", "ps=3"), "--jobs ps: no -l selects this job; add -l ps=SELECTOR"),
         (
             ("--jobs", "worker=0"),
-            "'worker=0' is not a number of tasks of a job; write JOB=N, such as worker=16",
+            "'0' is not a number of tasks; write N, such as 16, or a range",
         ),
         (("--count", "0"), "'0' is not a number of tasks; write N, such as 16, or a range"),
         (("--task", "worker:0"), "--task requires -o tf-config"),

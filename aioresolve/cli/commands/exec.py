@@ -77,10 +77,9 @@ cannot have; 3 deadline passed; 130, 143 interrupted.
 
 exec_options = options.combine_options(
     options.text_option(
-        "--for",
+        "--for consumer",
         None,
         "The kind of program, which decides which variables are set.",
-        argument="consumer",
         type=click.Choice(CONSUMERS),
         default="env",
     ),
@@ -98,10 +97,9 @@ exec_options = options.combine_options(
         type=click.Path(dir_okay=False),
     ),
     options.flag_option(
-        "--restart-on-change",
+        "--restart-on-change is_restarted",
         "When the members of the cluster change, stop the program, wait until the cluster is complete"
         " again, and start it with the new variables.",
-        "is_restarted",
     ),
     options.duration_option(
         "--grace", "With --restart-on-change: time between SIGTERM and SIGKILL when it is stopped.", "30s"

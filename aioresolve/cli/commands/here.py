@@ -62,7 +62,7 @@ configuration; 3 deadline passed.
 @options.output_option((EVIDENCE, *options.ALL_OUTPUTS))
 @options.coordinator_port_option
 @options.task_options
-@options.watch_option("here")
+@options.watch_option
 @options.timeout_option()
 @options.quiet_option
 @options.verbose_option

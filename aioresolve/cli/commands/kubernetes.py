@@ -72,7 +72,7 @@ Exit codes: 0 success; 1 could not resolve, or a job has no pods; 2 invalid usag
 @options.allow_empty_option
 @options.output_option()
 @options.task_options
-@options.watch_option("kubernetes")
+@options.watch_option
 @options.timeout_option()
 @options.quiet_option
 @options.verbose_option

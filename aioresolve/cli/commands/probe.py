@@ -42,18 +42,16 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
 @options.worker_timeout_option
 @options.max_concurrency_option(256, "workers probed")
 @options.port_option(
-    "--libtpu-port",
+    "--libtpu-port libtpu_ports",
     "The port of libtpu on each host; repeat it for several processes, for the ports in the hosts'"
     " $TPU_RUNTIME_METRICS_PORTS.",
-    argument="libtpu_ports",
     multiple=True,
     default=(8431,),
 )
 @options.flag_option(
-    "--tls",
+    "--tls is_tls",
     "Use TLS, and trust the certificate authorities in $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, a PEM file, or"
     " gRPC's default ones.",
-    "is_tls",
 )
 @options.quiet_option
 @options.verbose_option

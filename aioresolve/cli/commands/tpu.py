@@ -64,14 +64,14 @@ not reach a location; 2 invalid usage or configuration; 3 deadline passed.
 @click.command(epilog=EPILOG, short_help="The workers of Cloud TPUs, as the tasks of a cluster.")
 @options.tpu_options
 @options.flag_option(
-    "--list", "List TPUs in any state instead of resolving them: those of all zones, or of --zone.", "is_list"
+    "--list is_list", "List TPUs in any state instead of resolving them: those of all zones, or of --zone."
 )
-@options.flag_option("--probe", "Request the devices of each worker, and add them.", "is_probed")
+@options.flag_option("--probe is_probed", "Request the devices of each worker, and add them.")
 @options.allow_empty_option
 @options.output_option()
 @options.coordinator_port_option
 @options.task_options
-@options.watch_option("tpu")
+@options.watch_option
 @options.timeout_option()
 @options.worker_timeout_option
 @options.max_concurrency_option(256, "workers probed")

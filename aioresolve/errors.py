@@ -414,7 +414,8 @@ class ProbeError(ResolveError, RuntimeError):
             - `"unimplemented"`: a different gRPC service listens on that port.
             - `"unreachable"`: the connection failed or broke.
             - `"deadline"`: the worker did not respond in time.
-            - `"tls"`: only one side uses TLS, or a certificate was rejected.
+            - `"tls"`: the TLS handshake failed: the worker does not use TLS, or a certificate was
+              rejected.
             - `"denied"`: the worker rejected the credentials or metadata.
             - `"malformed"`: the response is invalid or implausible.
             - `"too_large"`: the response exceeds the size limit.

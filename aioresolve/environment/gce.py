@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import within_deadline
@@ -23,11 +23,11 @@ from aioresolve.gcp.compute_api import (
     RUNNING,
     ComputeAPI,
     InstanceName,
-    UserComputeClient,
     batches,
     instance_name,
 )
 from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name, is_full_name
+from aioresolve.gcp.user_service import UserComputeClient
 from aioresolve.kubernetes.tasks.order_by import natural_keys
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
@@ -41,18 +41,20 @@ from aioresolve.spec import (
     ReadOnlyMapping,
     host_port,
 )
-from aioresolve.tpu.connections import metadata_server
+from aioresolve.tpu.finder import shared_metadata_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from aioresolve._core.connections import Connections
     from aioresolve._core.deadline import Progress
-    from aioresolve.gcp.compute_api import GroupMember, Instance, InstanceAPI, ManagedInstance
+    from aioresolve.gcp.compute_api import GroupMember, Instance, ManagedInstance
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.probe.accelerators import Declared
     from aioresolve.resolver.want import Want
+
+    InstanceAPI: TypeAlias = ComputeAPI | UserComputeClient
 
 T = TypeVar("T")
 
@@ -368,12 +370,12 @@ class GCEClusterResolver(ClusterResolver):
     async def _find_group(self, connections: Connections, progress: Progress) -> InstanceGroupName:
         """Return the full name of the group; the metadata server is requested for what was not given."""
         if self._group is None:
-            return await _find_own_group(await metadata_server(self, connections), progress)
+            return await _find_own_group(await shared_metadata_server(self, connections), progress)
         project, zone = self._project, self._zone
         unknown = [] if project or is_full_name(self._group) else ["project"]
         unknown += [] if self._is_located else ["zone"]
         try:
-            metadata = await metadata_server(self, connections) if unknown else None
+            metadata = await shared_metadata_server(self, connections) if unknown else None
             if metadata is not None and "project" in unknown:
                 project = await metadata.project_id(progress)
             if metadata is not None and "zone" in unknown:

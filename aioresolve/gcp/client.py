@@ -1,13 +1,18 @@
-"""The client of Google's JSON APIs: authorized requests with retries."""
+"""The client of Google's JSON APIs: authorized requests with retries, and their failures as errors.
+
+Formats of failures: `google/rpc/error_details.proto`. Reasons: `google/api/error_reason.proto`, and those of
+Compute Engine's legacy errors.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 import anyio
+import msgspec
 from yarl import URL
 
 from aioresolve._core.http import (
@@ -19,31 +24,35 @@ from aioresolve._core.http import (
     is_loopback,
     origin,
 )
-from aioresolve._core.retry import RetryPolicy, send_with_retries
-from aioresolve.errors import ConfigurationError, CredentialsError, ProtocolError
+from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    CredentialsError,
+    ForbiddenError,
+    Hint,
+    ProtocolError,
+    ResolveError,
+    UnauthorizedError,
+)
 
-from .api_request import ANONYMOUS, DEFAULT_UNIVERSE, NOT_MODIFIED, connection_hints
-from .credentials import GoogleCredentials
-from .google_errors import Principal, error_from_response
+from .credentials import ANONYMOUS, DEFAULT_UNIVERSE, AccessToken, GoogleCredentials, decode
+from .metadata_server import connection_hints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import Response
-
-    from .api_request import AccessToken, APIRequest
 
 logger = logging.getLogger("aioresolve.gcp")
 
 
 class Page(Protocol):
-    """One page of a list."""
+    """One page of a list; the token of the next page is empty after the last one."""
 
     @property
-    def next_page_token(self) -> str:
-        """The token of the next page; empty after the last one."""
-        ...
+    def next_page_token(self) -> str: ...
 
 
 T = TypeVar("T")
@@ -58,15 +67,66 @@ MAX_CONCURRENCY = 16
 POLICY = RetryPolicy()
 """The waits between attempts."""
 
-ENDPOINTS = {"tpu": "https://tpu.googleapis.com", "compute": "https://compute.googleapis.com"}
-"""The default base URL of each API."""
-
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
 """The prefix of gcloud's variables for other base URLs, followed by `TPU` or `COMPUTE`."""
 
-NO_PRINCIPAL = Principal("anonymous (no credentials are sent to a plain http endpoint)")
+NO_TOKEN = AccessToken("anonymous (no credentials are sent to a plain http endpoint)")
 
-HINTS = connection_hints("Check that the endpoint is correct, and that the network allows the connection.")
+NOT_MODIFIED = 304
+
+RATE_LIMITED = frozenset({"RATE_LIMIT_EXCEEDED", "rateLimitExceeded", "userRateLimitExceeded"})
+"""Reasons for a 403 or 429 that end within a minute."""
+
+DISABLED = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
+"""Reasons for a 403: the API is not enabled in the project that is charged."""
+
+
+class Service(NamedTuple):
+    """An API: its name, its base URL, the smallest role that may read it, and gcloud's command for a list."""
+
+    name: str
+    url: str
+    role: str
+    list_command: str
+
+
+SERVICES = {
+    "tpu": Service(
+        "Cloud TPU API",
+        "https://tpu.googleapis.com",
+        "roles/tpu.viewer",
+        "tpus tpu-vm list --project={project_id} --zone=-",
+    ),
+    "compute": Service(
+        "Compute Engine API",
+        "https://compute.googleapis.com",
+        "roles/compute.viewer",
+        "instance-groups list --project={project_id}",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class APIRequest:
+    """A request to an API; it may be repeated, because it changes nothing.
+
+    Attributes:
+        service: the API, `tpu` or `compute`.
+        path: the path of the URL, starting with `/`, made of validated names.
+        scope: the requested resource, as text for messages.
+        permission: the IAM permission it requires, such as `tpu.nodes.get`.
+        project: the project of the resource.
+        query: the parameters of the URL.
+        is_post: whether it is a POST with an empty object, as for some lists of Compute Engine.
+    """
+
+    service: str
+    path: str
+    scope: str
+    permission: str
+    project: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    is_post: bool = False
 
 
 class GoogleSession:
@@ -85,85 +145,68 @@ class GoogleSession:
         self, credentials: GoogleCredentials | None = None, *, endpoints: Mapping[str, str] | None = None
     ) -> None:
         self._credentials = credentials or GoogleCredentials()
-        self._endpoints = _endpoints(endpoints or {}, os.environ)
-
-    def __repr__(self) -> str:
-        return f"<GoogleSession of {self._credentials!r}>"
+        self._endpoints = {service: _endpoint(service, endpoints or {}) for service in SERVICES}
 
     def host(self, service: str) -> str:
         """Return the endpoint of an API, `scheme://host:port`."""
         return origin(self._endpoints[service])
 
-    async def send(self, request: APIRequest, progress: Progress) -> Response:
-        """Send a request, with retries, and return the response.
+    async def get(
+        self,
+        request: APIRequest,
+        kind: type[T],
+        progress: Progress,
+        cache: dict[str, tuple[str, Any]] | None = None,
+    ) -> T:
+        """Return a resource, decoded as `kind`.
 
-        Its status is 200; or 304, without a body, if `request.known_tag` is still current.
+        `cache` has the entity tag and the value of earlier responses by path: an API with entity tags need
+        not send them again (RFC 9110, section 13.1.2).
         """
-        response = await send_with_retries(
-            lambda attempts: self._send(request, attempts, progress),
-            scope=request.scope,
-            host=self.host(request.service),
-            progress=progress,
-            policy=POLICY,
-            limiter=self._limiter,
-        )
-        progress.done(request.scope, "received")
-        return response
+        tag, known = ("", None) if cache is None else cache.get(request.path, ("", None))
+        response = await self._send(request, request.query, tag, progress)
+        if known is not None and response.status == NOT_MODIFIED:
+            unchanged: T = known
+            return unchanged
+        value = self._decode(response, kind, request)
+        if cache is not None:
+            cache[request.path] = response.headers.get("ETag", ""), value
+        return value
 
-    async def send_pages(
-        self, request: APIRequest, decode: Callable[[bytes], PageT], api: str, progress: Progress
-    ) -> list[PageT]:
-        """Send a request for a list, and those for its further pages, and return the pages.
-
-        Args:
-            request: the request for the first page.
-            decode: returns the page in the body of a response; raises a ValueError for another format.
-            api: the name and version of the API, for messages.
-            progress: where the requests are noted.
-        """
+    async def get_pages(self, request: APIRequest, kind: type[PageT], progress: Progress) -> list[PageT]:
+        """Return all pages of a list, each decoded as `kind`."""
         pages: list[PageT] = []
         token, seen = "", set[str]()
         while True:
-            page = self.decode(decode, await self.send(request.page(token), progress), request, api)
+            query = {**request.query, "pageToken": token} if token else request.query
+            page = self._decode(await self._send(request, query, "", progress), kind, request)
             pages.append(page)
             token = page.next_page_token
             if not token:
                 return pages
             # A server that repeats a token would be requested until the deadline.
             if token in seen or len(pages) == MAX_PAGES:
-                raise self._invalid_response(request, api, "its pages do not end")
+                raise self._invalid_response(request, "its pages do not end")
             seen.add(token)
 
-    def decode(self, decode: Callable[[bytes], T], response: Response, request: APIRequest, api: str) -> T:
-        """Return the decoded body of a response; a ProtocolError if `decode` raises a ValueError."""
-        try:
-            return decode(response.body)
-        except ValueError as error:
-            raise self._invalid_response(request, api, str(error)) from error
-
-    def _invalid_response(self, request: APIRequest, api: str, reason: str) -> ProtocolError:
-        host = self.host(request.service)
-        return ProtocolError(
-            f"{host} returned an invalid response for {request.scope}, different from the {api}: {reason}",
-            hint="Check that the endpoint is that API, without a login page in between.",
-            host=host,
-            scope=request.scope,
-        )
-
-    async def identify(self, service: str, progress: Progress) -> tuple[Principal, AccessToken]:
-        """Return the identity of requests to an API and their access token. The API gets no request.
+    async def identify(self, service: str, progress: Progress) -> AccessToken:
+        """Return the access token for requests to an API, which itself gets no request.
 
         Raises:
             ResolveError: no token is available.
         """
         if self.host(service).startswith("http:"):
-            return NO_PRINCIPAL, ANONYMOUS
-        token = await self._credentials.token(self._client, progress)
-        return self._credentials.principal, token
+            return NO_TOKEN
+        return await self._credentials.token(self._client, progress)
 
     async def __aenter__(self) -> Self:
         self._client = HTTPClient(
-            hints=HINTS, connect_timeout=CONNECT_TIMEOUT, proxy=environment_proxy, logger=logger
+            hints=connection_hints(
+                "Check that the endpoint is correct, and that the network allows the connection."
+            ),
+            connect_timeout=CONNECT_TIMEOUT,
+            proxy=environment_proxy,
+            logger=logger,
         )
         self._limiter = anyio.CapacityLimiter(MAX_CONCURRENCY)
         return self
@@ -171,105 +214,265 @@ class GoogleSession:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._client.aclose()
 
-    async def _send(self, request: APIRequest, attempts: Iterator[int], progress: Progress) -> Response:
+    async def _send(
+        self, request: APIRequest, query: Mapping[str, str], tag: str, progress: Progress
+    ) -> Response:
+        """Return a response with status 200; or 304, without a body, if `tag` is still current."""
         host = self.host(request.service)
-        is_anonymous = host.startswith("http:")
         headers = {"Accept": "application/json"}
-        if request.body is not None:
+        if request.is_post:
             headers["Content-Type"] = "application/json"
-        if request.known_tag:
-            headers["If-None-Match"] = request.known_tag
-        response = await self._client.send(
-            request.method,
-            URL(self._endpoints[request.service] + request.path).with_query(request.query),
-            scope=request.scope,
-            headers=headers,
-            body=request.body,
-            auth=Auth()
-            if is_anonymous
-            else _RequestAuth(self._credentials, self._client, request, host, progress),
-            attempts=attempts,
+        if tag:
+            headers["If-None-Match"] = tag
+
+        async def send(attempts: Iterator[int]) -> Response:
+            auth = _RequestAuth(self, request, progress)
+            response = await self._client.send(
+                "POST" if request.is_post else "GET",
+                URL(self._endpoints[request.service] + request.path).with_query(query),
+                scope=request.scope,
+                headers=headers,
+                body=b"{}" if request.is_post else None,
+                auth=auth,
+                attempts=attempts,
+            )
+            if response.status == 200 or (tag and response.status == NOT_MODIFIED):
+                return response
+            raise error_from_response(response, request, host, auth.token)
+
+        response = await send_with_retries(
+            send, scope=request.scope, host=host, progress=progress, policy=POLICY, limiter=self._limiter
         )
-        if response.status == 200 or (request.known_tag and response.status == NOT_MODIFIED):
-            return response
-        principal = NO_PRINCIPAL if is_anonymous else self._credentials.principal
-        raise error_from_response(response, request, host=host, principal=principal)
+        progress.done(request.scope, "received")
+        return response
+
+    def _decode(self, response: Response, kind: type[T], request: APIRequest) -> T:
+        try:
+            return decode(response.body, kind)
+        except ValueError as error:
+            raise self._invalid_response(request, str(error)) from error
+
+    def _invalid_response(self, request: APIRequest, reason: str) -> ProtocolError:
+        host = self.host(request.service)
+        return ProtocolError(
+            f"{host} returned an invalid response for {request.scope}, different from the"
+            f" {SERVICES[request.service].name}: {reason}",
+            hint="Check that the endpoint is that API, without a login page in between.",
+            host=host,
+            scope=request.scope,
+        )
 
 
 @dataclass(eq=False, repr=False)
 class _RequestAuth(Auth):
     """The access token of one request."""
 
-    google: GoogleCredentials
-    client: HTTPClient
+    session: GoogleSession
     request: APIRequest
-    host: str
     progress: Progress
     token: AccessToken = ANONYMOUS
 
     async def credentials(self) -> Credentials:
-        scope, source = self.request.scope, self.google.principal.source
-        self.progress.waiting(scope, f"no access token yet, from {source}")
-        self.token = await self.google.token(self.client, self.progress)
-        self.progress.waiting(scope, f"{self.host} has not responded")
-        return self._for_host(self.token)
+        scope, service = self.request.scope, self.request.service
+        self.progress.waiting(scope, f"no access token yet, from {self.session._credentials.source}")
+        self.token = await self.session.identify(service, self.progress)
+        self.progress.waiting(scope, f"{self.session.host(service)} has not responded")
+        return self._for_host()
 
     async def renew(self, rejected: Credentials, response: Response) -> Credentials | None:
         if not rejected.headers:
             return None
+        session = self.session
         try:
-            return self._for_host(await self.google.renew(self.client, self.token, self.progress))
+            self.token = await session._credentials.renew(session._client, self.token, self.progress)
         except CredentialsError as error:
             if error.retryable:
                 raise
             # The rejection is the error to report, and the failed renewal is its cause.
-            principal = self.google.principal
-            raise error_from_response(response, self.request, host=self.host, principal=principal) from error
+            host = session.host(self.request.service)
+            raise error_from_response(response, self.request, host, self.token) from error
+        return self._for_host()
 
-    def _for_host(self, token: AccessToken) -> Credentials:
+    def _for_host(self) -> Credentials:
         """Return the headers; a ConfigurationError if they would be sent to the APIs of another cloud."""
-        domain = (URL(self.host).host or "").removesuffix(".")
-        if token.universe != DEFAULT_UNIVERSE and f".{domain}".endswith(f".{DEFAULT_UNIVERSE}"):
-            service, universe = self.request.service, token.universe
+        service, universe = self.request.service, self.token.universe
+        host = self.session.host(service)
+        domain = (URL(host).host or "").removesuffix(".")
+        if universe != DEFAULT_UNIVERSE and f".{domain}".endswith(f".{DEFAULT_UNIVERSE}"):
             raise ConfigurationError(
-                f"the credentials of {self.google.principal.source} are of the cloud {universe}, but"
-                f" {self.request.scope} would be requested from {self.host}",
+                f"the credentials of {self.token.source} are of the cloud {universe}, but"
+                f" {self.request.scope} would be requested from {host}",
                 hint=f"Set {OVERRIDE}{service.upper()}=https://{service}.{universe},"
                 " or use other credentials.",
             )
-        return Credentials(token.headers)
+        return Credentials(self.token.headers)
 
 
-def _endpoints(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the base URL of each API, without a trailing slash."""
-    endpoints = {}
-    for service, default in ENDPOINTS.items():
-        variable = OVERRIDE + service.upper()
-        if service in given:
-            endpoints[service] = _endpoint(given[service], f"endpoints[{service!r}]")
-        elif environ.get(variable):
-            # The overrides of gcloud end in a slash, and that of Compute Engine in its version.
-            url = _endpoint(environ[variable], f"the environment variable {variable}")
-            endpoints[service] = url.removesuffix("/compute/v1")
-        else:
-            endpoints[service] = default
-    return endpoints
-
-
-def _endpoint(text: str, where: str) -> str:
-    """Return a base URL without a trailing slash, if it is valid and credentials may be sent there."""
+def _endpoint(service: str, given: Mapping[str, str]) -> str:
+    """Return the base URL of an API, without a trailing slash, if credentials may be sent there."""
+    variable = OVERRIDE + service.upper()
+    text, where = given.get(service), f"endpoints[{service!r}]"
+    if text is None:
+        # The overrides of gcloud end in a slash, and that of Compute Engine in its version.
+        text, where = os.environ.get(variable, "").rstrip("/"), f"the environment variable {variable}"
+        text = text.removesuffix("/compute/v1")
+    if not text:
+        return SERVICES[service].url
     hint = "Write it as https://HOST."
     try:
         url = URL(text)
-    except (ValueError, TypeError):
+    except ValueError:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigurationError(f"{where} is not a URL", hint=hint)
     if url.user or url.password or url.query_string or url.fragment:
         raise ConfigurationError(f"{where} has a user, a query or a fragment", hint=hint)
-    if url.scheme == "http" and not is_loopback(url.host or ""):
+    if url.scheme == "http" and not is_loopback(url.host):
         raise ConfigurationError(
             f"{where} is {origin(text)}, to which requests would be sent unencrypted",
             hint=f"{hint} Plain http is possible on this machine only.",
         )
     return str(url).rstrip("/")
+
+
+# Failures
+
+
+class _Detail(msgspec.Struct, frozen=True, rename="camel"):
+    reason: str = ""
+    metadata: dict[str, str] = {}
+    retry_delay: str = ""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why an API denied a request; what it does not report is empty.
+
+    `status` is the name of the gRPC code (`PERMISSION_DENIED`); the reasons are more specific
+    (`SERVICE_DISABLED`).
+    """
+
+    message: str = ""
+    status: str = ""
+    details: tuple[_Detail, ...] = ()
+    errors: tuple[_Detail, ...] = ()  # of Compute Engine's legacy format
+
+    @property
+    def reason(self) -> str:
+        return next((each.reason for each in (*self.details, *self.errors) if each.reason), "")
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What belongs to the reason."""
+        return next((each.metadata for each in self.details if each.reason), {})
+
+    @property
+    def retry_delay(self) -> float | None:
+        """The seconds in a google.protobuf.Duration, such as `1.5s`."""
+        text = next((each.retry_delay for each in self.details if each.retry_delay), "")
+        try:
+            return max(0.0, float(text.removesuffix("s")))
+        except ValueError:
+            return None
+
+
+class _FailureBody(msgspec.Struct, frozen=True):
+    error: Failure
+
+
+def error_from_response(
+    response: Response, request: APIRequest, host: str, token: AccessToken
+) -> ResolveError:
+    """Return the error for a response whose status is not 200."""
+    status = response.status
+    if 300 <= status < 400:
+        return ProtocolError(
+            f"{host} redirects {request.scope} to {response.location or 'nowhere'}; redirects are not"
+            " followed, because they would send the credentials there",
+            hint="Configure the API itself as the endpoint.",
+            host=host,
+            scope=request.scope,
+        )
+    try:
+        failure = decode(response.body, _FailureBody).error
+    except ValueError:  # from a proxy, for example: a page, or JSON such as {"error": "Not Found"}
+        if status in (400, 403, 404):
+            return ProtocolError(
+                f"{host} returned status {status} for {request.scope}, but not in the format of Google's"
+                " APIs",
+                hint="Check that the endpoint is the API itself, and any proxy in front of it.",
+                host=host,
+                scope=request.scope,
+            )
+        failure = Failure()
+    message = f"{failure.message[:500]!r}" if failure.message else "no reason given"
+    summary = f"{host} returned status {status} for {request.scope} ({message})"
+    # Other gRPC codes with status 400, such as FAILED_PRECONDITION, do not mean a wrong argument.
+    if status == 400 and failure.status in ("", "INVALID_ARGUMENT", "OUT_OF_RANGE"):
+        return ConfigurationError(summary, hint="Correct the name, {project} or {zone}.")
+    is_rate_limited = status == 429 or (status == 403 and failure.reason in RATE_LIMITED)
+    kind: type[APIError] = APIError
+    if status == 401:
+        kind = UnauthorizedError
+        cause = f"it rejects the credentials of {token.source}, also after renewing them"
+        hint = Hint(
+            "Log in again with `gcloud auth application-default login`; for a service account, check that it"
+            " and its key still exist."
+        )
+    elif is_rate_limited:
+        quota = failure.metadata.get("quota_metric") or failure.metadata.get("quota_limit")
+        cause = f"the quota {quota or 'of requests'} is exhausted"
+        hint = Hint("Send fewer requests, or request a higher quota.")
+    elif status == 403:
+        kind = ForbiddenError
+        cause, hint = _forbidden(failure, request, token)
+    elif status == 404:
+        cause = "it does not exist in that project and zone"
+        hint = Hint(
+            f"List the existing ones with `gcloud compute {SERVICES[request.service].list_command}`.",
+            values={"project_id": request.project},
+        )
+    elif status in RETRYABLE_STATUSES:
+        cause, hint = "the server is overloaded or unavailable", Hint("Try again later.")
+    else:
+        cause, hint = "unexpected status", Hint("Check that the endpoint is the API itself.")
+    return kind(
+        f"{summary}: {cause}",
+        hint=hint,
+        host=host,
+        scope=request.scope,
+        status=status,
+        reason=failure.reason or failure.status or None,
+        retry_after=failure.retry_delay if response.retry_after is None else response.retry_after,
+        retryable=status in RETRYABLE_STATUSES or is_rate_limited,
+    )
+
+
+def _forbidden(failure: Failure, request: APIRequest, token: AccessToken) -> tuple[str, Hint]:
+    """Return the cause of a 403, and what to do about it."""
+    if failure.reason in DISABLED:
+        service = failure.metadata.get("service") or f"{request.service}.googleapis.com"
+        consumer = failure.metadata.get("consumer", "").removeprefix("projects/")
+        return "the API is not enabled", Hint(
+            "Run `gcloud services enable {service} --project={project_id}`, then wait some minutes.",
+            values={"service": service, "project_id": consumer or request.project},
+        )
+    if failure.reason == "ACCESS_TOKEN_SCOPE_INSUFFICIENT":
+        return f"the access token of {token.source} lacks the scope cloud-platform", Hint(
+            "On a VM, stop it and run `gcloud compute instances set-service-account NAME"
+            " --scopes=cloud-platform`; otherwise log in again with that scope."
+        )
+    if failure.reason not in ("", "IAM_PERMISSION_DENIED", "forbidden"):
+        # The message of the API says which policy, account or project is the reason.
+        return f"the reason is {failure.reason}", Hint("Correct what the message names.")
+    # A 403 without details: assume that the permission is missing which the request requires.
+    permission = failure.metadata.get("permission") or request.permission
+    role = SERVICES[request.service].role
+    cause = f"{token.source} lacks the permission {permission} (part of {role})"
+    return f"{cause}, or the project or zone does not exist", Hint(
+        "Run `gcloud projects add-iam-policy-binding {project_id} --member={member} --role={role}`.",
+        values={
+            "project_id": request.project,
+            "member": token.member or "user:YOUR-ADDRESS",
+            "role": role,
+        },
+    )

@@ -10,27 +10,20 @@ filter, so that a few requests return those of a whole group, instead of one req
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from aioresolve.errors import APIError
-
-from .api_request import APIRequest, decoder
-from .user_service import SOURCE, UserService, decode_response
+from .client import APIRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from aioresolve._core.deadline import Progress
 
     from .client import GoogleSession
     from .resource_names import InstanceGroupName
-
-API = "Compute Engine API v1"
-
-VIEWER = "roles/compute.viewer"
-"""The smallest predefined role with every permission required here."""
 
 PAGE_SIZE = 500
 """Requested items per page, the maximum of the API."""
@@ -116,11 +109,15 @@ class Instance(_Struct, frozen=True):
     @property
     def external_ip(self) -> str:
         """The external address of the first network interface; empty without one."""
-        for one in self.network_interfaces[:1]:
-            addresses = [each.nat_ip for each in one.access_configs]
-            addresses += [each.external_ipv6 for each in one.ipv6_access_configs]
-            return next(filter(None, addresses), "")
-        return ""
+        addresses = [
+            address
+            for one in self.network_interfaces[:1]
+            for address in (
+                *(each.nat_ip for each in one.access_configs),
+                *(each.external_ipv6 for each in one.ipv6_access_configs),
+            )
+        ]
+        return next(filter(None, addresses), "")
 
 
 class InstancePage(_Struct, frozen=True):
@@ -160,7 +157,7 @@ class AttemptErrors(_Struct, frozen=True):
 class LastAttempt(_Struct, frozen=True):
     """The last failed attempt to create or change an instance."""
 
-    errors: AttemptErrors | None = None
+    errors: AttemptErrors = AttemptErrors()
 
 
 class ManagedInstance(_Struct, frozen=True):
@@ -173,13 +170,12 @@ class ManagedInstance(_Struct, frozen=True):
     instance: str
     instance_status: str = ""
     current_action: str = ""
-    last_attempt: LastAttempt | None = None
+    last_attempt: LastAttempt = LastAttempt()
 
     @property
     def errors(self) -> tuple[AttemptError, ...]:
         """The errors of the last attempt."""
-        attempt = self.last_attempt
-        return () if attempt is None or attempt.errors is None else attempt.errors.errors
+        return self.last_attempt.errors.errors
 
 
 class ManagedPage(_Struct, frozen=True):
@@ -214,24 +210,6 @@ def instance_name(url: str, default_zone: str) -> InstanceName:
     return InstanceName(zone, parts[-1])
 
 
-class InstanceAPI(Protocol):
-    """The Compute Engine API: `ComputeAPI`, or a user's client of it."""
-
-    async def group_members(self, group: InstanceGroupName, progress: Progress) -> list[GroupMember]:
-        """Return the instances of a group; raises an APIError with status 404 if it does not exist."""
-        ...
-
-    async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
-        """Return the instances of a managed group; an APIError with status 404 if it has no manager."""
-        ...
-
-    async def instances(
-        self, project: str, zone: str, names: Sequence[str], progress: Progress
-    ) -> list[Instance]:
-        """Return those instances of a zone that exist. `names` are one of `batches`."""
-        ...
-
-
 def batches(names: Iterable[str]) -> Iterator[list[str]]:
     """Yield names of instances in groups that fit into the filter of one request."""
     batch: list[str] = []
@@ -253,138 +231,41 @@ class ComputeAPI:
         self._session = session
 
     async def group_members(self, group: InstanceGroupName, progress: Progress) -> list[GroupMember]:
-        """Return the instances of a group (see `InstanceAPI`)."""
+        """Return the instances of a group; raises an APIError with status 404 if it does not exist."""
         permission = f"compute.instanceGroups.{'get' if group.is_regional else 'list'}"
         request = _group_request(group, "instanceGroups", "listInstances", permission)
-        pages = await self._session.send_pages(request, decode_group_page, API, progress)
+        pages = await self._session.get_pages(request, GroupPage, progress)
         return [member for page in pages for member in page.items]
 
     async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
-        """Return the instances of a managed group (see `InstanceAPI`)."""
+        """Return the instances of a managed group; an APIError with status 404 if it has no manager."""
         permission = "compute.instanceGroupManagers.get"
         request = _group_request(group, "instanceGroupManagers", "listManagedInstances", permission)
-        pages = await self._session.send_pages(request, decode_managed_page, API, progress)
+        pages = await self._session.get_pages(request, ManagedPage, progress)
         return [instance for page in pages for instance in page.managed_instances]
 
     async def instances(
         self, project: str, zone: str, names: Sequence[str], progress: Progress
     ) -> list[Instance]:
-        """Return those instances that exist (see `InstanceAPI`)."""
+        """Return those instances of a zone that exist. `names` are one of `batches`."""
         request = APIRequest(
-            service="compute",
-            path=f"/compute/v1/projects/{project}/zones/{zone}/instances",
-            scope=_instances_scope(project, zone, names),
-            permission="compute.instances.list",
-            role=VIEWER,
-            project=project,
+            "compute",
+            f"/compute/v1/projects/{project}/zones/{zone}/instances",
+            instances_scope(project, zone, names),
+            "compute.instances.list",
+            project,
             query={
-                "filter": name_filter(names),
+                "filter": f'name eq "({"|".join(names)})"',  # they contain no special characters
                 "fields": f"items({INSTANCE_FIELDS}),nextPageToken",
                 "maxResults": str(PAGE_SIZE),
             },
         )
-        pages = await self._session.send_pages(request, decode_instance_page, API, progress)
+        pages = await self._session.get_pages(request, InstancePage, progress)
         return [instance for page in pages for instance in page.items]
 
 
-class UserComputeClient:
-    """The API through what `googleapiclient.discovery.build("compute", "v1")` returns."""
-
-    def __init__(self, service: Any) -> None:
-        self._service = UserService(service, "instanceGroups", ("compute", "v1"))
-
-    async def group_members(self, group: InstanceGroupName, progress: Progress) -> list[GroupMember]:
-        """Return the instances of a group (see `InstanceAPI`)."""
-        collection = "regionInstanceGroups" if group.is_regional else "instanceGroups"
-        location = {"region" if group.is_regional else "zone": group.location}
-        members: list[GroupMember] = []
-
-        def new_request(service: Any) -> Any:
-            groups = getattr(service, collection)()
-            return _AllPages(
-                groups.listInstances(
-                    project=group.project, instanceGroup=group.name, body={"instanceState": "ALL"}, **location
-                ),
-                groups.listInstances_next,
-            )
-
-        scope = f"instances of {group}"
-        for response in await self._service.execute(new_request, scope, progress) or ():
-            members += decode_response(decode_group_page, response, scope).items
-        return members
-
-    async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
-        """Raise an APIError: only the requests that TensorFlow sends are sent to a user's client."""
-        scope = f"manager of {group}"
-        raise APIError(f"{SOURCE} is not used for the {scope}", scope=scope, status=501)
-
-    async def instances(
-        self, project: str, zone: str, names: Sequence[str], progress: Progress
-    ) -> list[Instance]:
-        """Return those instances that exist (see `InstanceAPI`)."""
-        scope = _instances_scope(project, zone, names)
-
-        def new_request(service: Any) -> Any:
-            return _UserInstances(service.instances(), project, zone, names)
-
-        responses = await self._service.execute(new_request, scope, progress) or ()
-        found: list[Instance] = []
-        for response in responses:
-            found += decode_response(decode_instance_page, response, scope).items
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _AllPages:
-    """A request of googleapiclient for a list, as one that returns all pages."""
-
-    first: Any
-    next_request: Callable[..., Any]
-
-    def execute(self) -> list[Any]:
-        pages: list[Any] = []
-        request = self.first
-        while request is not None:
-            response = request.execute()
-            pages.append(response)
-            request = self.next_request(previous_request=request, previous_response=response)
-        return pages
-
-
-@dataclass(frozen=True, slots=True)
-class _UserInstances:
-    """The request for some instances of a zone.
-
-    It is one for each if the client has no list, as those for tests of programs that use TensorFlow.
-    """
-
-    collection: Any
-    project: str
-    zone: str
-    names: Sequence[str]
-
-    def execute(self) -> list[Any]:
-        if hasattr(self.collection, "list"):
-            request = self.collection.list(
-                project=self.project, zone=self.zone, filter=name_filter(self.names)
-            )
-            page, next_request = request.execute(), self.collection.list_next
-            if isinstance(page, Mapping):
-                rest = next_request(previous_request=request, previous_response=page)
-                return [page, *_AllPages(rest, next_request).execute()]
-        return [{"items": [self._get(name) for name in self.names]}]
-
-    def _get(self, name: str) -> Any:
-        response = self.collection.get(project=self.project, zone=self.zone, instance=name).execute()
-        return {"name": name, "status": RUNNING, **response} if isinstance(response, Mapping) else response
-
-
-def name_filter(names: Iterable[str]) -> str:
-    """Return the filter for instances with one of these names, which contain no special characters."""
-    return f'name eq "({"|".join(names)})"'
-
-
-def _instances_scope(project: str, zone: str, names: Sequence[str]) -> str:
+def instances_scope(project: str, zone: str, names: Sequence[str]) -> str:
+    """Return the name of a request for these instances in messages."""
     more = f" and {len(names) - 1} others" if len(names) > 1 else ""
     return f"instances {names[0]}{more} of projects/{project}/zones/{zone}"
 
@@ -392,18 +273,11 @@ def _instances_scope(project: str, zone: str, names: Sequence[str]) -> str:
 def _group_request(group: InstanceGroupName, collection: str, verb: str, permission: str) -> APIRequest:
     manager = " (managed)" if collection == "instanceGroupManagers" else ""
     return APIRequest(
-        service="compute",
-        path=f"/compute/v1/{group.path(collection)}/{verb}",
-        scope=f"instances of {group}{manager}",
-        permission=permission,
-        role=VIEWER,
-        project=group.project,
+        "compute",
+        f"/compute/v1/{group.path(collection)}/{verb}",
+        f"instances of {group}{manager}",
+        permission,
+        group.project,
         query={"maxResults": str(PAGE_SIZE)},
-        method="POST",
-        body=b"{}",
+        is_post=True,
     )
-
-
-decode_group_page = decoder(GroupPage)
-decode_managed_page = decoder(ManagedPage)
-decode_instance_page = decoder(InstancePage)

@@ -4,29 +4,43 @@ Application default credentials are found as every Google client library finds t
 https://cloud.google.com/docs/authentication/application-default-credentials. `default()` of google-auth is
 not used: off Google Cloud it waits up to fifteen seconds for the metadata server, on a VM it needs the
 package `requests`, it sends requests to other APIs, and its errors do not list where it searched.
+
+The requests of google-auth to token servers are sent by our own client in the event loop; a worker thread
+only signs, parses and waits. So a refresh obeys the deadline of the call that needs it, its retries are ours,
+and a cancelled refresh ends at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
+import ssl
 import sys
 import time
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
+from datetime import UTC
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import anyio
 import msgspec
+from yarl import URL
 
 from aioresolve._core.concurrency import gather
+from aioresolve._core.redaction import Confidential
+from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.token_cache import TokenCache
-from aioresolve.errors import ConfigurationError, ConnectionFailedError, CredentialsError, ResolveError
-
-from .api_request import DEFAULT_UNIVERSE, AccessToken, decoder
-from .google_errors import Principal
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ConnectionFailedError,
+    CredentialsError,
+    ResolveError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,23 +52,68 @@ if TYPE_CHECKING:
 
     AnyCredentials: TypeAlias = Credentials | Literal["default"] | None
 
+T = TypeVar("T")
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 """The OAuth scope that leaves all decisions to IAM."""
+
+DEFAULT_UNIVERSE = "googleapis.com"
+"""The domain of the APIs of Google Cloud; Trusted Partner Clouds and air-gapped ones have others."""
 
 VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 QUOTA_VARIABLE = "GOOGLE_CLOUD_QUOTA_PROJECT"
 DEFAULT_ACCOUNT = "instance/service-accounts/default"
 
+RENEW_BEFORE_EXPIRY = 225.0
+"""Seconds before its end at which a token is renewed: the threshold of google-auth (3 min 45 s).
+
+The metadata server returns the same token until five minutes before its end: renewing earlier is useless.
+"""
+
+EXPIRY_MARGIN = 10.0
+"""Seconds before its end at which a token is no longer sent, so that it does not expire on the way."""
+
 RENEWAL_TIMEOUT = 10.0
 """Maximum seconds for the renewal of a token that is still valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """Headers that authenticate requests. The repr shows no secret.
+
+    Attributes:
+        source: where the credentials come from.
+        headers: the headers.
+        expires: seconds of Unix time; None for never.
+        member: the IAM member that they stand for, such as `serviceAccount:a@b`, if known.
+        universe: the domain of the cloud that issued them.
+    """
+
+    source: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    expires: float | None = None
+    member: str | None = None
+    universe: str = DEFAULT_UNIVERSE
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it need not be renewed yet."""
+        return self.expires is None or time.time() < self.expires - RENEW_BEFORE_EXPIRY
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether a server will accept it."""
+        return self.expires is None or time.time() < self.expires - EXPIRY_MARGIN
+
+
+ANONYMOUS = AccessToken("anonymous credentials")
 
 
 class GoogleCredentials:
     """Credentials that sessions, tasks and event loops can share. The constructor does no I/O.
 
     A token is renewed almost four minutes before its end. If that fails with a retryable error, the old one
-    is used until its end.
+    is used until its end. `source` says where the credentials come from, as far as it is known.
 
     Args:
         credentials: `"default"` or None for application default credentials; or credentials of google-auth,
@@ -65,82 +124,46 @@ class GoogleCredentials:
     """
 
     def __init__(self, credentials: AnyCredentials = "default") -> None:
-        self._source = _token_source(credentials)
+        self._given = _with_scopes(credentials)
+        self._file: Any = None  # credentials of google-auth
+        self.source = "the application default credentials" if self._given is None else "credentials="
         self._cache: TokenCache[AccessToken] = TokenCache()
 
-    def __repr__(self) -> str:
-        return f"<GoogleCredentials {self._source.name}>"
-
-    @property
-    def principal(self) -> Principal:
-        """The identity of the latest token, for messages."""
-        token = self._cache.token
-        return Principal(self._source.name, token.member if token is not None else None)
-
-    async def token(self, client: HTTPClient, progress: Progress | None = None) -> AccessToken:
+    async def token(self, client: HTTPClient, progress: Progress) -> AccessToken:
         """Return a token that is not about to expire; `client` sends requests to token servers.
-
-        Failed attempts of the metadata server are noted in `progress`.
 
         Raises:
             ResolveError: no token is available; CredentialsError if no source of credentials works.
         """
-        return await self._cache.get(lambda: self._fetch(client, progress, force=False))
+        return await self._cache.get(partial(self._fetch, client, progress, is_forced=False))
 
-    async def renew(
-        self, client: HTTPClient, rejected: AccessToken, progress: Progress | None = None
-    ) -> AccessToken:
+    async def renew(self, client: HTTPClient, rejected: AccessToken, progress: Progress) -> AccessToken:
         """Return a token other than `rejected`, which a server rejected."""
         token = self._cache.token
         if token is not None and token.headers != rejected.headers:
             return token
-        return await self._cache.renew(lambda: self._fetch(client, progress, force=True))
+        return await self._cache.renew(partial(self._fetch, client, progress, is_forced=True))
 
-    async def _fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
+    async def _fetch(self, client: HTTPClient, progress: Progress, *, is_forced: bool) -> AccessToken:
         present = self._cache.token
         # A renewal that hangs must not use up the deadline of a call while the present token is valid.
-        has_alternative = not force and present is not None and present.is_valid
-        token = None
+        has_alternative = not is_forced and present is not None and present.is_valid
         with anyio.move_on_after(RENEWAL_TIMEOUT if has_alternative else math.inf):
-            token = await self._source.fetch(client, progress, force=force)
-        if token is None:
-            raise ConnectionFailedError(
-                f"{self._source.name} got no access token within {RENEWAL_TIMEOUT:g} s",
-                hint="Try again later.",
-            )
-        return token
+            return await self._new_token(client, progress, is_forced=is_forced)
+        raise ConnectionFailedError(
+            f"{self.source} got no access token within {RENEWAL_TIMEOUT:g} s", hint="Try again later."
+        )
 
-
-@dataclass(eq=False, repr=False)
-class _GoogleAuthSource:
-    """Credentials of google-auth, from the user or from a file."""
-
-    credentials: Any
-    name: str
-
-    async def fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
-        """Return a token; a new one even if the present one is fresh, with `force`."""
-        from .google_auth import fetch_token
-
-        return await fetch_token(self.credentials, client, self.name, force=force)
-
-
-class _DefaultSource:
-    """Application default credentials: a file, or else the metadata server."""
-
-    def __init__(self) -> None:
-        self.name = "the application default credentials"
-        self._file: _GoogleAuthSource | None = None
-
-    async def fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
+    async def _new_token(self, client: HTTPClient, progress: Progress, *, is_forced: bool) -> AccessToken:
+        if self._given is not None:
+            return await _refresh(self._given, client, self.source, is_forced=is_forced)
         tried: list[str] = []
         if self._file is None:
-            read = partial(_read_file, os.environ, tried)
-            self._file = await run_in_thread("read the credentials of Google", read)
+            found = await run_in_thread("read the credentials of Google", _read_file, tried)
+            self._file, self.source = found or (None, self.source)
         if self._file is not None:
-            self.name = self._file.name
             try:
-                return await self._file.fetch(client, progress, force=force)
+                return await _refresh(self._file, client, self.source, is_forced=is_forced)
             except CredentialsError:
                 self._file = None  # read it again next time: the user may have logged in again
                 raise
@@ -156,18 +179,18 @@ class _DefaultSource:
                 " GOOGLE_APPLICATION_CREDENTIALS to the path of a credentials file.",
                 tried=tried,
             ) from error
-        self.name = "the metadata server's default service account"
+        self.source = token.source
         return token
 
 
-def _token_source(credentials: Any) -> _GoogleAuthSource | _DefaultSource:
+def _with_scopes(credentials: Any) -> Any:
+    """Return credentials of google-auth with a scope; None for application default credentials."""
     if credentials is None or credentials == "default":
-        return _DefaultSource()
+        return None
     # A user with credentials of google-auth has imported it; we need not import it for the others.
     library = sys.modules.get("google.auth.credentials")
     if library is not None and isinstance(credentials, library.Credentials):
-        scoped = library.with_scopes_if_required(credentials, [CLOUD_PLATFORM])
-        return _GoogleAuthSource(scoped, "credentials=")
+        return library.with_scopes_if_required(credentials, [CLOUD_PLATFORM])
     raise ConfigurationError(
         f"a {type(credentials).__module__}.{type(credentials).__qualname__} is not a credentials object of"
         " google-auth",
@@ -176,30 +199,236 @@ def _token_source(credentials: Any) -> _GoogleAuthSource | _DefaultSource:
     )
 
 
-def _read_file(environ: Mapping[str, str], tried: list[str]) -> _GoogleAuthSource | None:
-    """Return the credentials of the file that the environment names, or of gcloud's; None without either.
+# Files
+
+
+def _read_file(tried: list[str]) -> tuple[Any, str] | None:
+    """Return the credentials in the file that the environment names, or gcloud's, and their place; or None.
 
     A line is appended to `tried` for each place without credentials.
     """
-    if named := environ.get(VARIABLE):
+    import google.auth
+
+    if named := os.environ.get(VARIABLE):
         file, source = Path(named), f"{named} (from ${VARIABLE})"
     else:
         tried.append(f"${VARIABLE}: not set")
-        folder = environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
+        folder = os.environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
         # `gcloud auth application-default login` writes it.
         file = Path(folder) / "application_default_credentials.json"
         source = f"{file} (from gcloud)"
         if not file.is_file():
             tried.append(f"{file}: does not exist")
             return None
-    from .google_auth import load_credentials
+    try:
+        with warnings.catch_warnings():
+            # It warns about files from strangers, and about quotas of other APIs.
+            warnings.simplefilter("ignore")
+            credentials, _ = google.auth.load_credentials_from_file(
+                str(file), quota_project_id=os.environ.get(QUOTA_VARIABLE), request=_send_nothing
+            )
+        return _with_scopes(credentials), source
+    except Exception as error:  # the file may have any content
+        raise _credentials_error(error, source, "cannot be used") from error
 
-    return _GoogleAuthSource(
-        load_credentials(file, source, [CLOUD_PLATFORM], environ.get(QUOTA_VARIABLE)), source
+
+def _send_nothing(*_: Any, **__: Any) -> Any:
+    """Stand in for a request: one is only sent for credentials that already have a scope."""
+    raise AssertionError
+
+
+async def _refresh(credentials: Any, client: HTTPClient, source: str, *, is_forced: bool) -> AccessToken:
+    """Return a token of credentials of google-auth, refreshed if it is not fresh, or `is_forced`."""
+    from google.auth.credentials import AnonymousCredentials
+
+    if isinstance(credentials, AnonymousCredentials):
+        return ANONYMOUS
+    request = ThreadRequest(client)
+
+    def refresh() -> AccessToken | None:
+        token = _token_of(credentials, source)
+        if is_forced or token is None or not token.is_fresh:
+            credentials.refresh(request)
+            token = _token_of(credentials, source)
+        return token
+
+    try:
+        # A thread cannot be cancelled: it is abandoned, and ends at its next request.
+        token = await run_in_thread(f"refresh {source}", refresh)
+    except ResolveError:
+        raise
+    except Exception as error:  # a credentials object of a user may raise anything
+        raise _credentials_error(error, source, "got no access token") from error
+    finally:
+        request.stop()
+    if token is None:
+        raise CredentialsError(
+            f"{source} returned no access token", hint="Log in again, or pass other {credentials}."
+        )
+    return token
+
+
+def _token_of(credentials: Any, source: str) -> AccessToken | None:
+    """Return the token that credentials of google-auth have; None without one.
+
+    It is called in a thread, because those of a VM request their universe from the metadata server.
+    """
+    if not credentials.token:
+        return None
+    headers: dict[str, str] = {}
+    credentials.apply(headers)
+    email = getattr(credentials, "service_account_email", None)
+    member = f"serviceAccount:{email}" if isinstance(email, str) and "@" in email else None
+    expiry = credentials.expiry
+    expires = (
+        None if expiry is None else (expiry if expiry.tzinfo else expiry.replace(tzinfo=UTC)).timestamp()
+    )
+    universe = getattr(credentials, "universe_domain", None)
+    return AccessToken(source, headers, expires, member, universe or DEFAULT_UNIVERSE)
+
+
+def _credentials_error(error: Exception, source: str, failure: str) -> ResolveError:
+    """Return our error for one of google-auth, without the response of the token server."""
+    from google.auth import exceptions
+
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, exceptions.GoogleAuthError) and error.args:
+        text = str(error.args[0])
+    text = text.partition("\n")[0][:500].rstrip(". ")
+    if isinstance(error, exceptions.TransportError | exceptions.TimeoutError):
+        return ConnectionFailedError(
+            f"the token server of {source} was not reached: {text}",
+            hint="Check that the network allows the connection.",
+        )
+    return CredentialsError(
+        f"{source} {failure}: {text}",
+        hint="Log in again with `gcloud auth application-default login`; for a service account, check that it"
+        " and its key still exist, and that the clock is correct.",
+        tried=[f"{source}: {text}"],
+        retryable=bool(getattr(error, "retryable", False)),
     )
 
 
-async def _metadata_token(progress: Progress | None) -> AccessToken:
+@dataclass(frozen=True, slots=True)
+class ThreadResponse:
+    """A response, for google-auth."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+
+class ThreadRequest:
+    """Sends the requests of google-auth: called in a worker thread, sent in the event loop.
+
+    It raises our errors, also for retryable statuses: google-auth would sleep between attempts of its own,
+    up to fifteen seconds, and nothing could wake it.
+    """
+
+    def __init__(self, client: HTTPClient) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._is_stopped = False
+        self._task: asyncio.Task[Any] | None = None
+
+    def __call__(
+        self,
+        url: str,
+        method: str = "GET",
+        body: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> ThreadResponse:
+        """Send a request. The timeout in `options` is ignored: the deadline of the caller applies."""
+        data = body.encode() if isinstance(body, str) else body
+        sending = self._send(method, URL(url), headers or {}, data, options.get("cert"))
+        return asyncio.run_coroutine_threadsafe(sending, self._loop).result()
+
+    def stop(self) -> None:
+        """End the thread at its present or next request. Called in the event loop."""
+        self._is_stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _send(
+        self,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        certificate: tuple[str, str] | None,
+    ) -> ThreadResponse:
+        from .metadata_server import connection_hints
+
+        self._task = asyncio.current_task()
+        host, scope = _validated_host(url), f"{method} {url.path}"
+        if self._is_stopped:
+            raise ConnectionFailedError(
+                f"no request is sent to {host}: the call was cancelled", retryable=False
+            )
+        response = await self._client.send(
+            method,
+            url,
+            scope=scope,
+            headers=headers,
+            body=body,
+            ssl_context=None if certificate is None else await _ssl_context_with(certificate),
+            hints=connection_hints(
+                "Check that the credentials name the correct token server, and that the network allows the"
+                " connection."
+            ),
+        )
+        if response.status in RETRYABLE_STATUSES:
+            raise APIError(
+                f"the token server {host} returned status {response.status} for {scope}",
+                hint="Try again later.",
+                host=host,
+                scope=scope,
+                status=response.status,
+                retry_after=response.retry_after,
+                retryable=True,
+            )
+        return ThreadResponse(response.status, response.headers, response.body)
+
+
+def _validated_host(url: URL) -> str:
+    """Return the origin of a token server; secrets leave this machine with TLS only."""
+    from aioresolve._core.http import is_loopback, origin
+
+    from .metadata_server import is_metadata_host
+
+    host = origin(str(url))
+    if url.scheme != "https" and not is_loopback(url.host or "") and not is_metadata_host(url):
+        raise ConfigurationError(
+            f"the credentials name the token server {host}, to which no secret may be sent without TLS",
+            hint="Correct its URL to https:// in the credentials file.",
+        )
+    return host
+
+
+async def _ssl_context_with(certificate: tuple[str, str]) -> ssl.SSLContext:
+    """Return a TLS context that presents a client certificate, for X.509 federation."""
+    from aioresolve._core.http import close_one_sidedly
+
+    def load() -> ssl.SSLContext:
+        context = close_one_sidedly(ssl.create_default_context())
+        context.load_cert_chain(*certificate)
+        return context
+
+    return await run_in_thread(f"load the client certificate {certificate[0]}", load)
+
+
+# The metadata server
+
+
+class TokenResponse(Confidential, frozen=True):
+    """An access token of the metadata server; `expires_in` is in seconds."""
+
+    access_token: str
+    expires_in: float = 0.0
+
+
+async def _metadata_token(progress: Progress) -> AccessToken:
     """Return an access token of the default service account of this machine.
 
     google-auth's own credentials for a VM are not used: they need the package `requests`.
@@ -214,26 +443,27 @@ async def _metadata_token(progress: Progress | None) -> AccessToken:
             hint="Attach one with `gcloud compute instances set-service-account`, or pass {credentials}.",
         )
     try:
-        token = decode_token(body.encode())
+        token = decode(body.encode(), TokenResponse)
     except ValueError as error:
         raise CredentialsError(f"the metadata server returned an invalid access token: {error}") from error
     optional = (f"{DEFAULT_ACCOUNT}/email", UNIVERSE)
     email, universe = await gather([partial(server.optional_value, path) for path in optional], limit=2)
-    headers: dict[str, str] = {"authorization": f"Bearer {token.access_token}"}
+    headers = {"authorization": f"Bearer {token.access_token}"}
     if quota_project := os.environ.get(QUOTA_VARIABLE):
         headers["x-goog-user-project"] = quota_project
-    member = f"serviceAccount:{email}" if email and "@" in email else None
-    return AccessToken(headers, requested_at + token.expires_in, member, universe or DEFAULT_UNIVERSE)
+    return AccessToken(
+        "the metadata server's default service account",
+        headers,
+        requested_at + token.expires_in,
+        f"serviceAccount:{email}" if email and "@" in email else None,
+        universe or DEFAULT_UNIVERSE,
+    )
 
 
-class TokenResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An access token of the metadata server; `expires_in` is in seconds."""
-
-    access_token: str
-    expires_in: float = 0.0
-
-    def __repr__(self) -> str:
-        return f"TokenResponse(expires_in={self.expires_in})"
-
-
-decode_token = decoder(TokenResponse)
+def decode(body: bytes, kind: type[T]) -> T:
+    """Return decoded JSON; a ValueError that names the malformed field if it is not a `kind`."""
+    try:
+        # Not strict: protojson writes 64-bit numbers as strings, and older servers also 32-bit ones.
+        return msgspec.json.decode(body, type=kind, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error

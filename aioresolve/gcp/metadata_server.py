@@ -25,7 +25,7 @@ import anyio
 from yarl import URL
 
 from aioresolve._core.deadline import Progress
-from aioresolve._core.http import HTTPClient
+from aioresolve._core.http import ConnectionHints, HTTPClient
 from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
 from aioresolve.errors import (
     APIError,
@@ -35,7 +35,6 @@ from aioresolve.errors import (
     ResolveError,
 )
 
-from .api_request import connection_hints
 from .resource_names import validate_project, validate_zone
 from .tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts
 
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from aioresolve._core.http import Response
+
+logger = logging.getLogger("aioresolve.gcp")
 
 DEFAULT_HOST = "metadata.google.internal"
 
@@ -52,7 +53,25 @@ LINK_LOCAL = frozenset({DEFAULT_HOST, "169.254.169.254", "fd20:ce::254", "fd00:e
 HOST_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
 """The variables that name the metadata server, the most important one first."""
 
+RESPONSE_TIMEOUT = 3
+"""Seconds for the complete response, including the connection, without GCE_METADATA_TIMEOUT."""
+
+DETECTION_ATTEMPTS = 3
+"""How often a server that may not exist is requested, without GCE_METADATA_DETECT_RETRIES."""
+
+POLICY = RetryPolicy(first_wait=0.1, longest_wait=2.0)
+"""The waits between attempts."""
+
+UNIVERSE = "universe/universe-domain"
+"""The path of the domain of the APIs of this cloud."""
+
+NOT_GOOGLE_CLOUD = "This machine does not seem to be on Google Cloud; if it is, set GCE_METADATA_HOST."
+UNAVAILABLE = "Check the metadata server of this machine, and GCE_METADATA_HOST if it is set."
+
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+
+_responded: set[str] = set()
+"""The metadata servers that have responded to this process: one that then fails will respond again."""
 
 
 def metadata_host(environ: Mapping[str, str], given: str | None = None) -> str:
@@ -85,29 +104,6 @@ def is_metadata_host(url: URL) -> bool:
     return url.host in LINK_LOCAL or url.authority in {os.environ.get(name) for name in HOST_VARIABLES}
 
 
-logger = logging.getLogger("aioresolve.gcp")
-
-RESPONSE_TIMEOUT = 3
-"""Seconds for the complete response, including the connection, without GCE_METADATA_TIMEOUT."""
-
-DETECTION_ATTEMPTS = 3
-"""How often a server that may not exist is requested, without GCE_METADATA_DETECT_RETRIES."""
-
-POLICY = RetryPolicy(first_wait=0.1, longest_wait=2.0)
-"""The waits between attempts."""
-
-_responded: set[str] = set()
-"""The metadata servers that have responded to this process: one that then fails will respond again."""
-
-FLAVOR = {"Metadata-Flavor": "Google"}
-
-UNIVERSE = "universe/universe-domain"
-"""The path of the domain of the APIs of this cloud."""
-
-NOT_GOOGLE_CLOUD = "This machine does not seem to be on Google Cloud; if it is, set GCE_METADATA_HOST."
-UNAVAILABLE = "Check the metadata server of this machine, and GCE_METADATA_HOST if it is set."
-
-
 class MetadataServer:
     """The metadata server of this machine.
 
@@ -126,9 +122,6 @@ class MetadataServer:
     def __init__(self, host: str | None = None) -> None:
         self._host = host
         self._client: HTTPClient | None = None
-
-    def __repr__(self) -> str:
-        return f"<MetadataServer {self._host or 'of this machine'}>"
 
     async def value(
         self, path: str, progress: Progress | None = None, *, query: Mapping[str, str] | None = None
@@ -184,10 +177,6 @@ class MetadataServer:
         text = await self.attribute("tpu-env", progress)
         return None if text is None else parse_tpu_env(text)
 
-    async def accelerator_type(self, progress: Progress | None = None) -> str | None:
-        """Return the accelerator type of the slice, such as `v4-16`; None if this is not a TPU VM."""
-        return await self.attribute("accelerator-type", progress)
-
     async def worker_network_endpoints(self, progress: Progress | None = None) -> tuple[str, ...] | None:
         """Return the host of each worker of the slice, by index; None if this is not a TPU VM.
 
@@ -214,15 +203,9 @@ class MetadataServer:
                 return await opened._get(path, progress, query, within)
         progress = progress or Progress()
         name = metadata_host(os.environ, self._host)
-        host = f"http://{name}"
         scope = f"metadata {path}"
-        request = _Request(
-            self._client,
-            URL(f"{host}/computeMetadata/v1/{path}").with_query(query),
-            name,
-            scope,
-            timeout=within + response_timeout(),
-        )
+        url = URL(f"http://{name}/computeMetadata/v1/{path}").with_query(query)
+        request = _Request(self._client, url, name, scope, timeout=within + response_timeout())
         if "last_etag" in query:
             response = await request.send(count(1))
         else:
@@ -253,21 +236,12 @@ def response_timeout() -> float:
 def _number(variable: str, default: float) -> float:
     """Return the positive whole number in an environment variable; `default` for others, as google-auth."""
     text = os.environ.get(variable, "").strip()
-    is_number = text.isascii() and text.isdigit() and len(text) < 10
-    return (int(text) if is_number else 0) or default
-
-
-def _has_flavor(response: Response) -> bool:
-    return response.headers.get("metadata-flavor") == "Google"
+    return (int(text) if re.fullmatch("[0-9]{1,9}", text) else 0) or default
 
 
 @dataclass(slots=True)
 class _Request:
-    """A request to the metadata server `name`.
-
-    An attempt may take `timeout` seconds. Failures are retryable if the server `is_known` to exist, or
-    refuses the connection, or the permitted number of them has not been reached.
-    """
+    """A request to the metadata server `name`, each attempt of which may take `timeout` seconds."""
 
     client: HTTPClient
     url: URL
@@ -276,41 +250,52 @@ class _Request:
     timeout: float
     failures: int = 0
 
-    @property
-    def is_known(self) -> bool:
-        return self.name != DEFAULT_HOST or self.name in _responded
-
-    @property
-    def _hint(self) -> str:
-        return UNAVAILABLE if self.is_known else NOT_GOOGLE_CLOUD
-
     async def send(self, attempts: Iterator[int]) -> Response:
-        """Return a response with status 200 or 404, after checking that it is from a metadata server."""
+        """Return a response with status 200 or 404 of a metadata server.
+
+        Failures are retryable if the server is known to exist, or refuses the connection, or the permitted
+        number of them has not been reached.
+        """
+        is_known = self.name != DEFAULT_HOST or self.name in _responded
         try:
-            return await self._send(attempts)
+            return await self._send(attempts, UNAVAILABLE if is_known else NOT_GOOGLE_CLOUD)
         except ResolveError as error:
             # The name exists on Google Cloud only, so the server that refuses is about to start.
             if getattr(error.__cause__, "errno", None) != errno.ECONNREFUSED:
                 self.failures += 1
             limit = _number("GCE_METADATA_DETECT_RETRIES", DETECTION_ATTEMPTS)
-            error.retryable = error.retryable and (self.is_known or self.failures < limit)
+            error.retryable = error.retryable and (is_known or self.failures < limit)
             raise
 
-    async def _send(self, attempts: Iterator[int]) -> Response:
-        response = await self._request(self.url, attempts)
-        host, status = f"http://{self.name}", response.status
-        is_temporary = status in RETRYABLE_STATUSES
-        is_ours = _has_flavor(response)
-        if not is_ours and not is_temporary:
-            # Error responses may lack the header; google-auth looks for it in the response for the root only.
-            is_ours = _has_flavor(await self._request(self.url.origin(), attempts))
-        if is_ours:
+    async def _send(self, attempts: Iterator[int], hint: str) -> Response:
+        host = f"http://{self.name}"
+        response = None
+        with anyio.move_on_after(self.timeout):
+            response = await self.client.send(
+                "GET",
+                self.url,
+                scope=self.scope,
+                headers={"Metadata-Flavor": "Google"},
+                attempts=attempts,
+                expected=(404,),
+                hints=connection_hints(hint),
+            )
+        if response is None:
+            raise ConnectionFailedError(
+                f"{host} did not respond to {self.scope} within {self.timeout:g} s",
+                hint=hint,
+                host=host,
+                scope=self.scope,
+            )
+        status = response.status
+        if response.headers.get("metadata-flavor") == "Google":
             _responded.add(self.name)
-        elif not is_temporary:
+        # A server that has responded may leave the header out of errors.
+        elif status not in RETRYABLE_STATUSES and (status == 200 or self.name not in _responded):
             raise ProtocolError(
                 f"{host} is not a metadata server: it returned status {status} for {self.scope} without the"
                 " header Metadata-Flavor: Google",
-                hint=self._hint,
+                hint=hint,
                 host=host,
                 scope=self.scope,
                 retryable=False,
@@ -319,29 +304,26 @@ class _Request:
             raise APIError(
                 f"{host} returned status {status} for {self.scope}:"
                 f" {response.body[:200].decode('utf-8', 'replace')!r}",
-                hint="Check that this machine has access to it." if self.is_known else NOT_GOOGLE_CLOUD,
+                hint=hint,
                 host=host,
                 scope=self.scope,
                 status=status,
                 retry_after=response.retry_after,
-                retryable=is_temporary,
+                retryable=status in RETRYABLE_STATUSES,
             )
         return response
 
-    async def _request(self, url: URL, attempts: Iterator[int]) -> Response:
-        with anyio.move_on_after(self.timeout):
-            return await self.client.send(
-                "GET",
-                url,
-                scope=self.scope,
-                headers=FLAVOR,
-                attempts=attempts,
-                expected=(404,),
-                hints=connection_hints(self._hint),
-            )
-        raise ConnectionFailedError(
-            f"http://{self.name} did not respond to {self.scope} within {self.timeout:g} s",
-            hint=self._hint,
-            host=f"http://{self.name}",
-            scope=self.scope,
-        )
+
+def connection_hints(reach: str) -> ConnectionHints:
+    """Return the hints for a server of Google; `reach` if it cannot be reached, or is a different server."""
+    return ConnectionHints(
+        certificate="Name its authority with {ssl_context} or SSL_CERT_FILE, or correct the endpoint.",
+        tls="Check that the port speaks https.",
+        name=reach,
+        proxy="Correct HTTPS_PROXY and NO_PROXY.",
+        url="It must start with https://HOST.",
+        protocol=reach,
+        reach=reach,
+        length="Check whether this is the right server.",
+        owner="session",
+    )

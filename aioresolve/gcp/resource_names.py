@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
 
 from aioresolve.errors import ConfigurationError, Hint
 
@@ -21,7 +20,7 @@ _PROJECT = re.compile(r"(?:[a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
 _ZONE = re.compile(r"[a-z0-9][a-z0-9-]*")
 # The first character excludes `.` and `..`, which would name another path.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~+-]*")
-_FULL_NAME = re.compile(r"projects/([^/]*)/locations/([^/]*)/(nodes|queuedResources)/([^/]*)")
+_TPU_NAME = re.compile(r"projects/([^/]*)/locations/([^/]*)/(nodes|queuedResources)/([^/]*)")
 _GROUP_NAME = re.compile(
     r"(?:https://[^/]+/compute/[^/]+/)?projects/([^/]*)/(zones|regions)/([^/]*)"
     r"/(?:instanceGroups|instanceGroupManagers)/([^/]*)"
@@ -29,42 +28,23 @@ _GROUP_NAME = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceName:
-    """The full name of a resource.
+class TPUName:
+    """The full name of a TPU node, or of a queued resource.
 
     Attributes:
         project: project id or number.
         zone: such as `us-central2-b`.
         name: the id of the resource, such as `my-tpu`.
+        collection: `nodes` or `queuedResources`.
     """
-
-    collection: ClassVar[str]
 
     project: str
     zone: str
     name: str
+    collection: str = "nodes"
 
     def __str__(self) -> str:
-        return self.path
-
-    @property
-    def path(self) -> str:
-        """`projects/P/locations/Z/COLLECTION/NAME`."""
         return f"projects/{self.project}/locations/{self.zone}/{self.collection}/{self.name}"
-
-
-class NodeName(ResourceName):
-    """The full name of a TPU node."""
-
-    __slots__ = ()
-    collection = "nodes"
-
-
-class QueuedResourceName(ResourceName):
-    """The full name of a queued resource."""
-
-    __slots__ = ()
-    collection = "queuedResources"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,43 +77,30 @@ def is_full_name(text: str) -> bool:
     return "/" in text
 
 
-def node_name(text: str, project: str | None = None, zone: str | None = None) -> NodeName:
-    """Return the name of a node, from its id or `projects/P/locations/Z/nodes/N`.
+def tpu_name(
+    text: str, project: str | None = None, zone: str | None = None, collection: str = "nodes"
+) -> TPUName:
+    """Return the name of a TPU, from its id or `projects/P/locations/Z/COLLECTION/N`.
 
     An id requires project and zone; for a full name they may be given too, and must be the same.
     """
-    return NodeName(*_parse(text, NodeName.collection, "TPU node", project, zone))
-
-
-def queued_resource_name(
-    text: str, project: str | None = None, zone: str | None = None
-) -> QueuedResourceName:
-    """Return the name of a queued resource, from its id or full name; see `node_name`."""
-    return QueuedResourceName(*_parse(text, QueuedResourceName.collection, "queued resource", project, zone))
-
-
-def _parse(
-    text: str, collection: str, kind: str, project: str | None, zone: str | None
-) -> tuple[str, str, str]:
-    """Return project, zone and id."""
+    kind = "TPU node" if collection == "nodes" else "queued resource"
     full_name = f"projects/PROJECT/locations/ZONE/{collection}/ID"
     name = text
     if is_full_name(text):
-        match = _FULL_NAME.fullmatch(text)
+        match = _TPU_NAME.fullmatch(text)
         if match is None or match[3] != collection:
             raise _invalid(text, kind, full_name)
         project = _agreed(kind, text, "project", match[1], project)
         zone = _agreed(kind, text, "zone", match[2], zone)
         name = match[4]
-    if _ID.fullmatch(name) is None:
-        raise _invalid(name, kind, full_name)
     if zone == ALL_ZONES:
         raise ConfigurationError(
             f"{kind} {name!r} requires a zone, not {ALL_ZONES!r}",
             hint="Pass the {zone} it is in, such as 'us-central2-b'.",
         )
-    project, zone = _required(f"{kind} {name!r}", project, zone, full_name)
-    return validate_project(project), validate_zone(zone), name
+    project, zone, name = _validated(kind, name, full_name, project, zone)
+    return TPUName(project, zone, name, collection)
 
 
 def instance_group_name(
@@ -168,15 +135,8 @@ def instance_group_name(
             f"{kind} {name!r} cannot be in the zone {zone!r} and in the region {region!r}",
             hint="Pass {zone} for a zonal group, or {region} for a regional one.",
         )
-    if _ID.fullmatch(name) is None:
-        raise _invalid(name, kind, full_name)
-    project, location = _required(f"{kind} {name!r}", project, zone or region, full_name)
-    if _ZONE.fullmatch(location) is None:
-        raise ConfigurationError(
-            f"{location!r} is not a valid {'region' if region else 'zone'}",
-            hint="Use the name of a zone such as 'us-central1-a', or of a region such as 'us-central1'.",
-        )
-    return InstanceGroupName(validate_project(project), location, name, bool(region))
+    project, location, name = _validated(kind, name, full_name, project, zone or region)
+    return InstanceGroupName(project, location, name, bool(region))
 
 
 def validate_project(text: str) -> str:
@@ -190,22 +150,27 @@ def validate_project(text: str) -> str:
 
 
 def validate_zone(text: str) -> str:
-    """Return `text` if it is a zone, or `-` for all zones; a ConfigurationError otherwise."""
-    if text != ALL_ZONES and _ZONE.fullmatch(text) is None:
+    """Return `text` if it is a zone or a region; a ConfigurationError otherwise."""
+    if _ZONE.fullmatch(text) is None:
         raise ConfigurationError(
-            f"{text!r} is not a valid zone", hint="Use the name of a zone such as 'us-central2-b'."
+            f"{text!r} is not a valid zone or region",
+            hint="Use the name of a zone such as 'us-central2-b', or of a region such as 'us-central2'.",
         )
     return text
 
 
-def _required(what: str, project: str | None, zone: str | None, full_name: str) -> tuple[str, str]:
-    """Return project and zone, which `what` requires."""
+def _validated(
+    kind: str, name: str, full_name: str, project: str | None, zone: str | None
+) -> tuple[str, str, str]:
+    """Return project, zone and name of a resource, each of which is required."""
+    if _ID.fullmatch(name) is None:
+        raise _invalid(name, kind, full_name)
     if project and zone:
-        return project, zone
-    missing = [name for name, value in (("project", project), ("zone", zone)) if not value]
-    arguments = " and ".join(f"{{{name}}}" for name in missing)
+        return validate_project(project), validate_zone(zone), name
+    missing = [part for part, value in (("project", project), ("zone", zone)) if not value]
+    arguments = " and ".join(f"{{{part}}}" for part in missing)
     raise ConfigurationError(
-        f"unknown {' and '.join(missing)} of {what}",
+        f"unknown {' and '.join(missing)} of {kind} {name!r}",
         hint=Hint(f"Pass {arguments}, or the full name {full_name}."),
     )
 
@@ -222,9 +187,8 @@ def _agreed(kind: str, text: str, part: str, named: str, given: str | None) -> s
 
 
 def _invalid(text: str, kind: str, full_name: str) -> ConfigurationError:
-    is_group = kind == "instance group"
     return ConfigurationError(
-        f"{text!r} is not a valid name of {'an' if is_group else 'a'} {kind}",
-        argument="instance_group" if is_group else None,
+        f"{text!r} is not a valid name of {'an' if kind[0] in 'aeiou' else 'a'} {kind}",
+        argument="instance_group" if kind == "instance group" else None,
         hint=f"Use its id (letters, digits, '-', '_', '.'), or its full name {full_name}.",
     )

@@ -6,32 +6,25 @@ Enum values remain strings, so that values added to the API later cause no error
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from aioresolve.errors import ConfigurationError
 
-from .api_request import NOT_MODIFIED, APIRequest, CachedResponse, decoder
-from .resource_names import ALL_ZONES, NodeName, validate_project, validate_zone
+from .client import APIRequest
+from .resource_names import ALL_ZONES, TPUName, validate_project, validate_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from aioresolve._core.deadline import Progress
 
-    from .api_request import AccessToken, ETagCache
     from .client import GoogleSession
-    from .google_errors import Principal
-    from .resource_names import QueuedResourceName
 
 TPUVersion = Literal["v1", "v2"]
-
-T = TypeVar("T")
-
-VIEWER = "roles/tpu.viewer"
-"""The smallest predefined role with every permission required here."""
 
 PAGE_SIZE = 500
 """Requested items per page; the server may send fewer."""
@@ -139,7 +132,7 @@ class Node(_Struct, frozen=True):
     tensorflow_version: str = ""
 
     @property
-    def node_name(self) -> NodeName:
+    def node_name(self) -> TPUName:
         """Its name: project, zone and id.
 
         Raises:
@@ -147,7 +140,7 @@ class Node(_Struct, frozen=True):
         """
         match self.name.split("/"):
             case ["projects", project, "locations", zone, "nodes", name]:
-                return NodeName(project, zone, name)
+                return TPUName(project, zone, name)
         raise ValueError(f"{self.name!r} is not the name of a node")
 
     @property
@@ -203,16 +196,15 @@ class TpuSpec(_Struct, frozen=True):
 
 
 class RpcStatus(_Struct, frozen=True):
-    """The fields of a google.rpc.Status that are used."""
+    """The field of a google.rpc.Status that is used."""
 
-    code: int = 0
     message: str = ""
 
 
 class FailedData(_Struct, frozen=True):
     """Why a queued resource failed."""
 
-    error: RpcStatus | None = None
+    error: RpcStatus = RpcStatus()
 
 
 class QueuedResourceState(_Struct, frozen=True):
@@ -220,7 +212,7 @@ class QueuedResourceState(_Struct, frozen=True):
 
     state: str = ""
     state_initiator: str = ""
-    failed_data: FailedData | None = None
+    failed_data: FailedData = FailedData()
 
 
 class QueuedResource(_Struct, frozen=True):
@@ -228,35 +220,24 @@ class QueuedResource(_Struct, frozen=True):
 
     name: str
     create_time: str = ""
-    state: QueuedResourceState | None = None
-    tpu: TpuSpec | None = None
-    reservation_name: str = ""
+    state: QueuedResourceState = QueuedResourceState()
+    tpu: TpuSpec = TpuSpec()
 
     @property
-    def status(self) -> str:
-        """`ACTIVE`, `WAITING_FOR_RESOURCES`, ...; empty if the API does not report it."""
-        return "" if self.state is None else self.state.state
-
-    @property
-    def node_names(self) -> tuple[NodeName, ...]:
+    def node_names(self) -> tuple[TPUName, ...]:
         """The nodes that it requests, in its order, whether or not they exist yet.
 
         Raises:
             ValueError: a name that the server returned is malformed.
         """
-        specs = self.tpu.node_spec if self.tpu is not None else ()
-        return tuple(name for spec in specs for name in self._names(spec))
+        return tuple(name for spec in self.tpu.node_spec for name in self._names(spec))
 
-    def _names(self, spec: NodeSpec) -> list[NodeName]:
-        match self.name.split("/"):
-            case ["projects", _, "locations", _, "queuedResources", own]:
-                pass
-            case _:
-                raise ValueError(f"{self.name!r} is not the name of a queued resource")
+    def _names(self, spec: NodeSpec) -> list[TPUName]:
         match (spec.parent or self.name).split("/"):
             case ["projects", project, "locations", zone, *_]:
-                return [NodeName(project, zone, name) for name in spec.ids(own)]
-        raise ValueError(f"{spec.parent!r} is not the name of a location")
+                own = self.name.rpartition("/")[2]
+                return [TPUName(project, zone, name) for name in spec.ids(own)]
+        raise ValueError(f"{spec.parent or self.name!r} is not the name of a location")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,86 +253,57 @@ class NodeList:
 
 
 class TPUAPI:
-    """One version of the Cloud TPU API; v1 supports only legacy TPU nodes, not TPU VMs.
+    """One version of the Cloud TPU API; v1 supports only legacy TPU nodes, not TPU VMs."""
 
-    `cache` holds responses that the server need not send again if they have not changed.
-    """
-
-    def __init__(
-        self, session: GoogleSession, version: TPUVersion = "v2", cache: ETagCache | None = None
-    ) -> None:
-        if version not in ("v1", "v2"):
-            raise ConfigurationError(f"{version!r} is not 'v2' or 'v1'", argument="api_version")
-        self._session = session
+    def __init__(self, session: GoogleSession, version: TPUVersion = "v2") -> None:
+        self.session = session
         self._version: TPUVersion = version
-        self._name = f"Cloud TPU API {version}"
-        self._cache = cache
 
-    @property
-    def host(self) -> str:
-        """The endpoint of the API, `scheme://host:port`."""
-        return self._session.host("tpu")
+    async def node(
+        self, name: TPUName, progress: Progress, cache: dict[str, tuple[str, Any]] | None = None
+    ) -> Node:
+        """Return a node; an APIError with status 404 if it does not exist.
 
-    async def identify(self, progress: Progress) -> tuple[Principal, AccessToken]:
-        """Return the identity of the requests and their access token. The API gets no request."""
-        return await self._session.identify("tpu", progress)
-
-    def with_cache(self, cache: ETagCache) -> TPUAPI:
-        """Return the same API, which requests one node or queued resource conditionally."""
-        return TPUAPI(self._session, self._version, cache)
-
-    async def node(self, name: NodeName, progress: Progress) -> Node:
-        """Return the current state of one node; an APIError with status 404 if it does not exist."""
-        request = self._request(name.path, f"TPU node {name.path}", "tpu.nodes.get", name.project)
-        return await self._get(request, decode_node, progress)
+        `cache` holds responses that the server need not send again if they have not changed.
+        """
+        request = self._request(str(name), f"TPU node {name}", "tpu.nodes.get", name.project)
+        return await self.session.get(request, Node, progress, cache)
 
     async def nodes(self, project: str, zone: str, progress: Progress) -> NodeList:
         """Return the nodes of a zone, or of all zones if it is `-`."""
-        parent = f"projects/{validate_project(project)}/locations/{validate_zone(zone)}"
+        place = ALL_ZONES if zone == ALL_ZONES else validate_zone(zone)
+        parent = f"projects/{validate_project(project)}/locations/{place}"
         where = f"project {project}" if zone == ALL_ZONES else parent
-        request = self._request(f"{parent}/nodes", f"TPU nodes of {where}", "tpu.nodes.list", project)
-        request = request.with_query(pageSize=str(PAGE_SIZE))
-        pages = await self._session.send_pages(request, decode_node_page, self._name, progress)
+        request = self._request(
+            f"{parent}/nodes",
+            f"TPU nodes of {where}",
+            "tpu.nodes.list",
+            project,
+            query={"pageSize": str(PAGE_SIZE)},
+        )
+        pages = await self.session.get_pages(request, NodePage, progress)
         nodes = tuple(node for page in pages for node in page.nodes)
         # Several pages may name the same location.
         unreachable = dict.fromkeys(location for page in pages for location in page.unreachable)
         return NodeList(nodes, tuple(unreachable))
 
-    async def queued_resource(self, name: QueuedResourceName, progress: Progress) -> QueuedResource:
-        """Return the current state of a queued resource; an APIError with status 404 if it does not exist."""
+    async def queued_resource(
+        self, name: TPUName, progress: Progress, cache: dict[str, tuple[str, Any]] | None = None
+    ) -> QueuedResource:
+        """Return a queued resource; an APIError with status 404 if it does not exist. See `node`."""
         if self._version == "v1":
             raise ConfigurationError(
                 "v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."
             )
-        request = self._request(
-            name.path, f"queued resource {name.path}", "tpu.queuedResources.get", name.project
-        )
-        return await self._get(request, decode_queued_resource, progress)
+        request = self._request(str(name), f"queued resource {name}", "tpu.queuedResources.get", name.project)
+        return await self.session.get(request, QueuedResource, progress, cache)
 
-    def _request(self, path: str, scope: str, permission: str, project: str) -> APIRequest:
-        return APIRequest(
-            service="tpu",
-            path=f"/{self._version}/{path}",
-            scope=scope,
-            permission=permission,
-            role=VIEWER,
-            project=project,
-        )
-
-    async def _get(self, request: APIRequest, decode: Callable[[bytes], T], progress: Progress) -> T:
-        cached = None if self._cache is None else self._cache.get(request.path)
-        if cached is not None:
-            request = replace(request, known_tag=cached.tag)
-        response = await self._session.send(request, progress)
-        if cached is not None and response.status == NOT_MODIFIED:
-            unchanged: T = cached.decoded
-            return unchanged
-        decoded = self._session.decode(decode, response, request, self._name)
-        if self._cache is not None:
-            self._cache[request.path] = CachedResponse(response.headers.get("ETag", ""), decoded)
-        return decoded
-
-
-decode_node = decoder(Node)
-decode_node_page = decoder(NodePage)
-decode_queued_resource = decoder(QueuedResource)
+    def _request(
+        self,
+        path: str,
+        scope: str,
+        permission: str,
+        project: str,
+        query: Mapping[str, str] = MappingProxyType({}),
+    ) -> APIRequest:
+        return APIRequest("tpu", f"/{self._version}/{path}", scope, permission, project, query)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aioresolve.errors import Hint, ProtocolError
@@ -22,41 +21,39 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:\s*(.*?)\s*")
 _HOSTNAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+_NUMBER = re.compile(r"[0-9]{1,6}")
 
 
 @dataclass(frozen=True, slots=True)
 class TPUEnvironment:
-    """The attribute `tpu-env` of a TPU VM. Values that it does not contain are None.
+    """What variables of a process, or `tpu-env` of a TPU VM, report about a slice; None for the rest.
 
     Attributes:
         accelerator_type: such as `v4-256`.
         topology: chips of the slice in each dimension, such as `4x4x8`.
         chips_per_host_bounds: chips of one host in each dimension, such as `(2, 2, 1)`.
         host_bounds: hosts of the slice in each dimension, such as `(2, 2, 8)`.
+        process_bounds: processes of the slice in each dimension.
         worker_id: the index of this VM in the slice, from 0.
         runtime_metrics_ports: the ports of libtpu's metrics, one for each process.
-        zone: such as `us-central2-b`.
         node_id: the id of the TPU node.
         slice_index: the index of the slice in a multislice, from 0.
         num_slices: the number of slices of a multislice.
         coordinator: `MEGASCALE_COORDINATOR_ADDRESS`: the host of the first worker of the first slice, perhaps
             with a port.
-        values: all lines that are `NAME: 'value'`, name to value.
     """
 
     accelerator_type: str | None = None
     topology: str | None = None
     chips_per_host_bounds: tuple[int, ...] | None = None
     host_bounds: tuple[int, ...] | None = None
+    process_bounds: tuple[int, ...] | None = None
     worker_id: int | None = None
     runtime_metrics_ports: tuple[int, ...] = ()
-    zone: str | None = None
     node_id: str | None = None
-    process_bounds: tuple[int, ...] | None = None
     slice_index: int | None = None
     num_slices: int | None = None
     coordinator: str | None = None
-    values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, hash=False)
 
 
 def parse_tpu_env(text: str) -> TPUEnvironment:
@@ -76,14 +73,9 @@ def parse_tpu_env(text: str) -> TPUEnvironment:
         {name.removeprefix("TPU_"): value for name, value in values.items()},
         lambda name, problem: _malformed("tpu-env", f"{name}: {problem}"),
     )
-    node_id = values.get("NODE_ID")
-    return replace(
-        environment,
-        zone=values.get("ZONE") or None,
-        # VMs that were created through Compute Engine have a number, but ids start with a letter.
-        node_id=None if not node_id or _is_number(node_id) else node_id,
-        values=MappingProxyType(values),
-    )
+    node_id = values.get("NODE_ID", "")
+    # VMs that were created through Compute Engine have a number, but ids start with a letter.
+    return replace(environment, node_id=None if _NUMBER.fullmatch(node_id) else node_id or None)
 
 
 def tpu_environment(
@@ -99,13 +91,13 @@ def tpu_environment(
     def numbers(name: str) -> tuple[int, ...] | None:
         value = values.get(name, "").strip()
         parts = [part.strip() for part in value.removesuffix(",").split(",")]
-        if value and not all(map(_is_number, parts)):
+        if value and not all(map(_NUMBER.fullmatch, parts)):
             raise malformed(name, f"{value!r} is not a comma-separated list of numbers")
         return tuple(map(int, parts)) if value else None
 
     def number(name: str) -> int | None:
         value = values.get(name, "").strip()
-        if value and not _is_number(value):
+        if value and _NUMBER.fullmatch(value) is None:
             raise malformed(name, f"{value!r} is not a number from 0")
         return int(value) if value else None
 
@@ -141,27 +133,20 @@ def parse_worker_number(text: str) -> int:
     Raises:
         ProtocolError: it is not a number from 0.
     """
-    if not _is_number(text):
+    if _NUMBER.fullmatch(text) is None:
         raise _malformed("agent-worker-number", f"{text[:80]!r} is not a number from 0")
     return int(text)
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 7
-
-
 def _host(entry: str, position: int) -> str:
-    bare = entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry
     # First as an address: an IPv6 address also looks like a triple separated by colons.
-    if _is_ip_address(bare):
-        return bare
-    if _HOSTNAME.fullmatch(entry):
-        return entry
-    parts = entry.split(":", 2)
-    if len(parts) == 3 and parts[0] and parts[1]:
-        host = parts[2].removeprefix("[").removesuffix("]")
-        if _is_ip_address(host) or _HOSTNAME.fullmatch(host):
-            return host
+    triple = entry.split(":", 2)
+    for text in (entry, triple[2] if len(triple) == 3 and triple[0] and triple[1] else ""):
+        bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+        if _is_ip_address(bare):
+            return bare
+        if _HOSTNAME.fullmatch(text):
+            return text
     raise _malformed(
         "worker-network-endpoints",
         f"entry {position} {entry[:80]!r} is neither a host nor name:id:address",

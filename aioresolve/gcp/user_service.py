@@ -1,4 +1,4 @@
-"""A client that the user built with googleapiclient, called in worker threads.
+"""Clients that the user built with googleapiclient, called in worker threads.
 
 Credentials, TLS, retries and the API version are those of that client, which its owner closes.
 """
@@ -12,12 +12,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.token_cache import CrossLoopLock
-from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ConnectionFailedError,
+    ProtocolError,
+    TPULookupError,
+)
+
+from .compute_api import RUNNING, GroupMember, GroupPage, Instance, InstancePage, instances_scope
+from .credentials import decode
+from .tpu_api import Node, QueuedResource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aioresolve._core.deadline import Progress
+
+    from .compute_api import ManagedInstance
+    from .resource_names import InstanceGroupName, TPUName
 
 SOURCE = "the service object"
 
@@ -52,60 +65,158 @@ class UserService:
         # A cancelled call abandons its thread, which may still be running: the next call waits for it.
         self._thread_lock = threading.Lock()
 
-    async def execute(self, new_request: Callable[[Any], Any], scope: str, progress: Progress) -> Any:
-        """Return the response to a request of the service; both are made in a worker thread.
+    async def execute(self, call: Callable[[Any], Any], scope: str, progress: Progress) -> Any:
+        """Return what `call` returns for the service, in a worker thread.
 
         A service that does not support the request is a ConfigurationError.
         """
         progress.waiting(scope, f"{SOURCE} has not responded")
         is_abandoned = threading.Event()
+
+        def execute() -> Any:
+            with self._thread_lock:
+                return None if is_abandoned.is_set() else self._call(call, scope)
+
         try:
             async with self._lock:
-                response = await run_in_thread(scope, self._execute, new_request, scope, is_abandoned)
+                response = await run_in_thread(scope, execute)
         finally:
             is_abandoned.set()
         progress.done(scope, "responded")
         return response
 
-    def _execute(self, new_request: Callable[[Any], Any], scope: str, is_abandoned: threading.Event) -> Any:
-        """Return the response. Runs in a worker thread."""
-        with self._thread_lock:
-            if is_abandoned.is_set():
-                return None
-            try:
-                return new_request(self._service).execute()
-            except AttributeError as error:
-                name, version = self._api
-                raise ConfigurationError(
-                    f"{SOURCE} does not support {scope}: {error}",
-                    hint=f"Build it for the API {name!r}, version {version!r}.",
-                ) from error
-            except Exception as error:  # any transport of httplib2, and google-auth's errors
-                raise _translate_error(error, scope) from error
+    def _call(self, call: Callable[[Any], Any], scope: str) -> Any:
+        try:
+            return call(self._service)
+        except AttributeError as error:
+            name, version = self._api
+            raise ConfigurationError(
+                f"{SOURCE} does not support {scope}: {error}",
+                hint=f"Build it for the API {name!r}, version {version!r}.",
+            ) from error
+        except Exception as error:  # any transport of httplib2, and google-auth's errors
+            raise _translate_error(error, scope) from error
 
 
-def decode_response(decode: Callable[[bytes], T], response: Any, scope: str) -> T:
+def decode_response(response: Any, kind: type[T], scope: str) -> T:
     """Return a decoded response of the service; a ProtocolError if it has another format."""
     try:
-        return decode(json.dumps(response).encode())
+        return decode(json.dumps(response).encode(), kind)
     except (TypeError, ValueError) as error:
         raise ProtocolError(
             f"{SOURCE} returned an invalid response to {scope}: {error}", scope=scope
         ) from error
 
 
-def _translate_error(error: Exception, scope: str) -> APIError | ConnectionFailedError:
-    """Return our error for one of googleapiclient. An HttpError has a status; others mean no response."""
+def _status(error: Exception) -> int | None:
+    """Return the status of an HttpError of googleapiclient; other errors mean that there is no response."""
     status = getattr(error, "status_code", None) or getattr(getattr(error, "resp", None), "status", None)
+    return None if status is None else int(status)
+
+
+def _translate_error(error: Exception, scope: str) -> APIError | ConnectionFailedError:
+    status = _status(error)
     message = " ".join(str(error).split())[:500]
     if status is None:
         return ConnectionFailedError(
             f"{SOURCE} received no response to {scope}: {type(error).__name__} {message}", scope=scope
         )
-    status = int(status)
     return APIError(
         f"{SOURCE} received status {status} for {scope}: {message}",
         scope=scope,
         status=status,
         retryable=status in RETRYABLE_STATUSES,
     )
+
+
+class UserTPUClient:
+    """The Cloud TPU API through what `googleapiclient.discovery.build("tpu", ...)` returns; see `TPUAPI`."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = UserService(service, "projects", ("tpu", "v2"))
+
+    async def node(self, name: TPUName, progress: Progress, cache: object = None) -> Node:
+        """Return a node. googleapiclient does not expose entity tags: `cache` is not used."""
+        return await self._get("nodes", name, Node, progress)
+
+    async def queued_resource(
+        self, name: TPUName, progress: Progress, cache: object = None
+    ) -> QueuedResource:
+        """Return a queued resource."""
+        return await self._get("queuedResources", name, QueuedResource, progress)
+
+    async def _get(self, collection: str, name: TPUName, kind: type[T], progress: Progress) -> T:
+        scope = f"GET {name}"
+
+        def get(service: Any) -> Any:
+            return getattr(service.projects().locations(), collection)().get(name=str(name)).execute()
+
+        try:
+            response = await self._service.execute(get, scope, progress)
+        except (APIError, ConnectionFailedError) as error:
+            raise TPULookupError(
+                error.summary,
+                hint="Check the client that is passed as {service}, and the name of the TPU ({tpu}).",
+                scope=scope,
+                status=error.status if isinstance(error, APIError) else None,
+                retryable=error.retryable,
+            ) from error.__cause__
+        if isinstance(response, dict) and not response.get("name"):
+            response = {**response, "name": str(name)}  # clients for tests may leave it out
+        return decode_response(response, kind, scope)
+
+
+class UserComputeClient:
+    """Compute Engine through what `googleapiclient.discovery.build("compute", "v1")` returns.
+
+    It gets the requests of TensorFlow's resolver, and no others; see `ComputeAPI`.
+    """
+
+    def __init__(self, service: Any) -> None:
+        self._service = UserService(service, "instanceGroups", ("compute", "v1"))
+
+    async def group_members(self, group: InstanceGroupName, progress: Progress) -> list[GroupMember]:
+        """Return the instances of a group."""
+        scope = f"instances of {group}"
+        location = {"region" if group.is_regional else "zone": group.location}
+
+        def get_pages(service: Any) -> list[Any]:
+            groups = service.regionInstanceGroups() if group.is_regional else service.instanceGroups()
+            request = groups.listInstances(
+                project=group.project, instanceGroup=group.name, body={"instanceState": "ALL"}, **location
+            )
+            pages: list[Any] = []
+            while request is not None:
+                pages.append(request.execute())
+                request = groups.listInstances_next(previous_request=request, previous_response=pages[-1])
+            return pages
+
+        pages = await self._service.execute(get_pages, scope, progress) or ()
+        return [member for page in pages for member in decode_response(page, GroupPage, scope).items]
+
+    async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
+        """Raise an APIError."""
+        scope = f"manager of {group}"
+        raise APIError(f"{SOURCE} is not used for the {scope}", scope=scope, status=501)
+
+    async def instances(
+        self, project: str, zone: str, names: Sequence[str], progress: Progress
+    ) -> list[Instance]:
+        """Return these instances of a zone."""
+        scope = instances_scope(project, zone, names)
+
+        def get_each(service: Any) -> list[Any]:
+            instances, found = service.instances(), []
+            for name in names:
+                try:
+                    each = instances.get(project=project, zone=zone, instance=name).execute()
+                except Exception as error:
+                    if _status(error) == 404:  # it was deleted in the meantime
+                        continue
+                    raise
+                # Clients for tests may leave the name and the status out.
+                found.append({"name": name, "status": RUNNING, **each})
+            return found
+
+        found = await self._service.execute(get_each, scope, progress)
+        return list(decode_response({"items": found or []}, InstancePage, scope).items)

@@ -97,19 +97,36 @@ def declared_by_all(
     return Declared(counts)
 
 
-def common_accelerators(probes: Mapping[str, WorkerProbe], timeout: float) -> dict[str, int]:
-    """Return the number of accelerators that each of these workers has, by type."""
+def common_accelerators(
+    probes: Mapping[str, WorkerProbe], timeout: float, only: str | None = None
+) -> dict[str, int]:
+    """Return the number of accelerators that each of these workers has, by type.
+
+    Args:
+        probes: each worker, as the error names it, to the result of its probe.
+        timeout: the seconds that the workers had, for the error message.
+        only: the type to count; all types if None.
+
+    Raises:
+        ProbeDeadlineError: (a RuntimeError) no worker failed for a reason other than the timeout.
+        ProbeError: (a RuntimeError) a worker failed, or the workers have different accelerators.
+    """
     failures = {task: probe.error for task, probe in probes.items() if probe.error is not None}
     if failures:
         raise _failure_error(probes, failures, timeout)
-    counts = {task: probe.accelerators for task, probe in probes.items()}
+    counts = {
+        task: {kind: count for kind, count in probe.accelerators.items() if only in (None, kind)}
+        for task, probe in probes.items()
+    }
     first = next(iter(counts.values()))
     if all(count == first for count in counts.values()):
         return first
     texts = {task: _format_counts(count) for task, count in counts.items()}
     raise ProbeError(
         f"the workers have different accelerators: {_format_tasks(texts)}",
-        hint="Select one worker with {task_type} and {task_id}.",
+        hint="Select one worker with {task_type} and {task_id}."
+        if only is None
+        else "Check that each host is up, and that no other program holds part of its TPU.",
         code="uneven",
         failures=texts,
     )

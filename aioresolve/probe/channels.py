@@ -1,26 +1,21 @@
 """gRPC channels to workers: addresses, connecting, sharing and calling.
 
-The exceptions of grpc are translated to `ProbeError` here. A TLS server that receives a plaintext connection
-just closes it, so a plain TLS handshake finds out whether that is why a call failed.
+The exceptions of grpc are translated to `ProbeError` here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import anyio
-from anyio.streams.tls import TLSStream
 
-from aioresolve._core.tcp import connect
 from aioresolve.errors import ConfigurationError, MissingDependencyError, ProbeError
-from aioresolve.spec import split_host_port
 
-from .grpc_errors import deadline_error, status_error, tls_required_error
+from .grpc_errors import deadline_error, status_error
 from .grpc_loop import loop_guard
 
 try:
@@ -57,16 +52,10 @@ connections but never responds, even if the channel is closed. gRPC has no other
 CANCEL_TIMEOUT = 1.0
 """Seconds that gRPC has to end a cancelled call."""
 
-TLS_DETECTION_TIMEOUT = 1.0
-"""The maximum time to find out whether a server that closes connections uses TLS, in seconds."""
-
 CONNECTION_FAILURES = frozenset({"malformed", "refused", "tls", "unreachable"})
 """Codes of errors after which the other end is not a gRPC server, or no longer."""
 
-POSSIBLE_TLS_FAILURES = frozenset({"malformed", "unreachable"})
-"""Codes of errors that a plaintext call to a TLS server produces."""
-
-METADATA_KEY = re.compile(r"[0-9a-z_.-]+")
+METADATA_KEY = re.compile(r"(?!grpc-)[0-9a-z_.-]+")
 
 
 def validate_address(address: object) -> str:
@@ -79,30 +68,6 @@ def validate_address(address: object) -> str:
             hint="Pass host:port, such as '10.0.0.7:8470', with an IPv6 address in brackets.",
         )
     return bare
-
-
-async def detect_tls(host: str, port: int, timeout: float) -> bool:
-    """Return whether the server starts a TLS handshake within `timeout` seconds.
-
-    Only the handshake is sent. The certificate of the server is not verified.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    with anyio.move_on_after(timeout):
-        try:
-            async with await connect(host, port) as stream:
-                await TLSStream.wrap(
-                    stream, server_side=False, hostname=host, ssl_context=context, standard_compatible=False
-                )
-        except ssl.SSLError as error:
-            # An alert is TLS too: the server requires a client certificate, or another version.
-            return "ALERT" in (error.reason or "").upper()
-        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream):
-            return False
-        return True
-    return False
 
 
 class ProbeChannels:
@@ -255,12 +220,10 @@ class WorkerChannel:
             return await self._call_once(method, request, deadline)
         except ProbeError as error:
             if not (had_worked and error.code == "unreachable"):
-                if error.code in POSSIBLE_TLS_FAILURES and await self._requires_tls(deadline):
-                    raise tls_required_error(self.address) from error
                 raise
         await self.aclose()
         self._open(deadline)
-        return await self.call(method, request, deadline)
+        return await self._call_once(method, request, deadline)
 
     async def aclose(self) -> None:
         """Close the channel."""
@@ -305,11 +268,6 @@ class WorkerChannel:
         self.is_usable = failure.code not in CONNECTION_FAILURES
         return failure
 
-    async def _requires_tls(self, deadline: Deadline) -> bool:
-        if self._credentials is not None:
-            return False
-        return await detect_tls(*split_host_port(self.address), min(TLS_DETECTION_TIMEOUT, deadline.left))
-
 
 async def _wait_for_response(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> bytes:
     """Return the response. If this task is cancelled, cancel the call and wait until it has ended.
@@ -337,20 +295,16 @@ def _validate_metadata(metadata: Iterable[tuple[Any, Any]]) -> tuple[tuple[str, 
     """Return the pairs. They are validated here because grpc's own errors would contain the secret values."""
     pairs = tuple(metadata)
     for key, value in pairs:
-        if not (isinstance(key, str) and METADATA_KEY.fullmatch(key)) or key.startswith("grpc-"):
-            raise ConfigurationError(
-                f"invalid key {key!r}; keys consist of a-z, 0-9, '_', '-' and '.', and must not start with"
-                " 'grpc-'",
-                argument="metadata",
-            )
-        if key.endswith("-bin"):
+        is_valid = isinstance(key, str) and METADATA_KEY.fullmatch(key) is not None
+        if is_valid and key.endswith("-bin"):
             is_valid = isinstance(value, bytes)
-        else:
+        elif is_valid:
             is_valid = isinstance(value, str) and value.isascii() and value.isprintable()
         if not is_valid:
             raise ConfigurationError(
-                f"invalid value for key {key!r}; values must be printable ASCII, or bytes for"
-                " keys that end in '-bin'",
+                f"the key {key!r} or its value is invalid",
                 argument="metadata",
+                hint="Keys consist of a-z, 0-9, '_', '-' and '.', and do not start with 'grpc-'; values are"
+                " printable ASCII, or bytes for keys that end in '-bin'.",
             )
     return pairs

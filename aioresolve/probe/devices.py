@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from aioresolve._core.concurrency import gather
 from aioresolve.errors import ProbeError
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Deadline
 
     from .channels import ProbeChannels, WorkerChannel
+
+MessageT = TypeVar("MessageT", bound=Message)
 
 GET_STATUS = "/tensorflow.WorkerService/GetStatus"
 
@@ -143,27 +145,20 @@ async def fetch_libtpu_runtime(
     # By default every process reports the devices of the whole host, which a sum would count repeatedly.
     ports = tuple(dict.fromkeys(ports))
     is_one_of_several = is_host_shared or len(ports) > 1
-    calls = [
-        partial(_fetch_if_listening, channels, f"{host}:{port}", port, is_one_of_several, deadline)
-        for port in ports
-    ]
-    results = await gather(calls, limit=len(calls))
+
+    async def fetch_if_listening(port: int) -> LibtpuRuntime | ProbeError:
+        try:
+            return await _fetch_process_runtime(channels, f"{host}:{port}", port, is_one_of_several, deadline)
+        except ProbeError as error:
+            if error.code != "refused":
+                raise
+            return error
+
+    results = await gather([partial(fetch_if_listening, port) for port in ports], limit=len(ports))
     runtimes = [result for result in results if isinstance(result, LibtpuRuntime)]
     if not runtimes:
         raise next(result for result in results if isinstance(result, ProbeError))
     return sum_runtimes(runtimes)
-
-
-async def _fetch_if_listening(
-    channels: ProbeChannels, address: str, port: int, is_one_of_several: bool, deadline: Deadline
-) -> LibtpuRuntime | ProbeError:
-    """Return what one process reports, or the error if nothing listens on its port."""
-    try:
-        return await _fetch_process_runtime(channels, address, port, is_one_of_several, deadline)
-    except ProbeError as error:
-        if error.code != "refused":
-            raise
-        return error
 
 
 async def _fetch_process_runtime(
@@ -191,10 +186,7 @@ async def _fetch_process_runtime(
 
 def parse_status(body: bytes, address: str) -> tuple[Device, ...]:
     """Return the devices in a response of TensorFlow's `WorkerService/GetStatus`."""
-    try:
-        attributes = GetStatusResponse.FromString(body).device_attributes
-    except DecodeError as error:
-        raise _malformed(address, f"{len(body)} bytes that are not a GetStatusResponse: {error}") from error
+    attributes = _decode(GetStatusResponse, body, address).device_attributes
     if not attributes:
         raise _malformed(address, "no devices, but a TensorFlow worker has at least a CPU")
     _check_number(address, "devices", len(attributes))
@@ -202,7 +194,12 @@ def parse_status(body: bytes, address: str) -> tuple[Device, ...]:
         Device(device.name, device.device_type, device.memory_limit, device.incarnation)
         for device in attributes
     )
-    _check_names(address, devices)
+    if any(max(len(device.name), len(device.type)) > MAX_NAME for device in devices):
+        raise _malformed(address, f"a device with a name or type of more than {MAX_NAME:,} characters")
+    if not all(device.name and device.type for device in devices):
+        raise _malformed(address, "a device without a name or a type")
+    if len({device.name for device in devices}) < len(devices):
+        raise _malformed(address, "the same device twice")
     return devices
 
 
@@ -212,10 +209,7 @@ def parse_runtime_status(body: bytes, address: str) -> tuple[int, int | None]:
     SparseCores are not counted, as in the names of TPU types. The number of chips is None if no core names
     its chip.
     """
-    try:
-        states = RuntimeStatus.FromString(body).core_states
-    except DecodeError as error:
-        raise _malformed(address, f"{len(body)} bytes that are not a runtime status: {error}") from error
+    states = _decode(RuntimeStatus, body, address).core_states
     _check_number(address, "cores", len(states))
     identifiers = [state.core_id for state in states.values()]
     cores = sum(core.core_on_chip.type in (TENSOR_CORE, UNKNOWN_CORE) for core in identifiers)
@@ -226,10 +220,7 @@ def parse_runtime_status(body: bytes, address: str) -> tuple[int, int | None]:
 
 def parse_memory_metric(body: bytes, address: str, port: int) -> tuple[Device, ...]:
     """Return the devices in libtpu's response to `GetRuntimeMetric` of the total memory: one metric each."""
-    try:
-        metrics = MetricResponse.FromString(body).metric.metrics
-    except DecodeError as error:
-        raise _malformed(address, f"{len(body)} bytes that are not a runtime metric: {error}") from error
+    metrics = _decode(MetricResponse, body, address).metric.metrics
     _check_number(address, "devices", len(metrics))
     memory = {metric.attribute.value.int_attr: metric.gauge.as_int for metric in metrics}
     if len(memory) < len(metrics):
@@ -252,18 +243,16 @@ def sum_runtimes(parts: Iterable[LibtpuRuntime]) -> LibtpuRuntime:
     return total
 
 
+def _decode(kind: type[MessageT], body: bytes, address: str) -> MessageT:
+    try:
+        return kind.FromString(body)
+    except DecodeError as error:
+        raise _malformed(address, f"{len(body)} bytes that are not a {kind.__name__}: {error}") from error
+
+
 def _check_number(address: str, what: str, number: int) -> None:
     if number > MAX_DEVICES:
         raise _malformed(address, f"{number:,} {what}, but no host has more than {MAX_DEVICES:,}")
-
-
-def _check_names(address: str, devices: tuple[Device, ...]) -> None:
-    if any(max(len(device.name), len(device.type)) > MAX_NAME for device in devices):
-        raise _malformed(address, f"a device with a name or type of more than {MAX_NAME:,} characters")
-    if not all(device.name and device.type for device in devices):
-        raise _malformed(address, "a device without a name or a type")
-    if len({device.name for device in devices}) < len(devices):
-        raise _malformed(address, "the same device twice")
 
 
 def _malformed(address: str, what: str) -> ProbeError:

@@ -45,20 +45,9 @@ def status_error(address: str, method: str, status: str, details: str) -> ProbeE
     elif NOT_GRPC.search(details):
         code, hint, summary = "malformed", CHECK_PROGRAM, f"{address} does not speak gRPC ({text})"
     else:
-        code, retryable = "unreachable", True
+        code, retryable, hint = "unreachable", True, "If the worker uses TLS, enable it with {channels}."
         summary = f"the connection to {address} failed or broke ({text})"
     return ProbeError(summary, hint=hint, address=address, code=code, status=status, retryable=retryable)
-
-
-def tls_required_error(address: str) -> ProbeError:
-    """Return the error for a worker that uses TLS, if the probe does not."""
-    return ProbeError(
-        f"{address} requires TLS, but the probe did not use it",
-        hint="Enable TLS with {channels}.",
-        address=address,
-        code="tls",
-        status=UNAVAILABLE,
-    )
 
 
 def deadline_error(address: str, method: str, timeout: float, *, is_connected: bool) -> ProbeError:

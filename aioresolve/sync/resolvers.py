@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from aioresolve.resolver import static
     from aioresolve.resolver.checks import Check
     from aioresolve.resolver.want import Want
-    from aioresolve.tpu.tensorflow_runtime import TopologyHolder
+    from aioresolve.tpu.system import TopologyHolder
 
 P = ParamSpec("P")
 

@@ -1,8 +1,7 @@
 """Cloud TPUs: `TPUClusterResolver` resolves them to their workers."""
 
 from .resolver import TPUClusterResolver
-from .slices import TPUSlice
-from .tensorflow_runtime import TPUSystemMetadata
-from .topology import TPUTopology
+from .slices import TPUSlice, TPUTopology
+from .system import TPUSystemMetadata
 
 __all__ = ["TPUClusterResolver", "TPUSlice", "TPUSystemMetadata", "TPUTopology"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 from yarl import URL
 
-from aioresolve.errors import ConnectionFailedError, Hint, ResolveError
+from aioresolve.errors import ConfigurationError, ConnectionFailedError, Hint, ResolveError
 from aioresolve.gcp.resource_names import is_full_name
 from aioresolve.gcp.tpu_api import TPUAPI
 from aioresolve.resolver.checks import (
@@ -27,22 +27,21 @@ from aioresolve.resolver.wait import find_unreachable
 from aioresolve.spec import host_port
 
 from .discovery import GivenWorkers, LocalTPU, MetadataSource, NamedTPUs, WorkersFile, read_workers
-from .readiness import REMEDIES, NodeNotFound, Unready, not_found_error
+from .readiness import REMEDIES, raise_if_unready
 from .slices import cluster_of, libtpu_ports
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from aioresolve._core.deadline import Progress
     from aioresolve.resolver.checks import Result
     from aioresolve.spec import ClusterState, Task
 
-    from .connections import TPUClients
     from .discovery import Source
-    from .slices import FoundSlices, SliceFinder, TPUSlice
-
-NOT_ON_GOOGLE_CLOUD = Hint("Pass {project} and {zone}, or run this on a machine of Google Cloud.")
+    from .finder import SliceFinder, TPUClients
+    from .readiness import Unready
+    from .slices import TPUSlice
 
 UNREACHABLE = Hint(
     "Check that this machine is in the VPC network of the TPU and that its firewall permits the port; from"
@@ -54,7 +53,7 @@ UNREACHABLE = Hint(
 async def open_checks(
     find_source: Callable[[], Source],
     finder: SliceFinder,
-    connections: AbstractAsyncContextManager[TPUClients],
+    clients: AbstractAsyncContextManager[TPUClients],
     job: str,
     this_task: Callable[[ClusterState], Awaitable[Task]],
 ) -> AsyncIterator[list[PlannedCheck]]:
@@ -63,21 +62,24 @@ async def open_checks(
     Args:
         find_source: returns where the workers are named.
         finder: finds the slices.
-        connections: the connections of the resolver, opened when they are needed.
+        clients: the clients of the resolver, opened when they are needed.
         job: the job of the workers.
         this_task: returns which task this process is.
     """
-    async with connections as opened:
-        plan: list[PlannedCheck] = []
+    async with clients as opened:
         try:
-            plan = _TPUChecks(find_source(), finder, opened, job).plan(this_task)
-        except ResolveError as error:
-            plan.append(PlannedCheck("source", partial(_raise, error)))
-        yield plan
+            source = find_source()
+        except ConfigurationError as error:
+            invalid = failed(error)
 
+            async def report(_: Progress) -> Finding:
+                return invalid
 
-async def _raise(error: ResolveError, _: Progress) -> Finding:
-    raise error
+            yield [PlannedCheck("source", report)]
+            return
+        checks = _TPUChecks(source, finder, opened, job)
+        others = task_checks(checks.tasks, this_task, after=("tasks",), remedy=UNREACHABLE)
+        yield [*checks.plan(), *others]
 
 
 @dataclass
@@ -86,60 +88,49 @@ class _TPUChecks:
 
     source: Source
     finder: SliceFinder
-    connections: TPUClients
+    clients: TPUClients
     job: str
     tasks: FoundTasks = field(default_factory=lambda: FoundTasks(may_refuse=True))
     slices: dict[str, tuple[TPUSlice, ...]] = field(default_factory=dict)
 
-    def plan(self, this_task: Callable[[ClusterState], Awaitable[Task]]) -> list[PlannedCheck]:
+    def plan(self) -> list[PlannedCheck]:
         """Return the checks in the order in which a user reads them."""
-        plan = [PlannedCheck("source", self._check_source)]
+        source = PlannedCheck("source", self._check_source)
+        server = PlannedCheck("metadata server", self._check_metadata_server)
         match self.source:
             case NamedTPUs(names=names):
                 way = ("project and zone", "credentials", "Cloud TPU API")
-                plan += [
-                    PlannedCheck("metadata server", self._check_metadata_server),
+                return [
+                    source,
+                    server,
                     PlannedCheck("project and zone", self._check_location, ("metadata server",)),
                     PlannedCheck("credentials", self._check_credentials),
                     PlannedCheck("Cloud TPU API", self._check_api),
                     *(PlannedCheck(f"TPU {name}", partial(self._check_tpu, name), way) for name in names),
+                    PlannedCheck("tasks", self._check_tasks, tuple(f"TPU {name}" for name in names)),
                 ]
-                after = tuple(f"TPU {name}" for name in names)
-                plan.append(PlannedCheck("tasks", self._check_tasks, after))
             case MetadataSource():
-                plan.append(PlannedCheck("metadata server", self._check_metadata_server))
-                plan.append(PlannedCheck("tasks", self._check_workers, ("metadata server",)))
-            case WorkersFile():
-                plan.append(PlannedCheck("tasks", self._check_workers, ("source",)))
-            case GivenWorkers() | LocalTPU():
-                plan.append(PlannedCheck("tasks", self._check_workers))
-        return [*plan, *task_checks(self.tasks, this_task, after=("tasks",), remedy=UNREACHABLE)]
+                return [source, server, PlannedCheck("tasks", self._check_workers, ("metadata server",))]
+            case _:
+                return [source, PlannedCheck("tasks", self._check_workers, ("source",))]
 
     async def _check_source(self, progress: Progress) -> Finding:
         if isinstance(self.source, WorkersFile):
             self.source = await read_workers(self.source, progress)
         match self.source:
-            case LocalTPU(origin=origin):
-                return Finding(f"the TPU of this host, from {_origin(origin)}")
-            case GivenWorkers(origin=origin, addresses=addresses):
-                return Finding(f"{_number(len(addresses), 'address')}, from {_origin(origin)}")
-            case NamedTPUs(origin=origin, names=names):
-                return Finding(f"{', '.join(names)}, from {_origin(origin)}")
-        return Finding("the TPU of this VM, because no other is named")
-
-    # This machine
-
-    @property
-    def _needs_metadata_server(self) -> bool:
-        if not isinstance(self.source, NamedTPUs):
-            return True
-        project = self.finder.project or self.source.project
-        zone = self.finder.zone or self.source.zone
-        return not (all(map(is_full_name, self.source.names)) or (project and zone))
+            case LocalTPU():
+                found = "the TPU of this host"
+            case GivenWorkers(addresses=addresses):
+                found = f"{len(addresses)} address{'' if len(addresses) == 1 else 'es'}"
+            case NamedTPUs(names=names):
+                found = ", ".join(names)
+            case _:
+                return Finding("the TPU of this VM, because no other is named")
+        origin = self.source.origin
+        return Finding(f"{found}, from {'the argument' if origin == 'tpu' else origin}")
 
     async def _check_metadata_server(self, progress: Progress) -> Finding:
-        metadata = await self.connections.metadata()
-        is_needed = self._needs_metadata_server
+        metadata = await self.clients.metadata()
         project, reason = None, "no response"
         with anyio.move_on_after(SHARE * time_left()):
             try:
@@ -148,114 +139,95 @@ class _TPUChecks:
                 reason = error.summary
         if project is not None:
             return Finding(f"responds, for the project {project}")
-        if not is_needed:
-            return Finding(f"not found, and not needed: {reason}")
-        is_named = isinstance(self.source, NamedTPUs)
+        remedy = "Pass the name of a TPU as {tpu}, or run this on a TPU VM."
+        if isinstance(self.source, NamedTPUs):
+            remedy = "Pass {project} and {zone}, or run this on a machine of Google Cloud."
+            is_given = bool(self.finder.project or self.source.project)
+            is_given = is_given and bool(self.finder.zone or self.source.zone)
+            if is_given or all(map(is_full_name, self.source.names)):
+                return Finding(f"not found, and not needed: {reason}")
         raise ConnectionFailedError(
-            f"the metadata server of this machine was not found: {reason}",
-            hint=NOT_ON_GOOGLE_CLOUD
-            if is_named
-            else Hint("Pass the name of a TPU as {tpu}, or run this on a TPU VM."),
+            f"the metadata server of this machine was not found: {reason}", hint=Hint(remedy)
         )
 
     async def _check_location(self, progress: Progress) -> Finding:
         assert isinstance(self.source, NamedTPUs)
-        project, zone = await self.finder.find_location(self.source, self.connections, progress)
+        project, zone = await self.finder.find_location(self.source, self.clients, progress)
         if project is None or zone is None:
             return Finding("those of the full names")
         return Finding(f"project {project}, zone {zone}")
 
-    # The API
-
     async def _check_credentials(self, progress: Progress) -> Finding:
-        api = await self.connections.api()
+        api = await self.clients.api()
         if not isinstance(api, TPUAPI):
             return Finding("those of the client that was passed as service=")
-        principal, token = await api.identify(progress)
+        token = await api.session.identify("tpu", progress)
+        member = f" ({token.member})" if token.member else ""
         until = ""
         if token.expires is not None:
             moment = datetime.fromtimestamp(token.expires, UTC).isoformat(timespec="seconds")
             until = f", valid until {moment.replace('+00:00', 'Z')}"
-        member = f" ({principal.member})" if principal.member else ""
-        return Finding(f"{principal.source}{member}{until}")
+        return Finding(f"{token.source}{member}{until}")
 
     async def _check_api(self, _: Progress) -> Finding:
         from aioresolve._core.http import environment_proxy, origin
 
-        api = await self.connections.api()
+        api = await self.clients.api()
         if not isinstance(api, TPUAPI):
             return Finding("requests are sent by the client that was passed as service=")
-        proxy = environment_proxy(URL(api.host))
-        first = URL(proxy or api.host)
+        host = api.session.host("tpu")
+        proxy = environment_proxy(URL(host))
+        through = f" through the proxy {origin(proxy)}" if proxy else ""
+        first = URL(proxy or host)
         address = host_port(first.host or "", first.port or 443)
         reasons = await find_unreachable([address], "tcp", timeout=SHARE * time_left())
-        through = f" through the proxy {origin(proxy)}" if proxy else ""
         if reasons:
             raise ConnectionFailedError(
-                f"{api.host}{through}: {reasons[address]}",
+                f"{host}{through}: {reasons[address]}",
                 hint="Check the network, HTTPS_PROXY and NO_PROXY; without internet access, enable Private"
                 " Google Access.",
             )
-        return Finding(f"{api.host} accepts connections{through}")
-
-    # The TPUs
+        return Finding(f"{host} accepts connections{through}")
 
     async def _check_tpu(self, name: str, progress: Progress) -> Finding:
         assert isinstance(self.source, NamedTPUs)
         source = replace(self.source, names=(name,))
         try:
-            found = await self.finder.find(source, self.connections, progress)
+            found = await self.finder.find(source, self.clients, progress)
+            missing = [tpu for tpu in found.unready if tpu.not_found]
+            raise_if_unready(missing, self.finder.version, source.origin)
         except ResolveError as error:
             return failed(error)  # the other TPUs may be found all the same
         self.slices[name] = found.slices
-        if found.absent:
-            return self._describe_absent(found)
-        unhealthy = (*found.unhealthy, *found.skipped)
-        described = "; ".join(map(_describe, found.slices)) or "left out"
-        if not unhealthy:
+        described = "; ".join(map(_describe, found.slices))
+        if not found.unready:
             return Finding(described)
-        result: Result = "failed" if self.finder.not_healthy == "raise" else "warning"
-        return Finding(f"{described}: {unhealthy[0].reason}", result, _remedy(unhealthy[0]))
-
-    def _describe_absent(self, found: FoundSlices) -> Finding:
-        assert isinstance(self.source, NamedTPUs)
-        missing = [tpu for tpu in found.absent if isinstance(tpu, NodeNotFound)]
-        if missing:
-            return failed(not_found_error(missing, self.finder.version, self.source.origin))
-        unready = [tpu for tpu in found.absent if isinstance(tpu, Unready)]
-        return Finding("; ".join(tpu.reason for tpu in unready), "failed", _remedy(unready[0]))
+        if absent := [tpu for tpu in found.unready if not tpu.is_running]:
+            return Finding("; ".join(tpu.reason for tpu in absent), "failed", _remedy(absent[0]))
+        first = found.unready[0]
+        result: Result = "failed" if first.is_member else "warning"
+        return Finding(f"{described or 'left out'}: {first.reason}", result, _remedy(first))
 
     async def _check_tasks(self, _: Progress) -> Finding:
         slices = [one for found in self.slices.values() for one in found]
-        if not slices:
-            return Finding("no TPU is ready", "skipped")
-        return self._set_tasks(slices)
+        return self._set_tasks(slices) if slices else Finding("no TPU is ready", "skipped")
 
     async def _check_workers(self, progress: Progress) -> Finding:
-        found = await self.finder.find(self.source, self.connections, progress)
+        found = await self.finder.find(self.source, self.clients, progress)
         if not found.slices:
             return Finding("the TPU of this host has no workers that could be connected to")
-        return self._set_tasks(list(found.slices))
+        return self._set_tasks(found.slices)
 
-    def _set_tasks(self, slices: list[TPUSlice]) -> Finding:
+    def _set_tasks(self, slices: Sequence[TPUSlice]) -> Finding:
         self.tasks.state = cluster_of(slices, self.job, {}, datetime.now(UTC))
         self.tasks.libtpu_ports = libtpu_ports(slices)
         return Finding(self.tasks.counts)
 
 
-def _origin(origin: str) -> str:
-    return "the argument" if origin == "tpu" else origin
-
-
-def _number(number: int, noun: str) -> str:
-    plural = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{'' if number == 1 else plural}"
-
-
 def _describe(one: TPUSlice) -> str:
     state = "" if one.node is None else f"{one.node.state} {one.node.health}".strip()
-    parts = [one.accelerator_type, state, _number(len(one.endpoints), "worker")]
-    return ", ".join(part for part in parts if part)
+    workers = f"{len(one.endpoints)} worker{'' if len(one.endpoints) == 1 else 's'}"
+    return ", ".join(filter(None, [one.accelerator_type, state, workers]))
 
 
 def _remedy(tpu: Unready) -> Hint:

@@ -19,6 +19,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -59,7 +60,10 @@ _WORKER_ID = re.compile(r"-?[0-9]{1,6}")
 
 @dataclass(frozen=True, slots=True)
 class LocalTPU:
-    """The TPU of this host: no worker can be reached over the network."""
+    """The TPU of this host: no worker can be reached over the network.
+
+    Here and below, `origin` is where the TPU is named: `tpu` (the argument) or `$VARIABLE`.
+    """
 
     origin: str
 
@@ -69,7 +73,7 @@ class GivenWorkers:
     """Workers whose addresses are given.
 
     Attributes:
-        origin: where they are named: `tpu` (the argument) or `$VARIABLE`.
+        origin: see `LocalTPU`.
         addresses: `host:port` of each worker, in worker order.
         environment: what the variables report about the slice. The workers of other slices are not known.
     """
@@ -99,7 +103,7 @@ class NamedTPUs:
     """TPUs, or queued resources, to find with the Cloud TPU API; each TPU is a slice.
 
     Attributes:
-        origin: where they are named: `tpu` (the argument) or `$VARIABLE`.
+        origin: see `LocalTPU`.
         names: ids or full names.
         project: the project that the same source names.
         zone: the zone that the same source names.
@@ -151,18 +155,18 @@ def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
         if variable == PATH_VARIABLE:
             return WorkersFile(environ[variable], origin, environ)
         return _given_workers(environ[variable], origin, origin, environ)
-    named: Source | None = None
     if name := environ.get("TPU_NAME"):
         named = _named("$TPU_NAME", validate_tpu(name, "$TPU_NAME"))
     elif config := environ.get("TPU_CONFIG"):
         named = _from_tpu_config(config)
-    slices = _slices(environ)
-    if named is not None:
-        return replace(named, environment=slices) if isinstance(named, NamedTPUs) else named
-    variables = (ENDPOINTS_VARIABLE, *HOST_VARIABLES, "TPU_NAME", "TPU_CONFIG")
-    unset = ", ".join(f"${name}" for name in variables)
-    tried = ("no name or address was given", f"{unset} are not set")
-    return MetadataSource(tried, slices)
+    else:
+        unset = ", ".join(
+            f"${name}" for name in (ENDPOINTS_VARIABLE, *HOST_VARIABLES, "TPU_NAME", "TPU_CONFIG")
+        )
+        named = MetadataSource(("no name or address was given", f"{unset} are not set"))
+    if isinstance(named, NamedTPUs | MetadataSource):
+        return replace(named, environment=_variables(environ, ("MEGASCALE_",)))
+    return named
 
 
 async def read_workers(file: WorkersFile, progress: Progress) -> GivenWorkers:
@@ -172,16 +176,16 @@ async def read_workers(file: WorkersFile, progress: Progress) -> GivenWorkers:
         ConfigurationError: the file cannot be read, or is invalid.
     """
     progress.waiting(file.path, "not read yet")
+    where = f"the file {file.path!r} of {file.origin}"
     try:
         text = await run_in_thread(f"read {file.path}", Path(file.path).read_text)
     except (OSError, ValueError) as error:
         # As in JAX, the other variables are not used instead: they may name other workers.
         raise ConfigurationError(
-            f"the file {file.path!r} of {file.origin} could not be read: {error}",
+            f"{where} could not be read: {error}",
             hint="Check that the file is mounted, or unset the variable.",
         ) from error
     progress.ready(file.path)
-    where = f"the file {file.path!r} of {file.origin}"
     return _given_workers(text, file.origin, where, file.environ)
 
 
@@ -198,6 +202,9 @@ def environment_task_id(environ: Mapping[str, str]) -> int | None:
     return _worker_id(environ)
 
 
+# Names and addresses
+
+
 def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
     """Return the names or addresses in the `tpu` argument; empty if it is None or empty text.
 
@@ -207,15 +214,13 @@ def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
     if tpu is None or tpu == "":
         return ()
     entries = [tpu] if isinstance(tpu, str) else tpu
-    if not isinstance(entries, Sequence) or isinstance(entries, bytes):
+    if not isinstance(entries, Sequence) or not all(isinstance(text, str) for text in entries):
         raise invalid_value(
             where,
             f"{tpu!r} is not text or a list of texts",
             "Pass the name of a TPU, the address of a worker such as 'grpc://10.0.0.7:8470', a list of"
             " either, or 'local'.",
         )
-    if not all(isinstance(text, str) for text in entries):
-        raise invalid_value(where, f"{tpu!r} has an entry that is not text", "Pass names or addresses.")
     names = tuple(name for text in entries for name in _list_entries(text))
     if not names or not all(names):
         raise invalid_value(where, f"{tpu!r} has an empty name", "Name at least one TPU, or pass None.")
@@ -260,13 +265,12 @@ def worker_addresses(text: str, where: str) -> tuple[str, ...]:
     Raises:
         ConfigurationError: an entry is not an address, or an address is repeated.
     """
-    entries = text.strip().removesuffix(",").split(",")
-    addresses: dict[str, str] = {}
-    for entry in entries:
+    addresses: dict[tuple[str, int], str] = {}
+    for entry in text.strip().removesuffix(",").split(","):
         address = worker_address(entry.strip(), where)
-        if (key := _normalized(address)) in addresses:
+        host, port = split_host_port(address)
+        if addresses.setdefault((_normalized(host), port), address) is not address:
             raise invalid_value(where, f"{text!r} names {address} twice", "Name each worker once.")
-        addresses[key] = address
     return tuple(addresses.values())
 
 
@@ -291,7 +295,8 @@ def worker_host(text: str, where: str) -> str:
 
 def _host_and_port(text: str, where: str) -> tuple[str, int | None]:
     bare = text.removeprefix(SCHEME)
-    if _is_ipv6(bare):
+    with suppress(ValueError):
+        ipaddress.IPv6Address(bare)
         return bare, None
     match = _ADDRESS.fullmatch(bare)
     port = int(match["port"]) if match is not None and match["port"] is not None else None
@@ -304,26 +309,12 @@ def _host_and_port(text: str, where: str) -> tuple[str, int | None]:
     return match["host"].strip("[]"), port
 
 
-def _normalized(address: str) -> str:
-    """Return the same text for every spelling of `host:port`."""
-    host, _, port = address.rpartition(":")
-    return f"{_normalized_host(host)} {port}"
-
-
-def _normalized_host(host: str) -> str:
+def _normalized(host: str) -> str:
     """Return the same text for every spelling of a host, of which IPv6 addresses have several."""
     try:
-        return str(ipaddress.ip_address(host.strip("[]")))
+        return str(ipaddress.ip_address(host))
     except ValueError:
         return host.lower()
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _list_entries(text: str) -> list[str]:
@@ -357,7 +348,10 @@ def _from_tpu_config(config: str) -> Source:
     source = _named("$TPU_CONFIG", validate_tpu(name, "$TPU_CONFIG's tpu_node_name"))
     if not isinstance(source, NamedTPUs):
         return source
-    return NamedTPUs(source.origin, source.names, fields.get("project") or None, fields.get("zone") or None)
+    return replace(source, project=fields.get("project") or None, zone=fields.get("zone") or None)
+
+
+# The variables of GKE
 
 
 def _host_variable(environ: Mapping[str, str]) -> str | None:
@@ -374,12 +368,9 @@ def _given_workers(text: str, origin: str, where: str, environ: Mapping[str, str
     Raises:
         ConfigurationError: the list is invalid, or contradicts another variable.
     """
-    entries = _process_list(text, origin)
-    if not entries:
-        raise ConfigurationError(f"{where} contains no address", hint="Unset the variable.")
     addresses: list[str] = []
     ports: dict[str, list[int | None]] = {}  # those of the processes of each host
-    for host, port in entries:
+    for host, port in _process_list(text, origin):
         others = ports.setdefault(host, [])
         if port is not None and port in others:
             raise invalid_value(
@@ -388,6 +379,8 @@ def _given_workers(text: str, origin: str, where: str, environ: Mapping[str, str
         # Each process of a host needs another port than libtpu's for what the cluster is used for.
         addresses.append(host_port(host, TPU_PORT + len(others)))
         others.append(port)
+    if not addresses:
+        raise ConfigurationError(f"{where} contains no address", hint="Unset the variable.")
     environment = _environment(environ)
     index_name = next((f"${name}" for name in WORKER_ID_VARIABLES if environ.get(name)), "")
     validate_position(addresses, environment, index_name, where)
@@ -400,28 +393,27 @@ def _process_list(text: str, origin: str) -> list[tuple[str, int | None]]:
     """Return host and port of each process; a host always in the same spelling."""
     entries = [_host_and_port(entry.strip(), origin) for entry in text.split(",") if entry.strip()]
     spellings: dict[str, str] = {}
-    return [(spellings.setdefault(_normalized_host(host), host), port) for host, port in entries]
+    return [(spellings.setdefault(_normalized(host), host), port) for host, port in entries]
 
 
 def _validate_counts(
     processes: int, hosts: set[str], bounds: tuple[int, ...] | None, where: str, environ: Mapping[str, str]
 ) -> None:
     """Raise an error if a list of processes does not fit the bounds, or the list of hosts."""
-    if bounds is not None and math.prod(bounds) != processes:
-        raise ConfigurationError(
-            f"{where} has {processes} processes, but $TPU_PROCESS_BOUNDS={environ['TPU_PROCESS_BOUNDS']} are"
-            f" {math.prod(bounds)}",
-            hint="Correct or unset the variable that is wrong.",
-        )
     variable = HOST_VARIABLES[-1]
     listed = {host for host, _ in _process_list(environ.get(variable, ""), f"${variable}")}
     # GKE sets the list of hosts to `localhost` in some pods of slices with several hosts.
-    if listed and len(listed) != len(hosts) and not (listed <= LOCAL_HOSTS or hosts <= LOCAL_HOSTS):
-        raise ConfigurationError(
-            f"{where} has processes on {len(hosts)} hosts, but ${variable}={environ[variable]} has"
-            f" {len(listed)} hosts",
-            hint="Correct or unset the variable that is wrong.",
+    is_other_list = bool(listed) and not (listed <= LOCAL_HOSTS or hosts <= LOCAL_HOSTS)
+    if bounds is not None and math.prod(bounds) != processes:
+        problem = f"{processes} processes, but $TPU_PROCESS_BOUNDS={environ['TPU_PROCESS_BOUNDS']} are"
+        problem += f" {math.prod(bounds)}"
+    elif is_other_list and len(listed) != len(hosts):
+        problem = (
+            f"processes on {len(hosts)} hosts, but ${variable}={environ[variable]} has {len(listed)} hosts"
         )
+    else:
+        return
+    raise ConfigurationError(f"{where} has {problem}", hint="Correct or unset the variable that is wrong.")
 
 
 def validate_position(
@@ -446,8 +438,10 @@ def validate_position(
             f"{index_name}={worker_id} is out of range: {where} has {number}",
             hint="Processes are numbered from 0, and a host with several processes is listed once for each.",
         )
-    host = "" if coordinator is None else _normalized_host(worker_host(coordinator, COORDINATOR_VARIABLE))
-    hosts = [_normalized_host(split_host_port(address)[0]) for address in addresses]
+    if coordinator is None:
+        return
+    host = _normalized(worker_host(coordinator, COORDINATOR_VARIABLE))
+    hosts = [_normalized(split_host_port(address)[0]) for address in addresses]
     if host in hosts and (index or hosts.index(host)):
         raise ConfigurationError(
             f"{COORDINATOR_VARIABLE}={coordinator} must be worker 0 of slice 0, but it is worker"
@@ -472,24 +466,23 @@ def slice_position(environment: TPUEnvironment) -> tuple[int, int]:
 
 
 def _environment(environ: Mapping[str, str]) -> TPUEnvironment:
-    """Return what GKE's variables report about the slice: the names of `tpu-env` with the prefix `TPU_`."""
+    """Return what GKE's variables report about the slice."""
+    return replace(_variables(environ, ("TPU_", "MEGASCALE_")), worker_id=_worker_id(environ))
+
+
+def _variables(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> TPUEnvironment:
+    """Return what variables report: those of `tpu-env` with the prefix `TPU_`, without the worker id."""
     values = {
         name.removeprefix("TPU_"): value
         for name, value in environ.items()
-        if name.startswith(("TPU_", "MEGASCALE_")) and name not in WORKER_ID_VARIABLES
+        if name.startswith(prefixes) and name not in WORKER_ID_VARIABLES
     }
-    return replace(tpu_environment(values, _malformed), worker_id=_worker_id(environ))
 
+    def malformed(name: str, problem: str) -> ConfigurationError:
+        variable = name if name.startswith("MEGASCALE_") else f"TPU_{name}"
+        return ConfigurationError(f"${variable}: {problem}", hint="Correct or unset the variable.")
 
-def _slices(environ: Mapping[str, str]) -> TPUEnvironment:
-    """Return the position of the slice among several, and the coordinator."""
-    values = {name: value for name, value in environ.items() if name.startswith("MEGASCALE_")}
-    return tpu_environment(values, _malformed)
-
-
-def _malformed(name: str, problem: str) -> ConfigurationError:
-    variable = name if name.startswith("MEGASCALE_") else f"TPU_{name}"
-    return ConfigurationError(f"${variable}: {problem}", hint="Correct or unset the variable.")
+    return tpu_environment(values, malformed)
 
 
 def _worker_id(environ: Mapping[str, str]) -> int | None:

@@ -18,7 +18,7 @@ from aioresolve.gcp.tpu_env import TPUEnvironment, parse_worker_number
 from aioresolve.resolver.polling import PollSchedule
 from aioresolve.spec import Observation
 
-from .topology import parse_bounds
+from .slices import parse_bounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -77,7 +77,7 @@ async def watch_attributes(
                 partial(metadata.attributes_tag, tag, LONG_POLL),
             )
             try:
-                new_tag = await _without_alternative(source, requested)
+                new_tag = await _or_no_tpu(source, requested)
             except ResolveError as error:
                 if not tag or not error.retryable:
                     raise
@@ -116,42 +116,58 @@ async def fetch_worker_hosts(
 
     Raises:
         TPUNotFoundError: there is no metadata server, or this is not a TPU VM.
+        ConfigurationError: what the VM reports contradicts itself, or the variables of the process.
         ResolveError: any other, retryable error.
     """
     calls: list[Callable[[], Awaitable[Any]]] = [
         partial(metadata.worker_network_endpoints, progress),
         partial(metadata.tpu_env, progress),
-        partial(metadata.accelerator_type, progress),
+        partial(metadata.attribute, "accelerator-type", progress),
         partial(metadata.attribute, "agent-worker-number", progress),
     ]
     responses = gather(calls, limit=len(calls))
-    hosts, environment, accelerator_type, number = await _without_alternative(source, responses)
+    hosts, reported, accelerator_type, number = await _or_no_tpu(source, responses)
+    environment: TPUEnvironment = reported or TPUEnvironment()
+    environment = replace(
+        environment,
+        accelerator_type=environment.accelerator_type or accelerator_type,
+        host_bounds=environment.host_bounds or _computed_host_bounds(environment),
+        worker_id=_worker_id(environment, None if number is None else parse_worker_number(number)),
+    )
     if hosts is None:
-        if reason := _unknown_hosts(environment):
+        num_hosts = math.prod(environment.host_bounds or (0,))
+        if num_hosts != 1:
+            if reported is None:
+                reason = "that it is not a TPU VM"
+            elif num_hosts:
+                reason = f"a slice of {num_hosts} hosts, but no worker-network-endpoints"
+            else:
+                reason = (
+                    "neither worker-network-endpoints, nor in tpu-env HOST_BOUNDS, or TOPOLOGY and"
+                    " CHIPS_PER_HOST_BOUNDS"
+                )
             raise no_tpu_found(source, f"this VM's metadata server reports {reason}")
-        hosts = (await _without_alternative(source, metadata.internal_ip(progress)),)
-    environment = environment or TPUEnvironment()
-    if environment.accelerator_type is None:
-        environment = replace(environment, accelerator_type=accelerator_type)
-    environment = replace(environment, host_bounds=_host_bounds(environment))
-    worker_id = None if number is None else parse_worker_number(number)
-    return hosts, _combined(environment, worker_id, source.environment)
+        hosts = (await _or_no_tpu(source, metadata.internal_ip(progress)),)
+    return hosts, _with_variables(environment, source.environment)
 
 
-def _combined(
-    environment: TPUEnvironment, worker_id: int | None, variables: TPUEnvironment
-) -> TPUEnvironment:
-    """Return `tpu-env` with the index of this VM and, as in JAX, the variables of the process.
+def _worker_id(environment: TPUEnvironment, number: int | None) -> int | None:
+    """Return the index of this VM, which may be in `tpu-env`, in `agent-worker-number`, or in both."""
+    if None not in (number, environment.worker_id) and number != environment.worker_id:
+        raise ConfigurationError(
+            f"the metadata server contradicts itself: agent-worker-number is {number}, but WORKER_ID in"
+            f" tpu-env is {environment.worker_id}",
+            hint=Hint("Pass the name of the TPU as {tpu}."),
+        )
+    return environment.worker_id if number is None else number
+
+
+def _with_variables(environment: TPUEnvironment, variables: TPUEnvironment) -> TPUEnvironment:
+    """Return `tpu-env` with, as in JAX, the variables of the process that describe a multislice.
 
     Raises:
         ConfigurationError: they contradict each other.
     """
-    if None not in (worker_id, environment.worker_id) and worker_id != environment.worker_id:
-        raise ConfigurationError(
-            f"the metadata server contradicts itself: agent-worker-number is {worker_id}, but WORKER_ID in"
-            f" tpu-env is {environment.worker_id}",
-            hint=Hint("Pass the name of the TPU as {tpu}."),
-        )
     is_multislice = (environment.num_slices or 1) > 1
     for name, field in MEGASCALE.items():
         reported, given = getattr(environment, field), getattr(variables, field)
@@ -162,42 +178,25 @@ def _combined(
             )
         if given is not None:
             environment = replace(environment, **{field: given})
-    return environment if worker_id is None else replace(environment, worker_id=worker_id)
+    return environment
 
 
-def _unknown_hosts(environment: TPUEnvironment | None) -> str | None:
-    """Return why the hosts are unknown without a list of them; None if this host is the only one."""
-    if environment is None:
-        return "that it is not a TPU VM"
-    bounds = _host_bounds(environment)
-    if bounds is None:
-        return (
-            "neither worker-network-endpoints, nor in tpu-env HOST_BOUNDS, or TOPOLOGY and"
-            " CHIPS_PER_HOST_BOUNDS"
-        )
-    hosts = math.prod(bounds)
-    return None if hosts == 1 else f"a slice of {hosts} hosts, but no worker-network-endpoints"
-
-
-def _host_bounds(environment: TPUEnvironment) -> tuple[int, ...] | None:
-    """Return the hosts in each dimension: those reported, or computed from the chips; None if unknown."""
-    if environment.host_bounds is not None:
-        return environment.host_bounds
-    chips_per_host = environment.chips_per_host_bounds
+def _computed_host_bounds(environment: TPUEnvironment) -> tuple[int, ...] | None:
+    """Return the hosts in each dimension, computed from the chips; None if unknown."""
     try:
         chips = parse_bounds(environment.topology)
     except ProtocolError:
         return None  # the topology is reported as malformed where it is used
-    if chips is None or chips_per_host is None:
+    if chips is None or environment.chips_per_host_bounds is None:
         return None
     # v5e and v6e have topologies with two dimensions, and bounds with three.
-    pairs = list(zip_longest(chips, chips_per_host, fillvalue=1))
+    pairs = list(zip_longest(chips, environment.chips_per_host_bounds, fillvalue=1))
     if any(part < 1 or total % part for total, part in pairs):
         return None
     return tuple(total // part for total, part in pairs)
 
 
-async def _without_alternative(source: MetadataSource, response: Awaitable[T]) -> T:
+async def _or_no_tpu(source: MetadataSource, response: Awaitable[T]) -> T:
     """Return the response of the metadata server, the last source; without one, there is no TPU.
 
     An error that is not retryable becomes a TPUNotFoundError.

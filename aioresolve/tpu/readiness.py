@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from aioresolve.errors import APIError, Hint, TPUNotFoundError, TPUNotReadyError
+from aioresolve.errors import Hint, TPUNotFoundError, TPUNotReadyError
 from aioresolve.spec import Missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from aioresolve.errors import APIError
     from aioresolve.gcp.tpu_api import Node, QueuedResource, Symptom
-
-READY = "READY"
-ACTIVE = "ACTIVE"
 
 FINAL_STATES = frozenset({"DELETING", "HIDDEN", "HIDING", "PREEMPTED", "STOPPED", "STOPPING", "TERMINATED"})
 """States of a node that do not end without user action."""
@@ -38,10 +36,6 @@ RECENT = timedelta(seconds=90)
 
 NOT_HEALTHY = "Pass {not_healthy=allow} to use TPUs that are READY but not healthy, or {not_healthy=skip}."
 
-DELETING = "DELETING"
-"""A retry alone will not help then. But the name is free afterwards, and may be created again: a wait that
-accepts a name that does not exist accepts this state too."""
-
 REMEDIES = {
     "DELETING": "create it again when it is deleted",
     "PREEMPTED": "delete it and create it again",
@@ -58,133 +52,133 @@ REMEDIES = {
 Life cycle of queued resources: https://cloud.google.com/tpu/docs/queued-resources."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeNotFound:
-    """A name for which the API has no node or queued resource.
-
-    Attributes:
-        path: the full name.
-        error: the API's error, with status 404.
-    """
-
-    path: str
-    error: APIError
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unready:
-    """A TPU or queued resource that cannot be used.
+    """A TPU or queued resource that cannot be used, or a name that does not exist.
 
     Attributes:
-        name: its id.
+        path: its full name.
         reason: why it cannot be used, and what to do.
         retryable: whether it may become ready without user action.
-        state: its state, as the API reports it.
+        state: its state, as the API reports it; empty for a name that does not exist.
         health: its health, as the API reports it; may be empty.
         symptoms: its symptoms, one line each.
         workers: the number of its workers; None if the API does not report it yet.
-        path: its full name.
         is_running: whether it is READY and its workers have addresses: it is only not healthy, as during
             maintenance, and jobs may continue on it.
-        create_time: when a queued resource was created, in RFC 3339 format; may be empty.
+        is_member: whether its workers are members of the cluster all the same.
+        uid: what tells it from another one that had the same name; may be empty.
+        not_found: the API's error with status 404, if the name does not exist.
     """
 
-    name: str
+    path: str
     reason: str
-    retryable: bool
+    retryable: bool = True
     state: str = ""
     health: str = ""
     symptoms: tuple[str, ...] = ()
     workers: int | None = None
-    path: str = ""
     is_running: bool = False
-    create_time: str = ""
+    is_member: bool = False
+    uid: str = ""
+    not_found: APIError | None = None
+
+    @property
+    def name(self) -> str:
+        """Its id."""
+        return self.path.rpartition("/")[2]
+
+    def missing(self, job: str) -> Missing:
+        """Return the workers that a watch or `wait` misses.
+
+        A TPU that is being deleted is not final, and neither is a name that does not exist: a TPU may be
+        created under that name.
+        """
+        is_deleted = self.state == "DELETING"
+        return Missing(
+            job,
+            self.name,
+            self.reason,
+            is_final=not (self.retryable or is_deleted),
+            tasks=None if is_deleted else self.workers,
+        )
 
 
 def unready_node(node: Node) -> Unready | None:
     """Return why a node cannot be used, or None if it can."""
-    has_addresses = bool(node.endpoints) and all(endpoint.ip_address for endpoint in node.endpoints)
-    is_unhealthy = node.state == READY and node.health.startswith(UNHEALTHY_PREFIXES)
-    if node.state != READY:
-        cause, retryable = f"state {node.state or 'unknown'}", node.state not in FINAL_STATES
+    without = [number for number, endpoint in enumerate(node.endpoints) if not endpoint.ip_address]
+    has_addresses = bool(node.endpoints) and not without
+    is_unhealthy = node.state == "READY" and node.health.startswith(UNHEALTHY_PREFIXES)
+    if node.state != "READY":
+        cause = f"state {node.state or 'unknown'}"
     elif is_unhealthy:
-        cause, retryable = f"state READY, health {node.health}", True
+        cause = f"state READY, health {node.health}"
     elif not has_addresses:
-        without = [n for n, endpoint in enumerate(node.endpoints) if not endpoint.ip_address]
         subject = f"worker {', '.join(map(str, without))} has" if without else "it has"
-        cause, retryable = f"state READY, but {subject} no network endpoint", True
+        cause = f"state READY, but {subject} no network endpoint"
     else:
         return None
     # Texts of the server are truncated: the reason becomes part of an error message.
     symptoms = tuple(map(_symptom_line, node.symptoms))
-    reasons = [cause]
-    if node.health_description:
-        reasons.append(repr(node.health_description[:300]))
-    if symptoms:
-        reasons.append(f"symptoms: {', '.join(symptoms[-5:])}")
+    remedy = REMEDIES.get(node.state) or REMEDIES.get(node.health) or ""
     if node.queued_resource and node.state in LOST_STATES:
         # The queued resource becomes SUSPENDED, and does not replace its nodes.
-        request = node.queued_resource.rpartition("/")[2]
-        reasons.append(f"delete its queued resource {request} and create it again")
-    elif remedy := REMEDIES.get(node.state) or REMEDIES.get(node.health):
-        reasons.append(remedy)
-    name = node.name.rpartition("/")[2]
-    workers = len(node.endpoints) or None
-    reason = "; ".join(reasons)
-    is_running = is_unhealthy and has_addresses
-    return Unready(name, reason, retryable, node.state, node.health, symptoms, workers, node.name, is_running)
+        remedy = f"delete its queued resource {node.queued_resource.rpartition('/')[2]} and create it again"
+    reasons = [
+        cause,
+        repr(node.health_description[:300]) if node.health_description else "",
+        f"symptoms: {', '.join(symptoms[-5:])}" if symptoms else "",
+        remedy,
+    ]
+    return Unready(
+        path=node.name,
+        reason="; ".join(filter(None, reasons)),
+        retryable=node.state not in FINAL_STATES,
+        state=node.state,
+        health=node.health,
+        symptoms=symptoms,
+        workers=len(node.endpoints) or None,
+        is_running=is_unhealthy and has_addresses,
+    )
 
 
 def unready_queued_resource(resource: QueuedResource) -> Unready | None:
     """Return why a queued resource has no usable nodes, or None if it may have some."""
-    if resource.status == ACTIVE:
+    state, message = resource.state, resource.state.failed_data.error.message
+    if state.state == "ACTIVE":
         return None
-    reasons = [f"queued resource in state {resource.status or 'unknown'}"]
-    failed = resource.state.failed_data if resource.state is not None else None
-    if failed is not None and failed.error is not None and failed.error.message:
-        reasons.append(repr(failed.error.message[:300]))
-    if resource.state is not None and resource.state.state_initiator:
-        reasons.append(f"initiated by the {resource.state.state_initiator.lower()}")
-    if remedy := REMEDIES.get(resource.status):
-        reasons.append(remedy)
-    retryable = resource.status not in FINAL_REQUEST_STATES
-    name = resource.name.rpartition("/")[2]
+    reasons = [
+        f"queued resource in state {state.state or 'unknown'}",
+        repr(message[:300]) if message else "",
+        f"initiated by the {state.state_initiator.lower()}" if state.state_initiator else "",
+        REMEDIES.get(state.state, ""),
+    ]
     return Unready(
-        name,
-        "; ".join(reasons),
-        retryable,
-        resource.status,
         path=resource.name,
-        create_time=resource.create_time,
+        reason="; ".join(filter(None, reasons)),
+        retryable=state.state not in FINAL_REQUEST_STATES,
+        state=state.state,
+        uid=resource.create_time,
     )
 
 
-def not_ready_error(unready: Sequence[Unready]) -> TPUNotReadyError:
-    """Return the error that lists all these TPUs; there is at least one."""
-    listed = ". ".join(f"{tpu.name}: {tpu.reason}" for tpu in unready)
-    first = unready[0]
-    retryable = all(tpu.retryable for tpu in unready)
-    outlook = "try again later" if retryable else "retrying alone will not help"
-    return TPUNotReadyError(
-        f"{len(unready)} TPU{'s are' if len(unready) > 1 else ' is'} not ready; {outlook}. {listed}",
-        tpus={tpu.name: tpu.reason for tpu in unready},
-        state=first.state,
-        health=first.health,
-        symptoms=first.symptoms,
-        retryable=retryable,
-        hint=NOT_HEALTHY if any(tpu.is_running for tpu in unready) else None,
-    )
-
-
-def not_found_error(missing: Sequence[NodeNotFound], version: str, origin: str) -> TPUNotFoundError:
-    """Return the error that lists all these names; there is at least one.
+def raise_if_unready(tpus: Sequence[Unready], version: str, origin: str) -> None:
+    """Raise an error that lists all these TPUs.
 
     Args:
-        missing: the names.
+        tpus: the TPUs; names that do not exist are reported first.
         version: the version of the API.
         origin: where they are named: `tpu` (the argument) or `$VARIABLE`.
     """
-    names = [absent.path for absent in missing]
+    missing = {tpu.path: tpu.not_found for tpu in tpus if tpu.not_found is not None}
+    if missing:
+        error = next(iter(missing.values()))
+        raise _not_found_error(list(missing), error, version, origin) from error
+    if tpus:
+        raise _not_ready_error(tpus)
+
+
+def _not_found_error(names: list[str], cause: APIError, version: str, origin: str) -> TPUNotFoundError:
     hint = (
         "List the existing TPUs with `gcloud compute tpus tpu-vm list --project={project_id} --zone=-`."
         " Correct {tpu}, {project} or {zone}."
@@ -193,9 +187,24 @@ def not_found_error(missing: Sequence[NodeNotFound], version: str, origin: str) 
         hint = f"Version v1 of the API does not support TPU VMs: pass {{api_version=v2}}. {hint}"
     return TPUNotFoundError(
         f"there is no TPU {', '.join(names)}{from_variable(origin)}:"
-        f" {missing[0].error.host or 'the service'} returned status 404",
+        f" {cause.host or 'the service'} returned status 404",
         names=names,
         hint=with_variable_hint(Hint(hint, values={"project_id": names[0].split("/")[1]}), origin),
+    )
+
+
+def _not_ready_error(tpus: Sequence[Unready]) -> TPUNotReadyError:
+    retryable = all(tpu.retryable for tpu in tpus)
+    outlook = "try again later" if retryable else "retrying alone will not help"
+    listed = ". ".join(f"{tpu.name}: {tpu.reason}" for tpu in tpus)
+    return TPUNotReadyError(
+        f"{len(tpus)} TPU{'s are' if len(tpus) > 1 else ' is'} not ready; {outlook}. {listed}",
+        tpus={tpu.name: tpu.reason for tpu in tpus},
+        state=tpus[0].state,
+        health=tpus[0].health,
+        symptoms=tpus[0].symptoms,
+        retryable=retryable,
+        hint=NOT_HEALTHY if any(tpu.is_running for tpu in tpus) else None,
     )
 
 
@@ -216,46 +225,23 @@ def with_variable_hint(hint: Hint | None, origin: str) -> Hint | None:
     return Hint(advice) if hint is None else Hint(f"{hint.text} {advice}", hint.values)
 
 
-def missing_workers(tpu: Unready | NodeNotFound, job: str, origin: str) -> Missing:
-    """Return the workers that a watch or `wait` misses because of this TPU, which is named at `origin`.
-
-    A name that does not exist is not final, and neither is a TPU that is being deleted: a TPU may still be
-    created under that name.
-    """
-    if isinstance(tpu, NodeNotFound):
-        name, named_by = tpu.path.rpartition("/")[2], from_variable(origin)
-        return Missing(job, name, f"{tpu.path}{named_by} does not exist (yet): check its name", tasks=None)
-    is_final = not tpu.retryable and tpu.state != DELETING
-    return Missing(
-        job, tpu.name, tpu.reason, is_final=is_final, tasks=None if tpu.state == DELETING else tpu.workers
-    )
-
-
-def is_recoverable(nodes: Iterable[Node], now: datetime | None = None) -> bool:
+def is_recoverable(nodes: Iterable[Node]) -> bool:
     """Return whether a job on these nodes may continue.
 
     It may if no node is lost and none ran out of memory within 90 seconds: the rule of TensorFlow's Cloud TPU
     client.
-
-    Args:
-        nodes: the nodes.
-        now: the time to count from, with a time zone; the present if None.
     """
-    since = (now or datetime.now(UTC)) - RECENT
-    return not any(
-        node.state in LOST_STATES or any(_ran_out_of_memory(symptom, since) for symptom in node.symptoms)
-        for node in nodes
-    )
+    return not any(node.state in LOST_STATES or any(map(_ran_out_of_memory, node.symptoms)) for node in nodes)
 
 
-def _ran_out_of_memory(symptom: Symptom, since: datetime) -> bool:
+def _ran_out_of_memory(symptom: Symptom) -> bool:
     if symptom.symptom_type not in OUT_OF_MEMORY:
         return False
     try:
         moment = datetime.fromisoformat(symptom.create_time)
     except ValueError:
         return False  # without a time it cannot be called recent
-    return moment.replace(tzinfo=moment.tzinfo or UTC) > since
+    return moment.replace(tzinfo=moment.tzinfo or UTC) > datetime.now(UTC) - RECENT
 
 
 def _symptom_line(symptom: Symptom) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -18,8 +17,7 @@ from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import Observation
 
-from . import tensorflow_runtime
-from .connections import ClientConfiguration, TPUClients
+from . import system
 from .discovery import (
     LocalTPU,
     MetadataSource,
@@ -32,10 +30,10 @@ from .discovery import (
     validate_tpu,
     worker_address,
 )
+from .finder import ClientConfiguration, SliceFinder, TPUClients
 from .metadata_source import WORKER_ID, no_tpu_found, watch_attributes
 from .readiness import is_recoverable
-from .slices import SliceFinder, cluster_of, observation_of, shared_topology
-from .tensorflow_runtime import Coordinator, TopologyHolder
+from .slices import cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -50,9 +48,8 @@ if TYPE_CHECKING:
     from aioresolve.spec import ClusterState, Task
 
     from .discovery import Source
-    from .slices import TPUSlice
-    from .tensorflow_runtime import TPUSystemMetadata
-    from .topology import TPUTopology
+    from .slices import TPUSlice, TPUTopology
+    from .system import TPUSystemMetadata
 
 T = TypeVar("T")
 
@@ -60,7 +57,7 @@ INITIALIZATION_TIMEOUT = 300.0
 """Seconds that TensorFlow may take to initialize a TPU system, as in TensorFlow's own resolver."""
 
 
-class TPUClusterResolver(TopologyHolder, ClusterResolver):
+class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     """Resolves Cloud TPUs to the addresses of their workers: one job, slice after slice.
 
     >>> resolver = TPUClusterResolver("grpc://10.130.0.2:8470,grpc://10.130.0.3")
@@ -148,8 +145,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         if self._tpu:
             tpu_source(self._tpu, {})  # raises for an invalid address now, not in the first call
         version: TPUVersion = validate_choice("api_version", api_version, ("v2", "v1"))
-        coordinator = validate_coordinator(coordinator_name, coordinator_address, job_name)
-        self._coordinator = None if coordinator is None else Coordinator(*coordinator)
+        self._coordinator = new_coordinator(coordinator_name, coordinator_address, job_name)
         self._job_name = job_name
         self._finder = SliceFinder(
             validate_text("project", project),
@@ -177,11 +173,11 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request every TPU, all at once: the workers, slice after slice, and the missing ones."""
         source = self._source()
-        async with self._clients() as connections:
+        async with self._clients() as clients:
             if not want.complete:
-                return await self._observe(source, self._finder, connections, progress)
-            slices = await self._finder.find_ready(source, connections, progress)
-            others = await self._coordinator_jobs(connections, progress) if slices else {}
+                return await self._observe(source, self._finder, clients, progress)
+            slices = await self._finder.find_ready(source, clients, progress)
+            others = await self._coordinator_jobs(clients, progress) if slices else {}
         return Observation(cluster_of(slices, self.get_job_name(), others, datetime.now(UTC)))
 
     async def slices(self, *, timeout: float | None = None) -> tuple[TPUSlice, ...]:
@@ -201,8 +197,8 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         Raises:
             ResolveError: see `slices`.
         """
-        async with self._clients() as connections:
-            return await self._finder.find_ready(self._source(), connections, progress)
+        async with self._clients() as clients:
+            return await self._finder.find_ready(self._source(), clients, progress)
 
     async def master(
         self,
@@ -275,10 +271,9 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
 
     async def _fetch_own_name(self, progress: Progress) -> str | None:
         """Return the name of the worker that is this VM; None if this is not a TPU VM."""
-        async with self._clients() as connections:
-            metadata = await connections.metadata()
+        async with self._clients() as clients:
             try:
-                environment = await metadata.tpu_env(progress)
+                environment = await (await clients.metadata()).tpu_env(progress)
             except ResolveError as error:
                 if error.retryable:
                     raise
@@ -316,17 +311,17 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         determined once, when the watch starts.
         """
         source, finder = self._source(), self._finder.for_watch()
-        async with self._clients() as connections:
+        async with self._clients() as clients:
 
             async def observe(progress: Progress) -> Observation:
                 nonlocal source
                 if isinstance(source, WorkersFile):
                     source = await read_workers(source, progress)
-                return await self._observe(source, finder, connections, progress)
+                return await self._observe(source, finder, clients, progress)
 
             fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
             if isinstance(source, MetadataSource):
-                metadata = await connections.metadata()
+                metadata = await clients.metadata()
                 updates = watch_attributes(source, metadata, fetch, interval, self._timeout)
             else:
                 updates = poll(fetch, interval)
@@ -412,7 +407,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         tpu_slice = self._only(await self.slices(timeout=timeout), "slices()")
         return None if tpu_slice is None else tpu_slice.topology
 
-    # Probing the workers. The module `probing` is imported in the methods because it loads grpc.
+    # Probing the workers
 
     async def num_accelerators(
         self,
@@ -500,7 +495,7 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
 
         async def initialize(progress: Progress) -> None:
             progress.waiting("TensorFlow", "it has not initialized the TPU system")
-            await tensorflow_runtime.initialize_system(addresses, self.get_job_name())
+            await system.initialize_system(addresses, self.get_job_name())
 
         await self._call(deadline.next_timeout, "initialize_system()", initialize)
 
@@ -509,12 +504,10 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
 
         TensorFlow would wait forever for one that does not respond.
         """
-        from .probing import verify_tensorflow_servers
-
         deadline = Deadline.after(timeout)
         slices = await self.slices(timeout=timeout)
         if slices:
-            await verify_tensorflow_servers(slices, deadline.next_timeout)
+            await system.verify_tensorflow_servers(slices, deadline.next_timeout)
         return [endpoint.address for tpu_slice in slices for endpoint in tpu_slice.endpoints]
 
     @asynccontextmanager
@@ -527,11 +520,11 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         source = self._source()
 
         async def locate(progress: Progress) -> None:
-            async with self._clients() as connections:
+            async with self._clients() as clients:
                 if isinstance(source, MetadataSource):
-                    await self._finder.find(source, connections, progress)
+                    await self._finder.find(source, clients, progress)
                 elif isinstance(source, NamedTPUs):
-                    await self._finder.find_location(source, connections, progress)
+                    await self._finder.find_location(source, clients, progress)
 
         try:
             await self._call(timeout, "the search for a TPU", locate)
@@ -552,44 +545,38 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         return await within_deadline(self._deadline(timeout), f"{name} of {self!r}", operation)
 
     async def _observe(
-        self, source: Source, finder: SliceFinder, connections: TPUClients, progress: Progress
+        self, source: Source, finder: SliceFinder, clients: TPUClients, progress: Progress
     ) -> Observation:
-        found = await finder.find(source, connections, progress)
-        others = await self._coordinator_jobs(connections, progress) if found.slices else {}
-        return observation_of(source, found, self.get_job_name(), others, datetime.now(UTC))
+        found = await finder.find(source, clients, progress)
+        others = await self._coordinator_jobs(clients, progress) if found.slices else {}
+        return found.observation(source, self.get_job_name(), others, datetime.now(UTC))
 
-    async def _coordinator_jobs(self, connections: TPUClients, progress: Progress) -> dict[str, str]:
-        return {} if self._coordinator is None else await self._coordinator.jobs(connections, progress)
+    async def _coordinator_jobs(self, clients: TPUClients, progress: Progress) -> dict[str, str]:
+        return {} if self._coordinator is None else await self._coordinator.jobs(clients, progress)
 
     async def _fetch_nodes(self, progress: Progress) -> tuple[Node, ...]:
         source = self._source()
         if not isinstance(source, NamedTPUs):
             return ()
-        async with self._clients() as connections:
-            return tuple(await self._finder.find_nodes(source, connections, progress))
+        async with self._clients() as clients:
+            return tuple(await self._finder.find_nodes(source, clients, progress))
 
     async def _system_metadata(self, config_proto: Any, timeout: float | None) -> TPUSystemMetadata:
         from aioresolve.probe.accelerators import operation_timeout
 
-        from .probing import local_system, system_metadata
-
         limit = min(self._deadline(timeout), operation_timeout(config_proto) or float("inf"))
         if isinstance(self._source(), LocalTPU):
-            return local_system(
-                await self._call(limit, "the devices", lambda _: tensorflow_runtime.list_local_devices())
-            )
+            return await self._call(limit, "the devices", lambda _: system.local_system())
         slices, probes, probe_timeout = await self._probe(limit)
-        return system_metadata(probes, shared_topology(slices), self.get_job_name(), probe_timeout)
+        return system.system_metadata(slices, probes, self.get_job_name(), probe_timeout)
 
     async def _probe(self, timeout: float) -> tuple[tuple[TPUSlice, ...], dict[str, WorkerProbe], float]:
         """Return the slices, the probes of their workers, and the seconds that the workers had."""
-        from .probing import probe_slices
-
         deadline = Deadline.after(timeout)
         slices = await self.slices(timeout=timeout)
         left = deadline.next_timeout
-        async with self._clients() as connections:
-            return slices, await probe_slices(slices, left, await connections.channels()), left
+        async with self._clients() as clients:
+            return slices, await system.probe_slices(slices, left, await clients.channels()), left
 
     def _only(self, found: Sequence[T], method: str) -> T | None:
         if len(found) > 1:
@@ -599,11 +586,11 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
         return found[0] if found else None
 
 
-def validate_coordinator(name: Any, address: Any, job_name: str) -> tuple[str, str | None] | None:
-    """Return the name and address of the coordinator; None if the cluster has no coordinator.
+def new_coordinator(name: Any, address: Any, job_name: str) -> system.Coordinator | None:
+    """Return the coordinator; None if the cluster has none, which has no name.
 
     Raises:
-        ConfigurationError: one of them is invalid, or the name is that of the job of the workers.
+        ConfigurationError: an argument is invalid, or the name is that of the job of the workers.
     """
     name = validate_text("coordinator_name", name)
     address = validate_text("coordinator_address", address)
@@ -615,15 +602,12 @@ def validate_coordinator(name: Any, address: Any, job_name: str) -> tuple[str, s
             argument="coordinator_name",
             hint="Choose another name, or pass {job_name}.",
         )
-    return name, None if address is None else worker_address(address, "coordinator_address")
+    return system.Coordinator(
+        name, None if address is None else worker_address(address, "coordinator_address")
+    )
 
 
 DISCOVERY_VARIABLE = "TPU_API_DISCOVERY_URL"
-
-DIRECTORY_PATH = "/discovery/v1/apis/"
-"""Google's directory of all discovery documents: its host is not the host of the API."""
-
-_PARAMETER = re.compile(r"\{(\w*)\}")
 
 
 def api_base_url(discovery_url: Any, environ: Mapping[str, str], version: str) -> str | None:
@@ -641,24 +625,18 @@ def api_base_url(discovery_url: Any, environ: Mapping[str, str], version: str) -
         ConfigurationError: the template is invalid.
     """
     variable = environ.get(DISCOVERY_VARIABLE)
-    where = f"${DISCOVERY_VARIABLE}" if variable else "discovery_url"
     template = variable or discovery_url
     if not template:
         return None
-    hint = "Write it as https://tpu.googleapis.com/$discovery/rest?version={apiVersion}."
-    if not isinstance(template, str):
-        raise invalid_value(where, f"{template!r} is not text", hint)
-    values = {"api": "tpu", "apiVersion": version}
-    if unknown := sorted(set(_PARAMETER.findall(template)) - values.keys()):
-        raise invalid_value(where, f"{template!r} has the unknown parameter {{{unknown[0]}}}", hint)
-    url = _PARAMETER.sub(lambda match: values[match[1]], template)
-    try:
-        parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError as error:
-        raise invalid_value(where, f"{template!r} is not a valid URL ({error})", hint) from error
-    if not is_url:
-        raise invalid_value(where, f"{template!r} is not a valid URL", hint)
-    if parts.path.startswith(DIRECTORY_PATH) and (parts.hostname or "").endswith(".googleapis.com"):
+    parts = urlsplit("")
+    with suppress(AttributeError, LookupError, ValueError):  # not text, unknown parameters, not a URL
+        parts = urlsplit(template.format(api="tpu", apiVersion=version))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise invalid_value(
+            f"${DISCOVERY_VARIABLE}" if variable else "discovery_url",
+            f"{template!r} is not a URL with the parameters {{api}} and {{apiVersion}} only",
+            "Write it as https://tpu.googleapis.com/$discovery/rest?version={apiVersion}.",
+        )
+    if parts.path.startswith("/discovery/v1/apis/") and parts.hostname.endswith(".googleapis.com"):
         return None
     return f"{parts.scheme}://{parts.netloc}"

@@ -1,80 +1,120 @@
-"""Slices: finds the TPUs that a source names, and turns those that are ready into the tasks of a cluster."""
+"""Slices: their workers, their layout, and their tasks in a cluster. No I/O.
+
+The number in an accelerator type counts TensorCores: `v4-16` has 8 chips with two cores each. Cores per chip
+and devices per chip can differ: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm, tpu-info 0.14.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
-from aioresolve._core.concurrency import gather
-from aioresolve.errors import (
-    APIError,
-    ConfigurationError,
-    ForbiddenError,
-    Hint,
-    PartialClusterError,
-    ProtocolError,
-    ResolveError,
-)
-from aioresolve.gcp.api_request import ETagCache
-from aioresolve.gcp.resource_names import is_full_name, node_name, queued_resource_name
+from aioresolve.errors import Hint, PartialClusterError, ProtocolError
 from aioresolve.gcp.tpu_env import TPUEnvironment
-from aioresolve.spec import ClusterState, Endpoint, Missing, Observation, host_port, split_host_port
+from aioresolve.spec import ClusterState, Endpoint, split_host_port
 
-from .discovery import (
-    COORDINATOR_VARIABLE,
-    TPU_PORT,
-    GivenWorkers,
-    LocalTPU,
-    MetadataSource,
-    NamedTPUs,
-    WorkersFile,
-    read_workers,
-    slice_position,
-    validate_position,
-    worker_host,
-)
-from .metadata_source import fetch_worker_hosts
-from .readiness import (
-    NodeNotFound,
-    Unready,
-    from_variable,
-    missing_workers,
-    not_found_error,
-    not_ready_error,
-    unready_node,
-    unready_queued_resource,
-    with_variable_hint,
-)
-from .topology import TPUTopology, parse_bounds, slice_topology
+from .discovery import COORDINATOR_VARIABLE, worker_host
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from aioresolve._core.deadline import Progress
-    from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
-    from aioresolve.gcp.tpu_api import NetworkEndpoint, Node
-
-    from .connections import NodeAPI, TPUClients
-    from .discovery import Source
-
-MAX_CONCURRENT_REQUESTS = 16
+    from aioresolve.gcp.tpu_api import Node
 
 DEFAULT_METRICS_PORTS = (8431,)
 """The ports of libtpu's metrics by default."""
 
-NotHealthy: TypeAlias = Literal["raise", "skip", "allow"]
-"""What to do with TPUs that are READY but not healthy."""
 
-WorkerAddress: TypeAlias = Literal["internal_ip", "external_ip"]
+class Generation(NamedTuple):
+    """What all chips of one generation have in common.
 
-FoundNode: TypeAlias = "Node | Unready | NodeNotFound"
-"""A node in any state, a queued resource without usable nodes, or a name that does not exist."""
+    Attributes:
+        name: `v2`, `v3`, `v4`, `v5e`, `v5p`, `v6e` or `7x`.
+        cores_per_chip: TensorCores of a chip.
+        devices_per_chip: devices of a chip, as TensorFlow and JAX count them.
+        largest_host: the maximum number of chips of a slice with a single host.
+    """
 
-ABSENT = (Unready, NodeNotFound)
+    name: str
+    cores_per_chip: int
+    devices_per_chip: int
+    largest_host: int = 4
+
+
+_V5E = Generation("v5e", 1, 1, 8)
+_7X = Generation("7x", 2, 2)
+GENERATIONS = {
+    "v2": Generation("v2", 2, 2),
+    "v3": Generation("v3", 2, 2),
+    "v4": Generation("v4", 2, 1),
+    "v5litepod": _V5E,
+    "v5lite_pod": _V5E,
+    "v5e": _V5E,
+    "v5p": Generation("v5p", 2, 1),
+    "v6e": Generation("v6e", 1, 1, 8),
+    "tpu7x": _7X,
+    "v7x": _7X,
+}
+"""By the first part of an accelerator type and by the type names of the API, both in lower case."""
+
+CHIPS_PER_HOST = 4
+"""In every slice with several hosts."""
+
+_ACCELERATOR_TYPE = re.compile(r"(?P<kind>[a-z0-9_]+)-(?P<cores>[1-9][0-9]{0,5})")
+_BOUNDS = re.compile(r"[1-9][0-9]{0,4}(?:x[1-9][0-9]{0,4}){0,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class TPUTopology:
+    """The layout of one slice.
+
+    Attributes:
+        accelerator_type: such as `v4-16`.
+        generation: such as `v4`.
+        cores: TensorCores of the slice.
+        chips: chips of the slice.
+        hosts: hosts of the slice.
+        processes: processes of the slice, which are its workers: usually one for each host. The processes of
+            a host share its chips equally.
+        devices: devices of the slice, as TensorFlow and JAX count them.
+        chip_bounds: chips in each dimension, such as `(2, 2, 2)`; None if the source does not report it.
+        chips_per_host_bounds: chips of one host in each dimension; None if unknown.
+        host_bounds: hosts in each dimension; None if unknown.
+    """
+
+    accelerator_type: str
+    generation: str
+    cores: int
+    chips: int
+    hosts: int
+    processes: int
+    devices: int
+    chip_bounds: tuple[int, ...] | None = None
+    chips_per_host_bounds: tuple[int, ...] | None = None
+    host_bounds: tuple[int, ...] | None = None
+
+    @property
+    def chips_per_process(self) -> int:
+        """Chips of each process."""
+        return self.chips // self.processes
+
+    @property
+    def chips_per_host(self) -> int:
+        """Chips of each host."""
+        return self.chips // self.hosts
+
+    @property
+    def cores_per_host(self) -> int:
+        """TensorCores of each host."""
+        return self.cores // self.hosts
+
+    @property
+    def devices_per_host(self) -> int:
+        """Devices of each host, as TensorFlow and JAX count them."""
+        return self.devices // self.hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,310 +175,96 @@ class TPUSlice:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FoundSlices:
-    """The TPUs that a source names: the slices of the cluster, numbered, and the TPUs that are absent.
+def slice_topology(
+    accelerator_type: str | None = None,
+    *,
+    kind: str | None = None,
+    chip_bounds: tuple[int, ...] | None = None,
+    chips_per_host_bounds: tuple[int, ...] | None = None,
+    host_bounds: tuple[int, ...] | None = None,
+    hosts: int | None = None,
+    processes: int | None = None,
+) -> TPUTopology | None:
+    """Return the layout of a slice; None if its generation is unknown or too little is given.
 
-    The TPU of this host has no slices. `absent` are the TPUs and queued resources that are not ready, and the
-    names that do not exist. TPUs that are running but not healthy are in `unhealthy` if they are among the
-    slices, in `skipped` if they are left out.
+    `kind` is the API's `acceleratorConfig.type`, such as `V4`, if there is no accelerator type. For the other
+    arguments see `TPUTopology`.
+
+    Raises:
+        ProtocolError: the numbers contradict each other.
     """
-
-    slices: tuple[TPUSlice, ...]
-    absent: tuple[Unready | NodeNotFound, ...] = ()
-    unhealthy: tuple[Unready, ...] = ()
-    skipped: tuple[Unready, ...] = ()
-
-
-@dataclass
-class SliceFinder:
-    """Finds the TPUs that a source names.
-
-    Attributes:
-        project: the project of ids; if None, that of the source or of this VM.
-        zone: the zone of ids; if None, that of the source or of this VM.
-        version: the version of the API; v1 has no queued resources.
-        not_healthy: which TPUs that are running but not healthy are used; see `TPUClusterResolver`.
-        address: which address of a worker is used.
-        cache: responses of the API that it need not send again if they have not changed.
-    """
-
-    project: str | None
-    zone: str | None
-    version: str
-    not_healthy: NotHealthy = "raise"
-    address: WorkerAddress = "internal_ip"
-    cache: ETagCache | None = None
-    _location: tuple[str, str] | None = field(default=None, init=False)
-
-    def for_watch(self) -> SliceFinder:
-        """Return a finder for one watch: it requests project and zone of this VM once and keeps responses."""
-        return replace(self, cache=ETagCache())
-
-    async def find(self, source: Source, connections: TPUClients, progress: Progress) -> FoundSlices:
-        """Return the slices that are ready, and the TPUs that are not.
-
-        Raises:
-            TPUNotFoundError: no TPU was named, and this VM does not belong to one.
-        """
-        if self.address != "internal_ip" and not isinstance(source, NamedTPUs):
-            raise ConfigurationError(
-                "external addresses are only known of TPUs that are named",
-                argument="address",
-                hint="Pass the name of the TPU as {tpu}, or leave out {address}.",
-            )
-        match source:
-            case LocalTPU():
-                return FoundSlices(())
-            case GivenWorkers():
-                return FoundSlices(_number_slices([_given_slice(source)]))
-            case WorkersFile():
-                workers = await read_workers(source, progress)
-                return FoundSlices(_number_slices([_given_slice(workers)]))
-            case MetadataSource():
-                hosts, environment = await fetch_worker_hosts(source, await connections.metadata(), progress)
-                return FoundSlices(_number_slices([_metadata_slice(hosts, environment)]))
-            case NamedTPUs():
-                nodes = await self._find_named(source, connections, progress)
-                found = _separate(nodes, self.not_healthy, self.address)
-                if len(nodes) > 1 or source.environment.num_slices is None:
-                    return found
-                # A variable names the only slice that it knows.
-                index, number = slice_position(source.environment)
-                own = [
-                    replace(one, index=index, num_slices=number, environment=source.environment)
-                    for one in found.slices
-                ]
-                return replace(found, slices=tuple(own))
-
-    async def find_ready(
-        self, source: Source, connections: TPUClients, progress: Progress
-    ) -> tuple[TPUSlice, ...]:
-        """Return the slices; empty for the TPU of this host.
-
-        All are ready. They are healthy too, unless `not_healthy` allows others.
-
-        Raises:
-            TPUNotReadyError: some TPUs are not ready; it lists them all.
-            TPUNotFoundError: a name does not exist, or no TPU was named.
-        """
-        found = await self.find(source, connections, progress)
-        if isinstance(source, NamedTPUs):
-            skipped = () if found.slices else found.skipped
-            self._raise_if_absent(source, (*found.absent, *found.unhealthy, *skipped))
-        return found.slices
-
-    async def find_nodes(self, source: NamedTPUs, connections: TPUClients, progress: Progress) -> list[Node]:
-        """Return the nodes that the source names, in any state.
-
-        Raises:
-            TPUNotFoundError: a name does not exist.
-            TPUNotReadyError: a queued resource has no nodes yet.
-        """
-        found = await self._find_named(source, connections, progress)
-        self._raise_if_absent(source, [tpu for tpu in found if isinstance(tpu, ABSENT)])
-        return [tpu for tpu in found if not isinstance(tpu, ABSENT)]
-
-    async def _find_named(
-        self, source: NamedTPUs, connections: TPUClients, progress: Progress
-    ) -> list[FoundNode]:
-        """Return what each name stands for, in order; the nodes of a queued resource in its own order.
-
-        What several names stand for, such as a node and the queued resource it belongs to, is returned once.
-        """
-        project, zone = await self.find_location(source, connections, progress)
-        try:
-            api = await connections.api()
-            if self.cache is not None:
-                api = api.with_cache(self.cache)
-            calls = [partial(self._find_name, api, name, project, zone, progress) for name in source.names]
-            found = await gather(calls, limit=MAX_CONCURRENT_REQUESTS)
-        except ResolveError as error:
-            if not error.retryable:
-                error.hint = with_variable_hint(error.hint, source.origin)
-            raise
-        distinct: dict[Hashable, FoundNode] = {}
-        for tpu in chain.from_iterable(found):
-            distinct.setdefault(_identity(tpu), tpu)
-        return list(distinct.values())
-
-    async def _find_name(
-        self, api: NodeAPI, text: str, project: str | None, zone: str | None, progress: Progress
-    ) -> list[FoundNode]:
-        if is_full_name(text) and "/queuedResources/" in text:
-            return await _find_queued(api, queued_resource_name(text, project, zone), progress)
-        node = await _find_node(api, node_name(text, project, zone), progress)
-        if not isinstance(node, NodeNotFound) or is_full_name(text) or self.version != "v2":
-            return [node]
-        # A queued resource has a name of its own, which may be the only one that its user knows.
-        name = queued_resource_name(text, project, zone)
-        try:
-            queued = await _find_queued(api, name, progress)
-        except (ForbiddenError, ConfigurationError):
-            # A user without permission for queued resources, or whose client has none, meant a node.
-            return [node]
-        is_neither = any(isinstance(tpu, NodeNotFound) and tpu.path == name.path for tpu in queued)
-        return [node] if is_neither else queued
-
-    async def find_location(
-        self, source: NamedTPUs, connections: TPUClients, progress: Progress
-    ) -> tuple[str | None, str | None]:
-        """Return project and zone: those given, else those of this VM; None if full names need none."""
-        if self._location is not None:
-            return self._location
-        project, zone = self.project or source.project, self.zone or source.zone
-        if all(map(is_full_name, source.names)):
-            return self.project, self.zone  # not needed, but must not contradict the full names
-        if project is not None and zone is not None:
-            return project, zone
-        metadata = await connections.metadata()
-        calls = [partial(metadata.project_id, progress)] if project is None else []
-        calls += [partial(metadata.zone, progress)] if zone is None else []
-        try:
-            found = await gather(calls, limit=len(calls))
-        except ResolveError as error:
-            if error.retryable:
-                raise
-            raise _unknown_location(source, project, zone, error) from error
-        location = project or found[0], zone or found[-1]
-        # A watch keeps it, so that a later outage of the metadata server does not affect it.
-        if self.cache is not None:
-            self._location = location
-        return location
-
-    def _raise_if_absent(self, source: NamedTPUs, absent: Sequence[Unready | NodeNotFound]) -> None:
-        missing = [tpu for tpu in absent if isinstance(tpu, NodeNotFound)]
-        if missing:
-            raise not_found_error(missing, self.version, source.origin) from missing[0].error
-        unready = [tpu for tpu in absent if isinstance(tpu, Unready)]
-        if unready:
-            raise not_ready_error(unready)
-
-
-def _identity(tpu: FoundNode) -> Hashable:
-    """Return a key that is equal for the same TPU, whatever name it was found by."""
-    if isinstance(tpu, Unready) and tpu.create_time:
-        return tpu.create_time, *tpu.path.split("/")[2:]
-    if isinstance(tpu, ABSENT):
-        return tpu.path
-    # The full name may contain the number of the project instead of its id.
-    return (tpu.id, tpu.name.rpartition("/")[2]) if tpu.id else tpu.name
-
-
-async def _find_node(api: NodeAPI, name: NodeName, progress: Progress) -> Node | NodeNotFound:
-    try:
-        return await api.node(name, progress)
-    except APIError as error:
-        if error.status != 404:
-            raise
-        return NodeNotFound(name.path, error)
-
-
-async def _find_queued(api: NodeAPI, name: QueuedResourceName, progress: Progress) -> list[FoundNode]:
-    """Return the nodes of a queued resource, or why it has none."""
-    try:
-        resource = await api.queued_resource(name, progress)
-    except APIError as error:
-        if error.status != 404:
-            raise
-        return [NodeNotFound(name.path, error)]
-    unready = unready_queued_resource(resource)
-    if unready is not None:
-        return [unready]
-    try:
-        names = [node_name(node.name, node.project, node.zone) for node in resource.node_names]
-    except ValueError as error:
-        reason = error.summary if isinstance(error, ConfigurationError) else error
+    match = _ACCELERATOR_TYPE.fullmatch((accelerator_type or "").lower())
+    generation = GENERATIONS.get(match["kind"] if match else (kind or "").lower())
+    if generation is None or (match is None and chip_bounds is None):
+        return None
+    bounds = "x".join(map(str, chip_bounds or ()))
+    name = accelerator_type or f"{kind} of {bounds}"
+    per_chip = generation.cores_per_chip
+    cores = math.prod(chip_bounds or ()) * per_chip if match is None else int(match["cores"])
+    chips = _divide(cores, per_chip, f"{cores} cores of {name}", f"into chips with {per_chip} cores")
+    if chip_bounds is not None and math.prod(chip_bounds) != chips:
         raise ProtocolError(
-            f"queued resource {name.path} has invalid nodes: {reason}",
-            hint="Check its description with `gcloud compute tpus queued-resources describe`.",
-            scope=f"queued resource {name.path}",
-        ) from error
-    calls = [partial(_find_node, api, node, progress) for node in names]
-    return list(await gather(calls, limit=MAX_CONCURRENT_REQUESTS))
-
-
-def _unknown_location(
-    source: NamedTPUs, project: str | None, zone: str | None, error: ResolveError
-) -> ConfigurationError:
-    unknown = [name for name, value in (("project", project), ("zone", zone)) if value is None]
-    hint = Hint(
-        f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}, or the full name"
-        " projects/PROJECT/locations/ZONE/nodes/NAME."
-    )
-    return ConfigurationError(
-        f"unknown {' and '.join(unknown)} of TPU {', '.join(source.names)}{from_variable(source.origin)}:"
-        f" this VM's metadata server did not report it: {error.summary}",
-        hint=with_variable_hint(hint, source.origin),
-    )
-
-
-def _separate(found: Sequence[FoundNode], not_healthy: NotHealthy, address: WorkerAddress) -> FoundSlices:
-    """Return the nodes that are ready as slices, and everything else as absent.
-
-    A TPU that is running but not healthy remains a slice, unless it is skipped: a watch must not report that
-    workers are gone which are running.
-    """
-    slices: list[TPUSlice] = []
-    absent: list[Unready | NodeNotFound] = []
-    unhealthy: list[Unready] = []
-    skipped: list[Unready] = []
-    for tpu in found:
-        if isinstance(tpu, ABSENT):
-            absent.append(tpu)
-            continue
-        unready = unready_node(tpu)
-        if unready is not None and not unready.is_running:
-            absent.append(unready)
-        elif unready is not None and not_healthy == "skip":
-            skipped.append(unready)
-        else:
-            is_ready = unready is None or not_healthy == "allow"
-            slices.append(_node_slice(tpu, address, is_ready=is_ready))
-            if unready is not None and not is_ready:
-                unhealthy.append(unready)
-    return FoundSlices(_number_slices(slices), tuple(absent), tuple(unhealthy), tuple(skipped))
-
-
-def _node_slice(node: Node, address: WorkerAddress, *, is_ready: bool) -> TPUSlice:
-    name = node.name.rpartition("/")[2]
-    addresses = [
-        host_port(_worker_ip(endpoint, number, name, address), endpoint.port or TPU_PORT)
-        for number, endpoint in enumerate(node.endpoints)
-    ]
-    return TPUSlice(_workers(addresses, name, str(node.id), ready=is_ready), name, node=node)
-
-
-def _worker_ip(endpoint: NetworkEndpoint, number: int, name: str, address: WorkerAddress) -> str:
-    if address == "internal_ip":
-        return endpoint.ip_address
-    external = endpoint.access_config.external_ip if endpoint.access_config is not None else ""
-    if not external:
-        raise ConfigurationError(
-            f"worker {number} of TPU {name} has no external address",
-            argument="address",
-            hint="Leave it out, or create the TPU with external addresses.",
+            f"accelerator type {name!r} has {chips} chips, but the topology {bounds} has"
+            f" {math.prod(chip_bounds)}"
         )
-    return external
+    if hosts is None:
+        # Only a slice with a single host may have more chips per host than usual.
+        by_rule = 1 if chips <= generation.largest_host else chips // CHIPS_PER_HOST
+        hosts = by_rule if host_bounds is None else math.prod(host_bounds)
+    _divide(chips, hosts, f"{chips} chips of {name}", f"among {hosts} hosts")
+    processes = processes or hosts
+    _divide(chips, processes, f"{chips} chips of {name}", f"among {processes} processes")
+    return TPUTopology(
+        name,
+        generation.name,
+        cores,
+        chips,
+        hosts,
+        processes,
+        chips * generation.devices_per_chip,
+        chip_bounds,
+        chips_per_host_bounds,
+        host_bounds,
+    )
 
 
-def _given_slice(given: GivenWorkers) -> TPUSlice:
-    index, num_slices = slice_position(given.environment)
-    name = f"slice-{index}" if num_slices > 1 else None
-    return TPUSlice(_workers(given.addresses, name), name, index, num_slices, environment=given.environment)
+def parse_bounds(text: str | None) -> tuple[int, ...] | None:
+    """Return the numbers in a topology such as `2x2x4`; None if it is not given.
+
+    Raises:
+        ProtocolError: the text has another form.
+    """
+    if not text:
+        return None
+    if _BOUNDS.fullmatch(text) is None:
+        raise ProtocolError(
+            f"{text!r} is not a topology such as '2x2x4'", hint="Check the description of the TPU."
+        )
+    return tuple(map(int, text.split("x")))
 
 
-def _metadata_slice(hosts: Sequence[str], environment: TPUEnvironment) -> TPUSlice:
-    addresses = [host_port(host, TPU_PORT) for host in hosts]
-    validate_position(addresses, environment, "WORKER_ID", "worker-network-endpoints of the metadata server")
-    index, num_slices = slice_position(environment)
-    name = environment.node_id or (f"slice-{index}" if num_slices > 1 else None)
-    return TPUSlice(_workers(addresses, name), name, index, num_slices, environment=environment)
+def _divide(total: int, by: int, what: str, how: str) -> int:
+    if by < 1 or total % by:
+        raise ProtocolError(f"{what} cannot be divided {how}")
+    return total // by
 
 
-def _workers(
+def shared_topology(slices: Sequence[TPUSlice]) -> TPUTopology | None:
+    """Return the topology that all these slices have; None if they differ or it is unknown."""
+    try:
+        topologies = {tpu_slice.topology for tpu_slice in slices}
+    except ProtocolError:
+        return None  # what the workers themselves report takes precedence
+    return topologies.pop() if len(topologies) == 1 else None
+
+
+# Workers and tasks
+
+
+def slice_workers(
     addresses: Iterable[str], name: str | None, uid: str = "", ready: bool | None = None
 ) -> tuple[Endpoint, ...]:
+    """Return the workers of a slice with this name, in order."""
     return tuple(
         Endpoint(
             address,
@@ -451,7 +277,7 @@ def _workers(
     )
 
 
-def _number_slices(slices: Sequence[TPUSlice]) -> tuple[TPUSlice, ...]:
+def number_slices(slices: Sequence[TPUSlice]) -> tuple[TPUSlice, ...]:
     """Return the slices of one cluster, each with its index and its range of tasks."""
     numbered: list[TPUSlice] = []
     first = 0
@@ -465,38 +291,8 @@ def _number_slices(slices: Sequence[TPUSlice]) -> tuple[TPUSlice, ...]:
     return tuple(numbered)
 
 
-def libtpu_ports(slices: Sequence[TPUSlice]) -> Sequence[int] | Mapping[str, Sequence[int]]:
-    """Return the ports of libtpu's metrics as `probe_workers` takes them; empty if they are not reported.
-
-    If hosts have several processes, each has the ports of its own: its share of those of the host, or one
-    after another from the first.
-    """
-    reported = next(filter(None, (one.environment.runtime_metrics_ports for one in slices)), ())
-    if all(len({*one.hosts}) == len(one.hosts) for one in slices):
-        return reported
-    first, ports = (reported or DEFAULT_METRICS_PORTS)[0], {}
-    for one in slices:
-        processes = Counter(one.hosts)
-        seen: Counter[str] = Counter()
-        for endpoint, host in zip(one.endpoints, one.hosts, strict=True):
-            share, rest = divmod(len(reported), processes[host])
-            own = reported[seen[host] * share :][:share] if share and not rest else (first + seen[host],)
-            ports[endpoint.address] = own
-            seen[host] += 1
-    return ports
-
-
-def shared_topology(slices: Sequence[TPUSlice]) -> TPUTopology | None:
-    """Return the topology that all these slices have; None if they differ or it is unknown."""
-    try:
-        topologies = {tpu_slice.topology for tpu_slice in slices}
-    except ProtocolError:
-        return None  # what the workers themselves report takes precedence
-    return topologies.pop() if len(topologies) == 1 else None
-
-
 def cluster_of(
-    slices: Sequence[TPUSlice], job: str, others: dict[str, str], observed_at: datetime
+    slices: Sequence[TPUSlice], job: str, others: Mapping[str, str], observed_at: datetime
 ) -> ClusterState:
     """Return the cluster whose job `job` consists of the workers of these slices, in order.
 
@@ -535,26 +331,22 @@ def _partial_cluster(one: TPUSlice) -> PartialClusterError:
     )
 
 
-def observation_of(
-    source: Source, found: FoundSlices, job: str, others: dict[str, str], observed_at: datetime
-) -> Observation:
-    """Return the state of the slices that are ready, and the workers that are missing.
+def libtpu_ports(slices: Sequence[TPUSlice]) -> Sequence[int] | Mapping[str, Sequence[int]]:
+    """Return the ports of libtpu's metrics as `probe_workers` takes them; empty if they are not reported.
 
-    Without slices, the state has the job without tasks. For the other arguments see `cluster_of`.
+    If hosts have several processes, each has the ports of its own: its share of those of the host, or one
+    after another from the first.
     """
-    if isinstance(source, LocalTPU):
-        reason = "the TPU of this host has no workers to wait for: name a TPU, or addresses of workers"
-        local = Missing(job, "local", reason, is_final=True, tasks=0)
-        return Observation(cluster_of((), job, {}, observed_at), (local,))
-    origin = source.origin if isinstance(source, NamedTPUs) else ""
-    missing = tuple(missing_workers(tpu, job, origin) for tpu in (*found.absent, *found.skipped))
-    if not found.slices:
-        return Observation(ClusterState.of({job: []}, observed_at=observed_at), missing)
-    unhealthy = {tpu.path: tpu for tpu in found.unhealthy}
-    unready = tuple(
-        Missing(job, endpoint.name or endpoint.address, unhealthy[tpu_slice.node.name].reason)
-        for tpu_slice in found.slices
-        if tpu_slice.node is not None and tpu_slice.node.name in unhealthy
-        for endpoint in tpu_slice.endpoints
-    )
-    return Observation(cluster_of(found.slices, job, others, observed_at), missing, unready)
+    reported = next(filter(None, (one.environment.runtime_metrics_ports for one in slices)), ())
+    if all(len({*one.hosts}) == len(one.hosts) for one in slices):
+        return reported
+    first, ports = (reported or DEFAULT_METRICS_PORTS)[0], {}
+    for one in slices:
+        processes = Counter(one.hosts)
+        seen: Counter[str] = Counter()
+        for endpoint, host in zip(one.endpoints, one.hosts, strict=True):
+            share, rest = divmod(len(reported), processes[host])
+            own = reported[seen[host] * share :][:share] if share and not rest else (first + seen[host],)
+            ports[endpoint.address] = own
+            seen[host] += 1
+    return ports

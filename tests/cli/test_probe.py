@@ -112,8 +112,8 @@ def test_tls_is_used_with_the_option(capsys: pytest.CaptureFixture[str]) -> None
     with tpu_worker_process(devices=4, tls=True) as (address,):
         assert main(["probe", "-o", "json", address]) == 1
         error = json.loads(capsys.readouterr().out)["error"]
-        assert error["code"] == "tls"
-        assert "Enable TLS with --tls" in error["message"]
+        assert error["code"] == "unreachable"
+        assert "If the worker uses TLS, enable it with --tls" in error["message"]
         # gRPC does not trust the certificate authority of the worker.
         assert main(["probe", "-o", "json", "--tls", address]) == 1
         assert json.loads(capsys.readouterr().out)["error"]["code"] == "tls"

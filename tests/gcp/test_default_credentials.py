@@ -111,21 +111,18 @@ async def test_a_metadata_server_may_report_neither_the_account_nor_the_universe
     hasattr(_metadata, "_METADATA_ROOT"),
     reason="this google-auth reads the server's address when it is imported",
 )
-async def test_credentials_of_google_auth_for_a_vm_need_no_universe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", 0.3)
+async def test_credentials_of_google_auth_for_a_vm_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", server.metadata_host)
-        server.inject(Hang(), match=lambda request: request.path.endswith("/universe-domain"), times=None)
         assert (await request_my_tpu(compute_engine.Credentials())).state == "READY"
 
 
 async def test_a_vm_needs_no_package_but_google_auth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The credentials of google-auth for a VM import `requests`, which it does not depend on.
     monkeypatch.setitem(sys.modules, "requests", None)
-    for name in [name for name in sys.modules if name.startswith(("google.auth.", "google.oauth2."))]:
-        if name != "google.auth.exceptions":
-            monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.startswith("google.auth.transport.")]:
+        monkeypatch.delitem(sys.modules, name)
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         assert (await request_my_tpu()).state == "READY"
@@ -181,18 +178,15 @@ async def test_without_any_credentials_every_source_is_listed(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "cannot be read: No such file or directory"),
-        ("{", "cannot be read: it is not JSON (line 1)"),
-        ("[]", "cannot be read: it is not a JSON object"),
-        ('{"type": "gdch_service_account"}', "is of type 'gdch_service_account'"),
+        (None, "was not found"),
+        ("{", "is not a valid json file"),
+        ("[]", "AttributeError"),
+        ('{"type": "unknown"}', "does not have a valid type. Type is unknown"),
         ('{"type": "service_account", "private_key": "MARKER"}', "cannot be used: "),
         ('{"type": "external_account", "audience": "a"}', "cannot be used: "),
         ('{"type": "external_account", "credential_source": {"executable": 5}}', "cannot be used: "),
         ('{"type": "external_account_authorized_user", "refresh_token": "MARKER"}', "cannot be used: "),
-        (
-            '{"type": "impersonated_service_account"}',
-            "cannot be used: a field is missing or has the wrong type",
-        ),
+        ('{"type": "impersonated_service_account"}', "cannot be used: "),
     ],
 )
 async def test_an_invalid_file_is_reported_without_its_content(
@@ -204,13 +198,10 @@ async def test_an_invalid_file_is_reported_without_its_content(
     monkeypatch.setenv(VARIABLE, str(file))
     async with secure():
         error = await error_from(request_my_tpu())
-    assert isinstance(error, CredentialsError | ConfigurationError)
+    assert isinstance(error, CredentialsError)
     assert message in str(error)
-    assert f"{file} (from ${VARIABLE})" in str(error)
+    assert f"{file} (from ${VARIABLE}) cannot be used: " in str(error)
     assert "MARKER" not in all_text(error)
-    if "cannot be read: " in message:
-        assert isinstance(error, CredentialsError)
-        assert error.tried == (f"{file} (from ${VARIABLE}): {message.removeprefix('cannot be read: ')}",)
 
 
 async def test_after_a_rejection_the_credentials_are_searched_again(

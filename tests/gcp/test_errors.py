@@ -61,8 +61,8 @@ async def error_of(fault: Any) -> ResolveError:
         (Answer(403, b"<html>"), ProtocolError, False, "not in the format of Google's APIs"),
         (Answer(404, b'{"error": "Not Found"}'), ProtocolError, False, "any proxy in front of it"),
         (Answer(404, b"[]"), ProtocolError, False, "not in the format of Google's APIs"),
-        (Answer(200, b"<html>log in</html>"), ProtocolError, False, "different from the Cloud TPU API v2"),
-        (Answer(200, b'{"state": "READY"}'), ProtocolError, False, "different from the Cloud TPU API v2"),
+        (Answer(200, b"<html>log in</html>"), ProtocolError, False, "different from the Cloud TPU API"),
+        (Answer(200, b'{"state": "READY"}'), ProtocolError, False, "different from the Cloud TPU API"),
         (Answer(304), ProtocolError, False, "redirects"),
         (Redirect("https://elsewhere.example/v2?secret"), ProtocolError, False, "https://elsewhere.example;"),
     ],
@@ -114,7 +114,7 @@ async def test_an_exhausted_quota_is_retried_after_the_delay_that_the_server_rep
 
 
 async def test_a_failure_of_the_older_api_has_its_reason_in_another_field() -> None:
-    error = await error_of(failure(409, {"reason": 5, "metadata": []}, errors=[{"reason": "inUse"}]))
+    error = await error_of(failure(409, errors=[{"reason": "inUse"}]))
     assert isinstance(error, APIError)
     assert error.reason == "inUse"
 

@@ -167,7 +167,7 @@ async def test_outside_google_cloud_the_search_for_a_metadata_server_ends(
     assert type(error) is kinds.get(kind, ConnectionFailedError)
     assert not error.retryable
     assert "if it is, set GCE_METADATA_HOST" in str(error)
-    assert attempts == (0 if kind in hosts else 2)
+    assert attempts == {"unknown name": 0, "unroutable": 0, "other server": 1}.get(kind, 2)
 
 
 @pytest.mark.parametrize("text", ["0", "2.5", "three"])
@@ -232,16 +232,15 @@ async def test_another_server_is_recognized_by_the_missing_header(fault: Answer)
         assert f"returned status {fault.status} for metadata instance/zone without the header" in str(error)
         assert (error.host, error.scope) == (f"http://{server.metadata_host}", "metadata instance/zone")
         assert not error.retryable
-        assert [request.path for request in server.requests] == ["/computeMetadata/v1/instance/zone", "/"]
+        assert len(server.requests) == 1
 
 
-async def test_a_metadata_server_may_leave_the_header_out_of_errors() -> None:
+async def test_a_metadata_server_that_has_responded_may_leave_the_header_out_of_errors() -> None:
     async with serving() as (server, machine):
-        server.inject(Answer(404), match=lambda request: "attributes" in request.path, times=2)
-        assert await machine.accelerator_type() is None
         server.inject(Answer(503))
         assert await machine.zone() == "us-central2-b"
-        assert await machine.accelerator_type() is None
+        server.inject(Answer(404))
+        assert await machine.attribute("accelerator-type") is None
         server.inject(Answer(403))
         error = await error_from(machine.zone())
     assert isinstance(error, APIError)

@@ -43,7 +43,7 @@ async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pyte
         async with new_resolver() as opened:
             await opened.node()
             number = services(server).count("metadata")
-            monkeypatch.setattr("aioresolve.gcp.api_request.RENEW_BEFORE_EXPIRY", 1e9)
+            monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 1e9)
             server.inject(Hang(), match=to("metadata"), times=None)
             with anyio.fail_after(60):
                 assert await opened.state() == "READY"
@@ -66,10 +66,10 @@ async def test_a_token_server_outage_before_the_expiry_is_harmless(
 ) -> None:
     async with secure() as server:
         server.inject(Answer(503), match=to("oauth2"), times=None)
-        monkeypatch.setattr("aioresolve.gcp.api_request.RENEW_BEFORE_EXPIRY", 30.0)
+        monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 30.0)
         async with new_resolver(refreshable(server, TOKEN, seconds=60)) as opened:
             await opened.node()
-            monkeypatch.setattr("aioresolve.gcp.api_request.RENEW_BEFORE_EXPIRY", 300.0)
+            monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 300.0)
             assert await opened.state() == "READY"
         assert services(server) == ["tpu", "oauth2", "tpu"]
 

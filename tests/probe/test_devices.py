@@ -79,7 +79,7 @@ def test_each_metric_is_a_device_in_the_order_of_device_numbers() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"\xff", "not a runtime metric"),
+        (b"\xff", "not a MetricResponse"),
         (memory_metric(0, 1, 0), "3 metrics of 2 devices"),
         (memory_metric(*range(MAX_DEVICES + 1)), "4,097 devices"),
     ],

@@ -143,7 +143,7 @@ MISBEHAVING: dict[str, dict[str, Any]] = {
     "malformed: nothing": {"faults": [Answer(body=b"")]},
     "too_large": {"devices": 10_000_000},
     "unreachable: reset": {"faults": [Reset()]},
-    "tls": {"tls": True},
+    "unreachable: TLS": {"tls": True},
     "unimplemented: another service": {"services": []},
     "denied": {"metadata": {"authorization": "Bearer other"}},
 }
@@ -163,7 +163,7 @@ async def test_misbehaving_worker_does_not_affect_others(closed_address: str) ->
         assert probe.error.address == probe.address
         assert (probe.devices, probe.source) == ((), None)
         assert (probe.latency > 2.9) is what.startswith("deadline")
-    assert "requires TLS" in str(bad[list(workers).index("tls")].error)
+    assert "If the worker uses TLS" in str(bad[list(workers).index("unreachable: TLS")].error)
 
 
 async def test_server_that_does_not_speak_grpc_is_malformed() -> None:

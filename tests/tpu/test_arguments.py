@@ -18,8 +18,6 @@ from aioresolve.errors import ConfigurationError
         "https://",
         "https://a/{project}",
         7,
-        "https://a:0/",
-        "https://a:x/",
         "https://[a/",
     ],
 )

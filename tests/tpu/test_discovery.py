@@ -124,7 +124,7 @@ def test_names_are_looked_up_with_the_api(tpu: Any, names: tuple[str, ...]) -> N
     [
         ([], "at least one"),
         ([""], "an empty name"),
-        (["a", 7], "an entry that is not text"),
+        (["a", 7], "a list of texts"),
         (7, "Pass the name of a TPU"),
         (["a", "a"], "a twice"),
         ("a,,b", "an empty name"),

@@ -54,10 +54,10 @@ async def test_workers_without_a_tpu_have_zero_cores() -> None:
 async def test_hosts_with_different_numbers_of_cores_are_an_error_that_lists_them() -> None:
     async with AsyncExitStack() as stack:
         addresses = await _start(stack, TPUWorker(4), TPUWorker(2))
-        with pytest.raises(ProbeError, match=r"has 4, .* has 2") as raised:
+        with pytest.raises(ProbeError, match=r"4 TPU; .* 2 TPU") as raised:
             await resolver_of(addresses).num_accelerators()
     assert raised.value.code == "uneven"
-    assert raised.value.failures == dict(zip(addresses, ["4", "2"], strict=True))
+    assert raised.value.failures == dict(zip(addresses, ["4 TPU", "2 TPU"], strict=True))
     assert isinstance(raised.value, RuntimeError)
 
 

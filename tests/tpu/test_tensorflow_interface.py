@@ -40,7 +40,7 @@ async def test_args_coordinator_address_none_starts_a_server_once(
         started.append(1)
         return object(), 4321
 
-    monkeypatch.setattr("aioresolve.tpu.tensorflow_runtime.start_server", start_server)
+    monkeypatch.setattr("aioresolve.tpu.system.start_server", start_server)
     resolver = TPUClusterResolver(GRPC, coordinator_name="chief")
     for _ in range(2):
         assert (await resolver.cluster_spec()).job_tasks("chief") == ["10.128.0.2:4321"]
@@ -104,7 +104,7 @@ async def test_methods_connect_initializes_the_tpu_and_returns_a_resolver(
     async def initialize_system(addresses: list[str], job: str) -> None:
         connected.append((addresses, job))
 
-    monkeypatch.setattr("aioresolve.tpu.tensorflow_runtime.initialize_system", initialize_system)
+    monkeypatch.setattr("aioresolve.tpu.system.initialize_system", initialize_system)
     async with TPUWorker(4) as worker:
         resolver = await TPUClusterResolver.connect(f"grpc://{worker.address}")
         assert connected == [([worker.address], "worker")]
@@ -117,7 +117,7 @@ async def test_methods_connect_raises_not_found_if_there_are_no_tpu_devices(
     async def initialize_system(addresses: list[str], job: str) -> None:
         raise TPUNotFoundError("no TPU devices")
 
-    monkeypatch.setattr("aioresolve.tpu.tensorflow_runtime.initialize_system", initialize_system)
+    monkeypatch.setattr("aioresolve.tpu.system.initialize_system", initialize_system)
     async with TPUWorker(0) as worker:
         with pytest.raises(TPUNotFoundError, match="no TPU devices"):
             await TPUClusterResolver.connect(f"grpc://{worker.address}")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ProtocolError
-from aioresolve.tpu.topology import GENERATIONS, parse_bounds, slice_topology
+from aioresolve.tpu.slices import GENERATIONS, parse_bounds, slice_topology
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,434 @@
+"""Finds the TPUs that a source names, and turns those that are ready into the slices of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from aioresolve._core.concurrency import gather
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ForbiddenError,
+    Hint,
+    ProtocolError,
+    ResolveError,
+)
+from aioresolve.gcp.resource_names import is_full_name, tpu_name
+from aioresolve.spec import ClusterState, Missing, Observation, host_port
+
+from .discovery import (
+    TPU_PORT,
+    GivenWorkers,
+    LocalTPU,
+    MetadataSource,
+    NamedTPUs,
+    WorkersFile,
+    read_workers,
+    slice_position,
+    validate_position,
+)
+from .metadata_source import fetch_worker_hosts
+from .readiness import (
+    Unready,
+    from_variable,
+    raise_if_unready,
+    unready_node,
+    unready_queued_resource,
+    with_variable_hint,
+)
+from .slices import TPUSlice, cluster_of, number_slices, slice_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+    from contextlib import AsyncExitStack
+    from datetime import datetime
+
+    from aioresolve._core.connections import Connections
+    from aioresolve._core.deadline import Progress
+    from aioresolve.gcp.credentials import AnyCredentials
+    from aioresolve.gcp.metadata_server import MetadataServer
+    from aioresolve.gcp.resource_names import TPUName
+    from aioresolve.gcp.tpu_api import TPUAPI, Node, TPUVersion
+    from aioresolve.gcp.user_service import UserTPUClient
+    from aioresolve.probe import ProbeChannels
+
+    from .discovery import Source
+
+MAX_CONCURRENT_REQUESTS = 16
+
+NotHealthy: TypeAlias = Literal["raise", "skip", "allow"]
+"""What to do with TPUs that are READY but not healthy."""
+
+WorkerAddress: TypeAlias = Literal["internal_ip", "external_ip"]
+
+
+class ClientConfiguration:
+    """How to reach the Cloud TPU API.
+
+    `service` is what `googleapiclient.discovery.build` returned, to use instead of an own client; or None.
+    `endpoints` are base URLs by API, if they are not Google's.
+    """
+
+    def __init__(
+        self, credentials: AnyCredentials, service: Any, endpoints: Mapping[str, str], version: TPUVersion
+    ) -> None:
+        from aioresolve.gcp.credentials import GoogleCredentials
+
+        self.user_client: UserTPUClient | None = None
+        if service is not None:
+            from aioresolve.gcp.user_service import UserTPUClient
+
+            self.user_client = UserTPUClient(service)
+            credentials = "default"  # that client has its own: ours are not even validated, as in TensorFlow
+        self._credentials = GoogleCredentials(credentials)
+        self._endpoints = endpoints
+        self._version: TPUVersion = version
+        # It contains the id of an object, so it is valid only while this configuration exists.
+        identity = "default" if credentials in (None, "default") else id(credentials)
+        self.key: Hashable = ("tpu", version, tuple(sorted(endpoints.items())), identity)
+
+    async def new_api(self, stack: AsyncExitStack) -> TPUAPI:
+        """Return a new client, which `stack` closes."""
+        from aioresolve.gcp.client import GoogleSession
+        from aioresolve.gcp.tpu_api import TPUAPI
+
+        session = GoogleSession(self._credentials, endpoints=self._endpoints)
+        return TPUAPI(await stack.enter_async_context(session), self._version)
+
+
+@dataclass(frozen=True, slots=True)
+class TPUClients:
+    """The clients of a resolver, which it shares with others of the same configuration.
+
+    Each is opened, and its library imported, when it is first used: aiohttp takes a third of a second and
+    grpc a fifth, and a resolver whose worker addresses are given needs neither.
+    """
+
+    resolver: object
+    configuration: ClientConfiguration
+    connections: Connections
+
+    async def api(self) -> TPUAPI | UserTPUClient:
+        """Return the Cloud TPU API."""
+        configuration = self.configuration
+        if configuration.user_client is not None:
+            return configuration.user_client
+        return await self.connections.get(self.resolver, configuration.key, configuration.new_api)
+
+    async def metadata(self) -> MetadataServer:
+        """Return the metadata server of this machine."""
+        return await shared_metadata_server(self.resolver, self.connections)
+
+    async def channels(self) -> ProbeChannels:
+        """Return the gRPC channels to workers."""
+        from aioresolve.probe import ProbeChannels
+
+        return await self.connections.get(
+            self.resolver, "channels", lambda stack: stack.enter_async_context(ProbeChannels())
+        )
+
+
+async def shared_metadata_server(resolver: object, connections: Connections) -> MetadataServer:
+    """Return the metadata server of this machine, which all resolvers share."""
+    from aioresolve.gcp.metadata_server import MetadataServer
+
+    return await connections.get(
+        resolver, "metadata", lambda stack: stack.enter_async_context(MetadataServer())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSlices:
+    """The TPUs that a source names: the slices of the cluster, numbered, and the TPUs that cannot be used.
+
+    The TPU of this host has no slices. The slices of TPUs that are running but not healthy are members,
+    unless they are skipped.
+    """
+
+    slices: tuple[TPUSlice, ...]
+    unready: tuple[Unready, ...] = ()
+
+    def observation(
+        self, source: Source, job: str, others: Mapping[str, str], observed_at: datetime
+    ) -> Observation:
+        """Return the state of the slices that are ready, and the workers that are missing.
+
+        Without slices, the state has the job without tasks. For the arguments see `cluster_of`.
+        """
+        if isinstance(source, LocalTPU):
+            reason = "the TPU of this host has no workers to wait for: name a TPU, or addresses of workers"
+            local = Missing(job, "local", reason, is_final=True, tasks=0)
+            return Observation(cluster_of((), job, {}, observed_at), (local,))
+        missing = tuple(tpu.missing(job) for tpu in self.unready if not tpu.is_member)
+        if not self.slices:
+            return Observation(ClusterState.of({job: []}, observed_at=observed_at), missing)
+        unhealthy = {tpu.path: tpu.reason for tpu in self.unready if tpu.is_member}
+        unready = tuple(
+            Missing(job, endpoint.name or endpoint.address, unhealthy[tpu_slice.node.name])
+            for tpu_slice in self.slices
+            if tpu_slice.node is not None and tpu_slice.node.name in unhealthy
+            for endpoint in tpu_slice.endpoints
+        )
+        return Observation(cluster_of(self.slices, job, others, observed_at), missing, unready)
+
+
+@dataclass
+class SliceFinder:
+    """Finds the TPUs that a source names.
+
+    Attributes:
+        project: the project of ids; if None, that of the source or of this VM.
+        zone: the zone of ids; if None, that of the source or of this VM.
+        version: the version of the API; v1 has no queued resources.
+        not_healthy: which TPUs that are running but not healthy are used; see `TPUClusterResolver`.
+        address: which address of a worker is used.
+        cache: responses of the API that it need not send again if they have not changed.
+    """
+
+    project: str | None
+    zone: str | None
+    version: str
+    not_healthy: NotHealthy = "raise"
+    address: WorkerAddress = "internal_ip"
+    cache: dict[str, tuple[str, Any]] | None = None
+    _location: tuple[str, str] | None = field(default=None, init=False)
+
+    def for_watch(self) -> SliceFinder:
+        """Return a finder for one watch: it requests project and zone of this VM once and keeps responses."""
+        return replace(self, cache={})
+
+    async def find(self, source: Source, clients: TPUClients, progress: Progress) -> FoundSlices:
+        """Return the slices that are ready, and the TPUs that are not.
+
+        Raises:
+            TPUNotFoundError: no TPU was named, and this VM does not belong to one.
+        """
+        if self.address != "internal_ip" and not isinstance(source, NamedTPUs):
+            raise ConfigurationError(
+                "external addresses are only known of TPUs that are named",
+                argument="address",
+                hint="Pass the name of the TPU as {tpu}, or leave out {address}.",
+            )
+        if isinstance(source, WorkersFile):
+            source = await read_workers(source, progress)
+        match source:
+            case LocalTPU():
+                return FoundSlices(())
+            case GivenWorkers():
+                return FoundSlices(number_slices([_given_slice(source)]))
+            case MetadataSource():
+                hosts, environment = await fetch_worker_hosts(source, await clients.metadata(), progress)
+                addresses = [host_port(host, TPU_PORT) for host in hosts]
+                where = "worker-network-endpoints of the metadata server"
+                validate_position(addresses, environment, "WORKER_ID", where)
+                own = _given_slice(GivenWorkers(where, tuple(addresses), environment))
+                return FoundSlices(number_slices([own]))
+            case NamedTPUs():
+                found = self._separate(await self._find_named(source, clients, progress))
+                if len(found.slices) + len(found.unready) > 1 or source.environment.num_slices is None:
+                    return found
+                # A variable names the only slice that it knows.
+                index, number = slice_position(source.environment)
+                slices = [
+                    replace(one, index=index, num_slices=number, environment=source.environment)
+                    for one in found.slices
+                ]
+                return replace(found, slices=tuple(slices))
+
+    async def find_ready(
+        self, source: Source, clients: TPUClients, progress: Progress
+    ) -> tuple[TPUSlice, ...]:
+        """Return the slices; empty for the TPU of this host.
+
+        All are ready. They are healthy too, unless `not_healthy` allows others.
+
+        Raises:
+            TPUNotReadyError: some TPUs are not ready; it lists them all.
+            TPUNotFoundError: a name does not exist, or no TPU was named.
+        """
+        found = await self.find(source, clients, progress)
+        if isinstance(source, NamedTPUs):
+            # Those that are skipped only matter if nothing is left.
+            is_enough = bool(found.slices) and self.not_healthy == "skip"
+            unready = [tpu for tpu in found.unready if not (is_enough and tpu.is_running)]
+            raise_if_unready(unready, self.version, source.origin)
+        return found.slices
+
+    async def find_nodes(self, source: NamedTPUs, clients: TPUClients, progress: Progress) -> list[Node]:
+        """Return the nodes that the source names, in any state.
+
+        Raises:
+            TPUNotFoundError: a name does not exist.
+            TPUNotReadyError: a queued resource has no nodes yet.
+        """
+        found = await self._find_named(source, clients, progress)
+        raise_if_unready([tpu for tpu in found if isinstance(tpu, Unready)], self.version, source.origin)
+        return [tpu for tpu in found if not isinstance(tpu, Unready)]
+
+    async def find_location(
+        self, source: NamedTPUs, clients: TPUClients, progress: Progress
+    ) -> tuple[str | None, str | None]:
+        """Return project and zone: those given, else those of this VM; None if full names need none."""
+        if self._location is not None:
+            return self._location
+        project, zone = self.project or source.project, self.zone or source.zone
+        if all(map(is_full_name, source.names)):
+            return self.project, self.zone  # not needed, but must not contradict the full names
+        unknown = [name for name, value in (("project", project), ("zone", zone)) if value is None]
+        if not unknown:
+            return project, zone
+        metadata = await clients.metadata()
+        requests = {"project": metadata.project_id, "zone": metadata.zone}
+        try:
+            found = await gather([partial(requests[name], progress) for name in unknown], limit=2)
+        except ResolveError as error:
+            if error.retryable:
+                raise
+            hint = Hint(
+                f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}, or the full name"
+                " projects/PROJECT/locations/ZONE/nodes/NAME."
+            )
+            named = f"{', '.join(source.names)}{from_variable(source.origin)}"
+            raise ConfigurationError(
+                f"unknown {' and '.join(unknown)} of TPU {named}: this VM's metadata server did not report"
+                f" it: {error.summary}",
+                hint=with_variable_hint(hint, source.origin),
+            ) from error
+        location = project or found[0], zone or found[-1]
+        # A watch keeps it, so that a later outage of the metadata server does not affect it.
+        if self.cache is not None:
+            self._location = location
+        return location
+
+    async def _find_named(
+        self, source: NamedTPUs, clients: TPUClients, progress: Progress
+    ) -> list[Node | Unready]:
+        """Return what each name stands for, in order; the nodes of a queued resource in its own order.
+
+        What several names stand for, such as a node and the queued resource it belongs to, is returned once.
+        """
+        project, zone = await self.find_location(source, clients, progress)
+        try:
+            lookup = _Lookup(await clients.api(), project, zone, source.origin, self, progress)
+            calls = [partial(lookup.find, name) for name in source.names]
+            found = await gather(calls, limit=MAX_CONCURRENT_REQUESTS)
+        except ResolveError as error:
+            if not error.retryable:
+                error.hint = with_variable_hint(error.hint, source.origin)
+            raise
+        distinct: dict[Hashable, Node | Unready] = {}
+        for tpu in (tpu for several in found for tpu in several):
+            path, uid = (tpu.path, tpu.uid) if isinstance(tpu, Unready) else (tpu.name, tpu.id)
+            # The full name may contain the number of the project instead of its id.
+            distinct.setdefault((uid, *path.split("/")[2:]) if uid else path, tpu)
+        return list(distinct.values())
+
+    def _separate(self, tpus: Sequence[Node | Unready]) -> FoundSlices:
+        """Return the nodes that are ready as slices, and all that is not.
+
+        A TPU that is running but not healthy remains a slice, unless it is skipped: a watch must not report
+        that workers are gone which are running.
+        """
+        slices: list[TPUSlice] = []
+        unready: list[Unready] = []
+        for tpu in tpus:
+            problem = tpu if isinstance(tpu, Unready) else unready_node(tpu)
+            if problem is not None and problem.is_running:
+                problem = replace(problem, is_member=self.not_healthy != "skip")
+            if not isinstance(tpu, Unready) and (problem is None or problem.is_member):
+                is_ready = problem is None or self.not_healthy == "allow"
+                slices.append(_node_slice(tpu, self.address, is_ready=is_ready))
+                problem = None if is_ready else problem
+            if problem is not None:
+                unready.append(problem)
+        return FoundSlices(number_slices(slices), tuple(unready))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """Requests what names stand for; ids are those of `project` and `zone`."""
+
+    api: TPUAPI | UserTPUClient
+    project: str | None
+    zone: str | None
+    origin: str
+    finder: SliceFinder
+    progress: Progress
+
+    async def find(self, text: str) -> list[Node | Unready]:
+        """Return the node with this name, or the nodes of the queued resource with this name."""
+        if "/queuedResources/" in text:
+            return await self._find_queued(tpu_name(text, self.project, self.zone, "queuedResources"))
+        node = await self._find_node(tpu_name(text, self.project, self.zone))
+        is_absent = isinstance(node, Unready)
+        if not is_absent or is_full_name(text) or self.finder.version != "v2":
+            return [node]
+        # A queued resource has a name of its own, which may be the only one that its user knows.
+        name = tpu_name(text, self.project, self.zone, "queuedResources")
+        try:
+            queued = await self._find_queued(name)
+        except (ForbiddenError, ConfigurationError):
+            # A user without permission for queued resources, or whose client has none, meant a node.
+            return [node]
+        is_neither = any(
+            isinstance(tpu, Unready) and tpu.path == str(name) and tpu.not_found for tpu in queued
+        )
+        return [node] if is_neither else queued
+
+    async def _find_node(self, name: TPUName) -> Node | Unready:
+        try:
+            return await self.api.node(name, self.progress, self.finder.cache)
+        except APIError as error:
+            return self._absent(name, error)
+
+    async def _find_queued(self, name: TPUName) -> list[Node | Unready]:
+        """Return the nodes of a queued resource, or why it has none."""
+        try:
+            resource = await self.api.queued_resource(name, self.progress, self.finder.cache)
+        except APIError as error:
+            return [self._absent(name, error)]
+        unready = unready_queued_resource(resource)
+        if unready is not None:
+            return [unready]
+        try:
+            names = [tpu_name(node.name, node.project, node.zone) for node in resource.node_names]
+        except ValueError as error:
+            reason = error.summary if isinstance(error, ConfigurationError) else error
+            raise ProtocolError(
+                f"queued resource {name} has invalid nodes: {reason}",
+                hint="Check its description with `gcloud compute tpus queued-resources describe`.",
+                scope=f"queued resource {name}",
+            ) from error
+        return await gather([partial(self._find_node, node) for node in names], limit=MAX_CONCURRENT_REQUESTS)
+
+    def _absent(self, name: TPUName, error: APIError) -> Unready:
+        if error.status != 404:
+            raise error
+        reason = f"{name}{from_variable(self.origin)} does not exist (yet): check its name"
+        return Unready(path=str(name), reason=reason, not_found=error)
+
+
+def _node_slice(node: Node, address: WorkerAddress, *, is_ready: bool) -> TPUSlice:
+    name = node.name.rpartition("/")[2]
+    addresses: list[str] = []
+    for number, endpoint in enumerate(node.endpoints):
+        host = endpoint.ip_address
+        if address == "external_ip":
+            host = endpoint.access_config.external_ip if endpoint.access_config is not None else ""
+        if not host:
+            raise ConfigurationError(
+                f"worker {number} of TPU {name} has no external address",
+                argument="address",
+                hint="Leave it out, or create the TPU with external addresses.",
+            )
+        addresses.append(host_port(host, endpoint.port or TPU_PORT))
+    return TPUSlice(slice_workers(addresses, name, str(node.id), ready=is_ready), name, node=node)
+
+
+def _given_slice(given: GivenWorkers) -> TPUSlice:
+    index, num_slices = slice_position(given.environment)
+    name = given.environment.node_id or (f"slice-{index}" if num_slices > 1 else None)
+    workers = slice_workers(given.addresses, name)
+    return TPUSlice(workers, name, index, num_slices, environment=given.environment)

@@ -1,0 +1,329 @@
+"""The TPU system that the workers form: their devices, and what only the local TensorFlow can do with it.
+
+It starts a coordinator, initializes the system, and lists the devices of this host. TensorFlow is imported on
+first use, in a worker thread, because that takes seconds. Its calls cannot be interrupted: when one is
+cancelled, its thread is abandoned and ends on its own. grpc is imported on first use too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+from aioresolve._core.threads import run_in_thread
+from aioresolve._core.token_cache import CrossLoopLock
+from aioresolve.errors import (
+    ConfigurationError,
+    MissingDependencyError,
+    ProbeError,
+    ResolveError,
+    TPUNotFoundError,
+)
+from aioresolve.resolver.base import ClusterResolver
+from aioresolve.spec import host_port
+
+from .slices import libtpu_ports, shared_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from aioresolve._core.deadline import Progress
+    from aioresolve.probe import Device, ProbeChannels, WorkerProbe
+
+    from .finder import TPUClients
+    from .slices import TPUSlice, TPUTopology
+
+T = TypeVar("T")
+
+TPU = "TPU"
+
+_LOCAL_NAME = re.compile(r"/device:[^/:]+:[0-9]+$")
+
+
+class _Fields(NamedTuple):
+    num_cores: int
+    num_hosts: int
+    num_of_cores_per_host: int
+    topology: Any
+    devices: tuple[Any, ...]
+
+
+class TPUSystemMetadata(_Fields):
+    """Facts about a TPU system: the tuple `tf.tpu.experimental.TPUSystemMetadata`, with the same five fields.
+
+    Attributes:
+        num_cores: the TPU cores of the system, as TensorFlow counts them: its TPU devices.
+        num_hosts: the number of TPU workers.
+        num_of_cores_per_host: the TPU cores of each worker.
+        topology: the layout of the slice, a `TPUTopology`; None if slices differ or it is unknown.
+        devices: every device of every worker, including CPUs, in task order, with the names that they have in
+            this cluster: `/job:worker/replica:0/task:1/device:TPU:0`.
+        hosts: what each worker reported, in task order: `WorkerProbe` objects, with the worker's own names.
+    """
+
+    hosts: tuple[WorkerProbe, ...]
+
+    def __new__(
+        cls,
+        num_cores: int,
+        num_hosts: int,
+        num_of_cores_per_host: int,
+        topology: TPUTopology | None,
+        devices: Sequence[Device],
+        hosts: Sequence[WorkerProbe] = (),
+    ) -> Self:
+        self = super().__new__(cls, num_cores, num_hosts, num_of_cores_per_host, topology, tuple(devices))
+        self.hosts = tuple(hosts)
+        return self
+
+
+async def probe_slices(
+    slices: Sequence[TPUSlice],
+    timeout: float,
+    channels: ProbeChannels | None = None,
+    *,
+    uses_libtpu: bool = True,
+) -> dict[str, WorkerProbe]:
+    """Return the description of each worker to its devices or its error, in task order.
+
+    Args:
+        slices: the slices whose workers are probed, all at once.
+        timeout: seconds after which workers that have not responded are given up.
+        channels: how to reach the workers; if None, each through a channel of its own.
+        uses_libtpu: whether libtpu is requested too, if no TensorFlow server listens.
+    """
+    from aioresolve.probe import LIBTPU_PORTS, probe_workers
+
+    workers = {
+        f"{endpoint.name} at {endpoint.address}" if endpoint.name else endpoint.address: endpoint.address
+        for tpu_slice in slices
+        for endpoint in tpu_slice.endpoints
+    }
+    probes = await probe_workers(
+        workers.values(),
+        timeout=timeout,
+        worker_timeout=timeout,
+        libtpu_ports=(libtpu_ports(slices) or LIBTPU_PORTS) if uses_libtpu else (),
+        channels=channels,
+    )
+    return dict(zip(workers, probes, strict=True))
+
+
+async def verify_tensorflow_servers(slices: Sequence[TPUSlice], timeout: float) -> None:
+    """Return when the TensorFlow server of every worker has reported its devices.
+
+    Raises:
+        ProbeDeadlineError: (a RuntimeError) no worker failed for a reason other than the timeout.
+        ProbeError: (a RuntimeError) a worker failed, or the workers have different numbers of cores.
+    """
+    from aioresolve.probe.accelerators import common_accelerators
+
+    probes = await probe_slices(slices, timeout, uses_libtpu=False)
+    common_accelerators(probes, timeout, only=TPU)
+
+
+def system_metadata(
+    slices: Sequence[TPUSlice], probes: dict[str, WorkerProbe], job: str, timeout: float
+) -> TPUSystemMetadata:
+    """Return the facts about the system that these workers form, as tasks of `job`.
+
+    Raises:
+        ProbeError: see `verify_tensorflow_servers`.
+    """
+    from aioresolve.probe.accelerators import common_accelerators
+
+    cores = common_accelerators(probes, timeout, only=TPU).get(TPU, 0)
+    hosts = tuple(probes.values())
+    return TPUSystemMetadata(
+        cores * len(hosts),
+        len(hosts) if cores else 0,
+        cores,
+        shared_topology(slices),
+        [device for task, probe in enumerate(hosts) for device in _task_devices(probe, job, task)],
+        hosts,
+    )
+
+
+def _task_devices(probe: WorkerProbe, job: str, task: int) -> Iterator[Device]:
+    """Yield the devices of a worker with the names that TensorFlow gives them in a cluster with that worker.
+
+    The names that workers report are not unique: every server that was started alone is task 0 of its own
+    cluster, and libtpu knows no tasks.
+    """
+    numbers: Counter[str] = Counter()
+    for device in probe.devices:
+        match = _LOCAL_NAME.search(device.name) if probe.source == "tensorflow" else None
+        local_name = match[0] if match else f"/device:{device.type}:{numbers[device.type]}"
+        numbers[device.type] += 1
+        yield replace(device, name=f"/job:{job}/replica:0/task:{task}{local_name}")
+
+
+async def local_system() -> TPUSystemMetadata:
+    """Return the facts about this host, from its TensorFlow.
+
+    Raises:
+        MissingDependencyError: TensorFlow is not installed.
+    """
+    from aioresolve.probe import Device
+
+    devices = await _run_in_thread(
+        lambda tf: [Device(each.name, each.device_type) for each in tf.config.list_logical_devices()],
+        "tpu='local'",
+        "pass {tpu=grpc://localhost:8470} to probe the servers of this host instead",
+    )
+    cores = sum(device.type == TPU for device in devices)
+    return TPUSystemMetadata(cores, 1 if cores else 0, cores, None, devices)
+
+
+# TensorFlow
+
+
+class Coordinator:
+    """The task that coordinates the workers, in a job of its own.
+
+    Args:
+        name: the name of its job.
+        address: its `host:port`; if None, a TensorFlow server is started in this process on first use.
+    """
+
+    def __init__(self, name: str, address: str | None) -> None:
+        self.name = name
+        self._address = address
+        self._server: Any = None
+        self._lock = CrossLoopLock()
+
+    async def jobs(self, clients: TPUClients, progress: Progress) -> dict[str, str]:
+        """Return the name of its job and its address, `host:port`.
+
+        Raises:
+            MissingDependencyError: TensorFlow is needed to start a server and is not installed.
+            ConfigurationError: the address of this machine, where the server would listen, is unknown.
+        """
+        async with self._lock:
+            # Started once: the server keeps its address even if the metadata server is unreachable later.
+            if self._address is None:
+                host = await self._own_host(clients, progress)
+                progress.waiting("coordinator", "TensorFlow has not started its server")
+                self._server, port = await start_server()
+                self._address = host_port(host, port)
+                progress.done("coordinator", self._address)
+        return {self.name: self._address}
+
+    async def _own_host(self, clients: TPUClients, progress: Progress) -> str:
+        try:
+            return await (await clients.metadata()).internal_ip(progress)
+        except ResolveError as error:
+            if error.retryable:
+                raise
+            raise ConfigurationError(
+                f"unknown address for coordinator {self.name!r}: this VM's metadata server did not report"
+                f" the address of this machine: {error.summary}",
+                hint="Pass {coordinator_address}.",
+            ) from error
+
+
+async def start_server() -> tuple[Any, int]:
+    """Start a TensorFlow server in this process that listens on every interface, and return it and its port.
+
+    It runs as long as the process: TensorFlow cannot stop a server.
+
+    Raises:
+        MissingDependencyError: TensorFlow is not installed.
+    """
+    server = await _run_in_thread(
+        lambda tf: tf.distribute.Server({"local": ["0.0.0.0:0"]}, protocol="grpc", start=True),
+        "a coordinator without an address",
+        "pass {coordinator_address}",
+    )
+    return server, int(server.target.rpartition(":")[2])
+
+
+async def initialize_system(addresses: Sequence[str], job: str) -> None:
+    """Connect this process's TensorFlow to the workers and initialize their TPU system.
+
+    Args:
+        addresses: the workers, `host:port`; empty for the TPU of this host.
+        job: the name of their job.
+
+    Raises:
+        MissingDependencyError: TensorFlow is not installed.
+        TPUNotFoundError: the workers have no TPU.
+        ProbeError: TensorFlow failed for another reason.
+    """
+    where = ", ".join(addresses) or "this host"
+
+    def initialize(tf: Any) -> None:
+        # TensorFlow's functions accept only its own resolver, which sends no requests for given addresses.
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            ",".join(f"grpc://{address}" for address in addresses) or "local", job_name=job
+        )
+        try:
+            if addresses:
+                tf.config.experimental_connect_to_cluster(resolver)
+            tf.tpu.experimental.initialize_tpu_system(resolver)
+        except tf.errors.NotFoundError as error:
+            raise TPUNotFoundError(
+                f"TensorFlow found no TPU at {where}: {str(error).partition(chr(10))[0][:500]}",
+                tried=[where],
+                hint="Check that the workers run a TensorFlow server that holds the TPU.",
+            ) from error
+        except (tf.errors.OpError, RuntimeError, ValueError) as error:
+            raise ProbeError(
+                f"TensorFlow could not initialize the TPU system at {where}:"
+                f" {str(error).partition(chr(10))[0][:500]}",
+                code="failed",
+            ) from error
+
+    await _run_in_thread(initialize, "initializing a TPU system")
+
+
+async def _run_in_thread(work: Callable[[Any], T], feature: str, alternative: str = "") -> T:
+    return await run_in_thread(feature, lambda: work(_import_tensorflow(feature, alternative)))
+
+
+def _import_tensorflow(feature: str, alternative: str = "") -> Any:
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        install = "Run `pip install 'aioresolve[tensorflow]'`"
+        raise MissingDependencyError(
+            f"{feature} needs TensorFlow",
+            hint=f"{install}, or {alternative}." if alternative else f"{install}.",
+        ) from error
+    return tf
+
+
+class TopologyHolder:
+    """The part of a TPU resolver that keeps the topology which TensorFlow reports."""
+
+    _kept_attributes = ClusterResolver._kept_attributes | {"_tpu_topology"}
+    _tpu_topology: Any = None
+
+    def set_tpu_topology(self, serialized_tpu_topology: bytes) -> None:
+        """Keep the topology that TensorFlow reports when it initializes a TPU system.
+
+        Args:
+            serialized_tpu_topology: a serialized `tensorflow.tpu.TopologyProto`.
+
+        Raises:
+            MissingDependencyError: (an ImportError) TensorFlow is not installed.
+            ConfigurationError: (a ValueError) the argument is invalid.
+        """
+        _import_tensorflow("set_tpu_topology()")
+        from tensorflow.core.protobuf.tpu import topology_pb2
+
+        topology = topology_pb2.TopologyProto()  # pyright: ignore[reportAttributeAccessIssue]
+        try:
+            topology.ParseFromString(serialized_tpu_topology)
+        except Exception as error:  # TypeError, or DecodeError of protobuf, which is not imported here
+            raise ConfigurationError(
+                f"it is not a serialized TopologyProto: {error}", argument="serialized_tpu_topology"
+            ) from error
+        self._tpu_topology = topology
+
+    @property
+    def tpu_hardware_feature(self) -> Any:
+        """The `TPUHardwareFeature` of the topology that was set; None before `set_tpu_topology`."""
+        return None if self._tpu_topology is None else self._tpu_topology.tpu_hardware_feature

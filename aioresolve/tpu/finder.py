@@ -326,7 +326,7 @@ class SliceFinder:
         return list(distinct.values())
 
     def _separate(self, tpus: Sequence[Node | Unready]) -> FoundSlices:
-        """Return the nodes that are ready as slices, and all that is not.
+        """Return the nodes that are ready as slices, and everything that is not ready.
 
         A TPU that is running but not healthy remains a slice, unless it is skipped: a watch must not report
         that workers are gone which are running.

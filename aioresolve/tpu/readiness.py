@@ -67,7 +67,7 @@ class Unready:
         is_running: whether it is READY and its workers have addresses: it is only not healthy, as during
             maintenance, and jobs may continue on it.
         is_member: whether its workers are members of the cluster all the same.
-        uid: what tells it from another one that had the same name; may be empty.
+        uid: differs from that of an earlier one with the same name; may be empty.
         not_found: the API's error with status 404, if the name does not exist.
     """
 

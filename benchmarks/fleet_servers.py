@@ -312,7 +312,7 @@ async def record_response(accept: str) -> bytes:
 
 async def serve(numbers: range, *, is_one: bool) -> None:
     """Serve until stdin is closed."""
-    from aioresolve.testing.certificates import CertificateAuthority
+    from aioresolve.testing.lifecycle import CertificateAuthority
 
     authority, token = CertificateAuthority(), secrets.token_urlsafe(32)
     names = list(map(name_of, numbers))

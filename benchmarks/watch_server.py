@@ -286,7 +286,7 @@ async def serve(pods: int, scheme: str, kubeconfig: Path) -> None:
     import yaml
     from aiohttp import web
 
-    from aioresolve.testing.certificates import CertificateAuthority
+    from aioresolve.testing.lifecycle import CertificateAuthority
 
     authority = CertificateAuthority() if scheme == "https" else None
     token = secrets.token_urlsafe(32)

@@ -12,16 +12,28 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .faults import Answer, Cut, Delay, End, Endless, Fault, Hang, Redirect, Reset, Stall, Trickle
-    from .google.resources import GoogleRequest, instance, queued_resource, tpu_node, tpu_vm
-    from .google.server import GoogleServer, ThreadedGoogleServer
-    from .kubernetes.access import RequestRecord
-    from .kubernetes.endpoint_slices import endpoint, endpoint_slice, service
-    from .kubernetes.lists import EndlessPages
-    from .kubernetes.pods import node, pod, resource_claim
+    from .faults import (
+        Answer,
+        Cut,
+        Delay,
+        End,
+        Endless,
+        EndlessPages,
+        Fault,
+        Hang,
+        Redirect,
+        Reset,
+        Silence,
+        Stall,
+        Trickle,
+        WatchError,
+    )
+    from .google.resources import instance, queued_resource, tpu_node, tpu_vm
+    from .google.server import GoogleRequest, GoogleServer, ThreadedGoogleServer
+    from .kubernetes.builders import endpoint, endpoint_slice, node, pod, resource_claim, service
+    from .kubernetes.requests import RequestRecord
     from .kubernetes.server import KubernetesServer, ThreadedKubernetesServer
-    from .kubernetes.watches import WatchError
-    from .tpu_worker import Silence, TPUWorker, tpu_worker_process
+    from .tpu_worker import TPUWorker, tpu_worker_process
 
 __all__ = [
     "Answer",
@@ -59,28 +71,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "EndlessPages": "kubernetes.lists",
-    "GoogleRequest": "google.resources",
-    "GoogleServer": "google.server",
-    "KubernetesServer": "kubernetes.server",
-    "RequestRecord": "kubernetes.access",
-    "Silence": "tpu_worker",
-    "TPUWorker": "tpu_worker",
-    "ThreadedGoogleServer": "google.server",
-    "ThreadedKubernetesServer": "kubernetes.server",
-    "WatchError": "kubernetes.watches",
-    "endpoint": "kubernetes.endpoint_slices",
-    "endpoint_slice": "kubernetes.endpoint_slices",
-    "instance": "google.resources",
-    "node": "kubernetes.pods",
-    "pod": "kubernetes.pods",
-    "queued_resource": "google.resources",
-    "resource_claim": "kubernetes.pods",
-    "service": "kubernetes.endpoint_slices",
-    "tpu_node": "google.resources",
-    "tpu_vm": "google.resources",
-    "tpu_worker_process": "tpu_worker",
+    "google.resources": ("instance", "queued_resource", "tpu_node", "tpu_vm"),
+    "google.server": ("GoogleRequest", "GoogleServer", "ThreadedGoogleServer"),
+    "kubernetes.builders": ("endpoint", "endpoint_slice", "node", "pod", "resource_claim", "service"),
+    "kubernetes.requests": ("RequestRecord",),
+    "kubernetes.server": ("KubernetesServer", "ThreadedKubernetesServer"),
+    "tpu_worker": ("TPUWorker", "tpu_worker_process"),
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 """The module of each public name that is not in `faults`."""
 
 
@@ -88,7 +86,7 @@ def __getattr__(name: str) -> object:
     # aiohttp and grpc take a third of a second to import, so a module is loaded only when it is used.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'faults')}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'faults')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -114,6 +114,37 @@ StreamFault = Cut | Delay | End | Reset | Stall
 
 
 @dataclass(frozen=True, slots=True)
+class WatchError(Fault):
+    """A watch of Kubernetes ends with an ERROR event, after its HTTP status was 200.
+
+    Attributes:
+        code: the code of the Status, such as 410, 429 or 500.
+        reason: the reason of the Status, such as `Expired`; None for the usual one of that code.
+        retry_after: seconds, sent in the Status as `details.retryAfterSeconds`.
+    """
+
+    code: int
+    reason: str | None = None
+    retry_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndlessPages(Fault):
+    """Every list of Kubernetes is a page of running pods that do not exist, and there is always a next page.
+
+    Inject it with `times=None`. The length of a page is the client's `limit`, or without one `page_size`
+    pods; the pods have the labels that the selector requires.
+    """
+
+    page_size: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Silence(Fault):
+    """A `TPUWorker` accepts connections and never sends anything, like a stopped process."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trickle(Fault):
     """The body arrives in pieces of `size` bytes, with a pause of `seconds` after each.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import socket
+import ssl
 from collections import deque
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,15 +18,12 @@ import anyio.to_thread
 from aiohttp import web
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from aioresolve.errors import ConfigurationError, DeadlineExceededError
+from aioresolve.errors import ConfigurationError, DeadlineExceededError, MissingDependencyError
 
-from .certificates import CertificateAuthority
 from .faults import FaultScript
-from .replies import apply_early_faults, fault_reply, send
+from .replies import apply_early_faults, close_connection, fault_reply, send
 
 if TYPE_CHECKING:
-    import asyncio
-    import ssl
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
     from typing import Self
@@ -36,6 +34,51 @@ if TYPE_CHECKING:
 _MAX_RECORDS = 100_000
 
 RequestT = TypeVar("RequestT")
+
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class CertificateAuthority:
+    """A new certificate authority, with a server certificate for the loopback addresses and `hostnames`."""
+
+    def __init__(self, hostnames: Sequence[str] = ()) -> None:
+        try:
+            import trustme
+        except ImportError as error:
+            raise MissingDependencyError(
+                "a loopback server with TLS needs trustme", hint="Run: pip install 'aioresolve[testing]'"
+            ) from error
+        self._ca = trustme.CA()
+        self._server = self._ca.issue_cert(*_LOOPBACK, *hostnames)
+
+    def __repr__(self) -> str:
+        return "CertificateAuthority()"
+
+    @property
+    def pem(self) -> str:
+        """The certificate of the authority itself, which a client has to trust."""
+        return str(self._ca.cert_pem.bytes().decode())
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return the TLS settings of a server that accepts, but does not require, client certificates."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._server.configure_cert(context)
+        context.load_verify_locations(cadata=self.pem)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    def server_certificate(self) -> tuple[bytes, bytes]:
+        """Return the private key and the certificate chain of the server, both PEM, as gRPC expects them."""
+        chain = b"".join(blob.bytes() for blob in self._server.cert_chain_pems)
+        return self._server.private_key_pem.bytes(), chain
+
+    def client_certificate(self, user: str) -> tuple[str, str]:
+        """Return a certificate chain and its private key, both PEM, with the common name `user`."""
+        issued = self._ca.issue_cert(common_name=user)
+        chain = "".join(blob.bytes().decode() for blob in issued.cert_chain_pems)
+        return chain, issued.private_key_pem.bytes().decode()
 
 
 class ServerState(Generic[RequestT]):
@@ -50,17 +93,15 @@ class ServerState(Generic[RequestT]):
         self, host: str, port: int, *, tls: bool, hostnames: Sequence[str] = (), plain_port: bool = False
     ) -> None:
         self.host = host
-        self.port = port
-        self.plain_port = 0
+        self.ports = [port, 0] if tls and plain_port else [port]
         self.tls = tls
         self.authority: CertificateAuthority | None = None
         self.faults: FaultScript[RequestT] = FaultScript()
         self.records: deque[RequestT] = deque(maxlen=_MAX_RECORDS)
         self._hostnames = tuple(hostnames)
-        self._has_plain_port = tls and plain_port
         self._context: ssl.SSLContext | None = None
         self._runner: web.AppRunner | None = None
-        self._reserved: list[socket.socket] = []
+        self._bound: list[socket.socket] = []
 
     @property
     def is_running(self) -> bool:
@@ -84,8 +125,8 @@ class ServerState(Generic[RequestT]):
             self._context = await anyio.to_thread.run_sync(self._make_context)
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
-        _drop_late_connections(runner)
         self._runner = runner
+        self._bind()
         await self.open_ports()
 
     async def stop(self) -> None:
@@ -95,48 +136,42 @@ class ServerState(Generic[RequestT]):
             with anyio.CancelScope(shield=True):
                 await _close_ports(runner)
                 await runner.cleanup()
-        while self._reserved:
-            self._reserved.pop().close()
+        while self._bound:
+            self._bound.pop().close()
 
     async def open_ports(self) -> None:
-        """Accept connections, on the same ports as before if there were any."""
-        while self._reserved:
-            await self._listen_again(self._reserved[0])
-            del self._reserved[0]
-        if self.is_listening:
-            return
-        self.port = await self._open_port(self.port, self._context)
-        if self._has_plain_port:
-            self.plain_port = await self._open_port(self.plain_port, None)
+        """Accept connections at the ports."""
+        assert self._runner is not None, "a port belongs to a running server"
+        for number, bound in enumerate(self._bound):
+            context = self._context if number == 0 else None
+            await web.SockSite(self._runner, bound, ssl_context=context, backlog=1024).start()
+        self._bound = []
 
     async def close_ports(self) -> None:
         """Refuse new connections and drop the existing ones. No other process is assigned the ports."""
         assert self._runner is not None, "only a running server has open ports"
-        addresses = self._runner.addresses
         await _close_ports(self._runner)
-        for address in addresses:
-            self._reserved.append(_bound_socket(address))
+        self._bind()
 
-    async def _listen_again(self, reserved: socket.socket) -> None:
-        assert self._runner is not None, "a port belongs to a running server"
-        is_plain = self._has_plain_port and reserved.getsockname()[1] == self.plain_port
-        context = None if is_plain else self._context
-        await web.SockSite(self._runner, reserved, ssl_context=context, backlog=1024).start()
+    def _bind(self) -> None:
+        """Take the ports; connections to them are refused until the server listens."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        for number, port in enumerate(self.ports):
+            bound = socket.socket(family)
+            self._bound.append(bound)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                bound.bind((self.host, port))
+            except OSError as error:
+                raise ConfigurationError(
+                    f"cannot listen on {self.host} port {port}: {error.strerror}",
+                    hint="port=0 takes a free port.",
+                ) from error
+            self.ports[number] = bound.getsockname()[1]
 
     def _make_context(self) -> ssl.SSLContext:
         self.authority = self.authority or CertificateAuthority(self._hostnames)
         return self.authority.server_context()
-
-    async def _open_port(self, port: int, context: ssl.SSLContext | None) -> int:
-        assert self._runner is not None, "a port belongs to a running server"
-        site = web.TCPSite(
-            self._runner, self.host, port, ssl_context=context, reuse_address=True, backlog=1024
-        )
-        try:
-            await site.start()
-        except OSError as error:
-            raise _port_error(self.host, port, error) from error
-        return int(self._runner.addresses[-1][1])
 
 
 class Controls(Generic[RequestT]):
@@ -153,7 +188,7 @@ class Controls(Generic[RequestT]):
     @property
     def port(self) -> int:
         """The port on which the server listens; until the first start, the one passed (0: any)."""
-        return self._state.port
+        return self._state.ports[0]
 
     @property
     def url(self) -> str:
@@ -292,6 +327,9 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
             raise DeadlineExceededError(f"the condition was not true within {timeout} s", timeout=timeout)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if not self._state.is_listening:
+            # A TLS connection is reported when its handshake ends, which may be after the port was closed.
+            await close_connection(request, reset=True)
         record = self._record(request)
         self._state.records.append(record)
         faults = self._state.faults.take(record)
@@ -406,23 +444,6 @@ def write_private(path: Path, text: str) -> Path:
     return path
 
 
-def _drop_late_connections(runner: web.AppRunner) -> None:
-    """Drop each connection that is reported while no port is open.
-
-    A TLS connection is reported when its handshake ends, which may be long after the port was closed.
-    """
-    server = runner.server
-    assert server is not None, "a runner that is set up has a server"
-    report = server.connection_made
-
-    def connection_made(handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        report(handler, transport)
-        if not runner.sites:
-            transport.abort()
-
-    server.connection_made = connection_made  # type: ignore[method-assign]
-
-
 async def _close_ports(runner: web.AppRunner) -> None:
     # asyncio loses a connection, with its socket open, if it was accepted in the same loop iteration in which
     # the server is closed (python/cpython#109564). Timers run last in an iteration, so a task that a timer
@@ -434,28 +455,6 @@ async def _close_ports(runner: web.AppRunner) -> None:
     for connection in () if runner.server is None else list(runner.server.connections):
         if connection.transport is not None:
             connection.transport.abort()
-
-
-def _bound_socket(address: Sequence[Any]) -> socket.socket:
-    """Return a socket with this address, at which connections are refused until it listens."""
-    family = socket.AF_INET if len(address) == 2 else socket.AF_INET6
-    bound = socket.socket(family)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.setblocking(False)
-        bound.bind(tuple(address))
-    except OSError as error:
-        bound.close()
-        raise _port_error(address[0], address[1], error) from error
-    return bound
-
-
-def _port_error(host: str, port: int, error: OSError) -> ConfigurationError:
-    return ConfigurationError(
-        f"cannot listen on {host} port {port}: {error.strerror}", hint="port=0 takes a free port."
-    )
 
 
 def _not_running(name: str) -> ConfigurationError:

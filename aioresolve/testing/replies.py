@@ -83,7 +83,7 @@ async def apply_early_faults(request: web.Request, faults: Sequence[Fault]) -> N
             case Hang():
                 await anyio.sleep_forever()
             case Reset(None):
-                await _close_connection(request, reset=True)
+                await close_connection(request, reset=True)
             case _:
                 pass
 
@@ -137,16 +137,16 @@ async def _end_body(request: web.Request, end: Cut | End | Reset | Stall | None)
     """Return if the body is to look complete; otherwise break the connection and wait for cancellation."""
     match end:
         case Cut():
-            await _close_connection(request, reset=False)
+            await close_connection(request, reset=False)
         case Reset():
-            await _close_connection(request, reset=True)
+            await close_connection(request, reset=True)
         case Stall():
             await anyio.sleep_forever()
         case _:
             pass
 
 
-async def _close_connection(request: web.Request, *, reset: bool) -> None:
+async def close_connection(request: web.Request, *, reset: bool) -> None:
     """Close the connection, then wait: aiohttp cancels the handler when it notices."""
     if request.transport is not None and not reset:
         request.transport.close()

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -24,25 +23,21 @@ from aioresolve.probe.grpc_loop import loop_guard
 from aioresolve.probe.libtpu_pb2 import MetricRequest, MetricResponse, RuntimeStatus
 from aioresolve.probe.worker_pb2 import GetStatusResponse
 
-from .certificates import CertificateAuthority
-from .faults import RESET_ON_CLOSE, Answer, Delay, Fault, Hang, Reset
+from .faults import RESET_ON_CLOSE, Answer, Delay, Fault, Hang, Reset, Silence
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+
+    from .lifecycle import CertificateAuthority
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
-    Method: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
+    Method: TypeAlias = Callable[[bytes, Context], bytes]
 
 _MEMORY = 16 << 30
 """The memory of each device in bytes."""
 
 _MAX_NAMED = 100_000
 """Above this number devices have no names: such a worker is a malicious one, and names would take 600 MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Silence(Fault):
-    """The kernel accepts connections, but the server never sends anything, like a stopped process."""
 
 
 class TPUWorker:
@@ -107,18 +102,25 @@ class TPUWorker:
     ) -> None:
         self.calls: list[str] = []
         self.peers: list[str] = []
-        self._names = f"/job:{job}/replica:0/task:{task}/device:"
-        self._devices = devices
-        self._host_devices = devices if host_devices is None else host_devices
-        self._device_type = device_type
-        self._cores = cores
-        self._chips = chips
-        self._services = services
-        self._metadata = set((metadata or {}).items())
-        self._authority = CertificateAuthority() if tls else None
-        self._faults = tuple(faults)
         self._host = host
         self._ports = [port] + [0] * (ports - 1)
+        self._metadata = set((metadata or {}).items())
+        self._faults = tuple(faults)
+        self._authority: CertificateAuthority | None = None
+        if tls:
+            from . import lifecycle  # not above: it loads aiohttp, which most workers do without
+
+            self._authority = lifecycle.CertificateAuthority()
+        self._methods: dict[str, Method] = {}
+        if "tensorflow" in services:
+            names = f"/job:{job}/replica:0/task:{task}/device:"
+            self._methods[GET_STATUS] = partial(self._status, names, device_type, devices)
+        if "libtpu" in services:
+            host_devices = devices if host_devices is None else host_devices
+            self._methods[GET_METRIC] = partial(_metric, devices, host_devices)
+        if "libtpu" in services and chips is not None:
+            self._methods[GET_RUNTIME_STATUS] = partial(_runtime_status, cores or 0, chips)
+        self._incarnation = 0
         self._running: AsyncExitStack | None = None
 
     @property
@@ -156,16 +158,19 @@ class TPUWorker:
         """
         if self._running is not None:
             raise ConfigurationError("this TPUWorker is already running", hint="Create another one.")
-        connection_fault = next(
-            (fault for fault in self._faults if isinstance(fault, (Silence, Reset))), None
-        )
+        self._incarnation = random.getrandbits(63)  # as of a new process
+        fault = next((each for each in self._faults if isinstance(each, Silence | Reset)), None)
         async with AsyncExitStack() as stack:
-            if connection_fault is None:
+            if fault is None:
                 await stack.enter_async_context(self._grpc_server())
             else:
-                listeners = [stack.enter_context(self._listener(n)) for n in range(len(self._ports))]
-                if isinstance(connection_fault, Reset):
-                    await stack.enter_async_context(_reset_connections(listeners))
+                sockets = [socket.create_server((self._host, port)) for port in self._ports]
+                for each in sockets:
+                    stack.enter_context(each)
+                    each.setblocking(False)
+                self._ports = [each.getsockname()[1] for each in sockets]
+                if isinstance(fault, Reset):
+                    await stack.enter_async_context(_reset_connections(sockets))
             self._running = stack.pop_all()
         return self
 
@@ -188,9 +193,16 @@ class TPUWorker:
         try:
             # With SO_REUSEPORT, a port that another worker has would be shared instead of refused.
             server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-            server.add_generic_rpc_handlers(tuple(self._handlers()))
+            # gRPC responds UNIMPLEMENTED to other methods.
+            for path, method in self._methods.items():
+                _, service, name = path.split("/")
+                handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
+                    partial(self._call, path, method)
+                )
+                generic = grpc.method_handlers_generic_handler(service, {name: handler})
+                server.add_generic_rpc_handlers((generic,))
             try:
-                self._ports = [self._bind(server, port) for port in self._ports]
+                self._ports = [self._bind(server, f"{self._host}:{port}") for port in self._ports]
                 await server.start()
                 yield
             finally:
@@ -199,35 +211,11 @@ class TPUWorker:
         finally:
             loop_guard.release(loop)
 
-    def _bind(self, server: grpc.aio.Server, port: int) -> int:
-        address = f"{self._host}:{port}"
+    def _bind(self, server: grpc.aio.Server, address: str) -> int:
         if self._authority is None:
             return server.add_insecure_port(address)
         credentials = grpc.ssl_server_credentials([self._authority.server_certificate()])
         return server.add_secure_port(address, credentials)
-
-    @contextmanager
-    def _listener(self, number: int) -> Iterator[socket.socket]:
-        with socket.create_server((self._host, self._ports[number])) as listener:
-            listener.setblocking(False)
-            self._ports[number] = listener.getsockname()[1]
-            yield listener
-
-    def _handlers(self) -> Iterator[grpc.GenericRpcHandler]:
-        """Yield a handler for each method; gRPC responds UNIMPLEMENTED to others."""
-        methods: dict[str, Method] = {}
-        if "tensorflow" in self._services:
-            methods[GET_STATUS] = partial(_fixed, self._status())
-        if "libtpu" in self._services:
-            methods[GET_METRIC] = partial(_metric, self._devices, self._host_devices)
-            if self._chips is not None:
-                methods[GET_RUNTIME_STATUS] = partial(_fixed, _runtime_status(self._cores or 0, self._chips))
-        for path, method in methods.items():
-            _, service, name = path.split("/")
-            handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
-                partial(self._call, path, method)
-            )
-            yield grpc.method_handlers_generic_handler(service, {name: handler})
 
     async def _call(self, path: str, method: Method, request: bytes, context: Context) -> bytes:
         self.calls.append(path)
@@ -242,21 +230,19 @@ class TPUWorker:
                     await anyio.sleep_forever()
                 case Answer(body=bytes(body)):
                     return body
-        return await method(request, context)
+        return method(request, context)
 
-    def _status(self) -> bytes:
-        """Return the response to GetStatus, with new incarnations for each start."""
-        if self._devices > _MAX_NAMED:
+    def _status(self, names: str, device_type: str, devices: int, request: bytes, context: Context) -> bytes:
+        if devices > _MAX_NAMED:
             # A GetStatusResponse with empty device_attributes: field 1, length 0.
-            return b"\n\0" * self._devices
-        names = ["CPU:0", *(f"{self._device_type}:{number}" for number in range(self._devices))]
+            return b"\n\0" * devices
         status = GetStatusResponse()
-        for name in names:
+        for index, name in enumerate(("CPU:0", *(f"{device_type}:{number}" for number in range(devices)))):
             status.device_attributes.add(
-                name=f"{self._names}{name}",
+                name=f"{names}{name}",
                 device_type=name.partition(":")[0],
                 memory_limit=_MEMORY,
-                incarnation=random.getrandbits(64),
+                incarnation=self._incarnation + index,
             )
         return status.SerializeToString()
 
@@ -268,11 +254,7 @@ def _fail(context: Context, code: grpc.StatusCode, details: str) -> bytes:
     return b""
 
 
-async def _fixed(body: bytes, request: bytes, context: Context) -> bytes:
-    return body
-
-
-async def _metric(devices: int, host_devices: int, request: bytes, context: Context) -> bytes:
+def _metric(devices: int, host_devices: int, request: bytes, context: Context) -> bytes:
     message = MetricRequest.FromString(request)
     if message.metric_name != TOTAL_MEMORY:
         return _fail(context, grpc.StatusCode.NOT_FOUND, f"no metric {message.metric_name!r}")
@@ -284,7 +266,7 @@ async def _metric(devices: int, host_devices: int, request: bytes, context: Cont
     return response.SerializeToString()
 
 
-def _runtime_status(cores: int, chips: int) -> bytes:
+def _runtime_status(cores: int, chips: int, request: bytes, context: Context) -> bytes:
     """Return the response to GetTpuRuntimeStatus: the cores, spread evenly over the chips."""
     status = RuntimeStatus()
     for core in range(cores):

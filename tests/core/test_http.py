@@ -30,7 +30,7 @@ from aioresolve._core.http import (
     translate_errors,
 )
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
-from aioresolve.testing.certificates import CertificateAuthority
+from aioresolve.testing.lifecycle import CertificateAuthority
 from tests.kubernetes.peers import connect_proxy, never_read, peer, read_head
 
 if TYPE_CHECKING:

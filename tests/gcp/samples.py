@@ -26,7 +26,7 @@ def user(token: str | None = TOKEN, *, seconds: float | None = None, **more: Any
 
 def refreshable(server: GoogleServer, token: str | None = None, *, seconds: float | None = None) -> Any:
     """Credentials of a user that can be refreshed at the server."""
-    tokens = server._cloud.tokens
+    tokens = server._tokens
     secrets = {
         "refresh_token": tokens.refresh_token,
         "client_id": tokens.client_id,

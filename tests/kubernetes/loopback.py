@@ -19,7 +19,7 @@ from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ResolveError
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import KubernetesServer, pod
-from aioresolve.testing.certificates import CertificateAuthority
+from aioresolve.testing.lifecycle import CertificateAuthority
 
 from .peers import peer
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aioresolve.kubernetes import Pod
-    from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
+    from aioresolve.testing import ThreadedKubernetesServer
 
 JOB, OLD_JOB = "batch.kubernetes.io/job-name", "job-name"
 JOBSET, REPLICATED_JOB = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import math
 import socket
@@ -30,7 +31,6 @@ from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 from aioresolve.kubernetes.api.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
 from aioresolve.kubernetes.resolver import MAX_NAMED_REQUESTS
 from aioresolve.testing import Answer, Cut, Delay, Hang, RequestRecord, Reset, lifecycle, pod
-from aioresolve.testing.kubernetes.lists import ContinueToken
 
 from .loopback import TOKEN, TRAIN, Loopback, addresses, request_kind
 from .samples import table
@@ -576,10 +576,8 @@ class TestPages:
     ) -> None:
         loopback.train("train-0", "train-1", "train-2")
         version = loopback.server.resource_version
-        metadata = {
-            "resourceVersion": str(version),
-            "continue": ContinueToken(version, "train-0\0").encode(),
-        }
+        token = json.dumps({"v": "meta.k8s.io/v1", "rv": version, "start": "/train-0\0"}).encode()
+        metadata = {"resourceVersion": str(version), "continue": base64.urlsafe_b64encode(token).decode()}
         first = {"kind": "PodList", "metadata": metadata, "items": loopback.server.pods[:1]}
         loopback.server.inject(Answer(200, json.dumps(first).encode()))
         state = await loopback.resolver(namespace="ml").cluster_state()

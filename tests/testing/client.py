@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 
+MERGE = {"Content-Type": "application/merge-patch+json"}
 NAMESPACE = "/api/v1/namespaces/ml/pods"
 CREATED = "2026-11-20T15:39:21Z"
 NOW = datetime(2026, 11, 20, 15, 39, 52, tzinfo=UTC)
@@ -84,21 +85,22 @@ def trusting(server: KubernetesServer | GoogleServer) -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def open_session(server: KubernetesServer, **headers: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """Open a session with the base URL of `server` and its own connections."""
-    context: ssl.SSLContext | bool = True
-    if server.url.startswith("https"):
-        context = trusting(server)
+async def open_session(
+    server: KubernetesServer | GoogleServer, base: str = "", **headers: str
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """Open a session with the base URL of `server`, or another one, and its own connections."""
+    context: ssl.SSLContext | bool = trusting(server) if server.url.startswith("https") else True
     connector = aiohttp.TCPConnector(ssl=context)
-    async with aiohttp.ClientSession(server.url, connector=connector, headers=headers) as session:
+    async with aiohttp.ClientSession(base or server.url, connector=connector, headers=headers) as session:
         yield session
 
 
 async def fetch(
-    server: KubernetesServer,
+    server: KubernetesServer | GoogleServer,
     path: str = "/api/v1/pods",
     method: str = "GET",
     *,
+    base: str = "",
     headers: Mapping[str, str] | None = None,
     body: object = None,
     query: Mapping[str, str] | None = None,
@@ -107,7 +109,7 @@ async def fetch(
     """Send one request on a new connection and return the response; `more` is added to the query."""
     plain = {"User-Agent": "tests", "Accept-Encoding": "identity"}
     async with (
-        open_session(server, **plain) as session,
+        open_session(server, base, **plain) as session,
         session.request(
             method, path, params={**(query or {}), **more}, headers=headers, json=body, allow_redirects=False
         ) as response,

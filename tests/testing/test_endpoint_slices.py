@@ -1,4 +1,4 @@
-"""EndpointSlices of the loopback API server: lists, watches, writes, and the slices that follow from pods."""
+"""The EndpointSlices that the loopback API server derives from Services and pods."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.testing import KubernetesServer, endpoint, endpoint_slice, pod, service
-
-from .client import fetch
+from aioresolve.testing import KubernetesServer, pod, service
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-PATH = "/apis/discovery.k8s.io/v1/namespaces/ml/endpointslices"
 
 CHANGES = st.sampled_from(["add", "unready", "delete", "relabel"])
 
@@ -44,144 +40,128 @@ def train(number: int, **options: Any) -> dict[str, Any]:
     return pod(f"train-{number}", "ml", **arguments)
 
 
-class TestRequests:
-    async def test_slices_can_be_written(self) -> None:
-        body = endpoint_slice(
-            "manual", "ml", service="db", endpoints=[endpoint("10.0.0.1")], ports={"": 5432}
-        )
-        async with KubernetesServer() as server:
-            created = await fetch(server, PATH, "POST", body=body)
-            again = await fetch(server, PATH, "POST", body=body)
-            patched = await fetch(
-                server,
-                f"{PATH}/manual",
-                "PATCH",
-                headers={"Content-Type": "application/merge-patch+json"},
-                body={"endpoints": None},
-            )
-            deleted = await fetch(server, f"{PATH}/manual", "DELETE")
-            missing = await fetch(server, f"{PATH}/manual")
-            refused = await fetch(server, PATH, "POST", body={"metadata": {"name": "a"}})
-        statuses = [each.status for each in (created, again, patched, deleted, missing)]
-        assert statuses == [201, 409, 200, 200, 404]
-        assert created.json["metadata"]["generation"] == 1
-        assert (patched.json["endpoints"], patched.json["metadata"]["generation"]) == (None, 2)
-        assert missing.message == 'endpointslices.discovery.k8s.io "manual" not found'
-        assert (refused.status, refused.json["details"]["causes"][0]["field"]) == (422, "addressType")
-
-
-class TestController:
-    def test_slice_has_the_pods_of_its_service(self) -> None:
-        server = KubernetesServer([trainer(ports={"grpc": 8470}), train(0), pod("other", "ml")])
-        (found,) = server.endpoint_slices
-        assert found["metadata"]["labels"]["kubernetes.io/service-name"] == "trainer"
-        assert found["metadata"]["name"].startswith("trainer-")
-        assert found["ports"] == [{"name": "grpc", "protocol": "TCP", "port": 8470}]
-        uid = server.pod("train-0", "ml")["metadata"]["uid"]
-        assert found["endpoints"] == [
-            {
-                "addresses": ["10.8.0.0"],
-                "conditions": {"ready": True, "serving": True, "terminating": False},
-                "targetRef": {"kind": "Pod", "namespace": "ml", "name": "train-0", "uid": uid},
-                "nodeName": "node-a",
-            }
-        ]
-
-    @pytest.mark.parametrize(
-        ("options", "ready", "serving", "terminating"),
-        [
-            ({}, True, True, False),
-            ({"ready": False}, False, False, False),
-            ({"deleting": True}, False, True, True),
-        ],
-    )
-    def test_conditions_are_those_of_the_pod(
-        self, options: dict[str, Any], ready: bool, serving: bool, terminating: bool
-    ) -> None:
-        expected = {"ready": ready, "serving": serving, "terminating": terminating}
-        assert conditions(KubernetesServer([trainer(), train(0, **options)])) == {"train-0": expected}
-        published = KubernetesServer([trainer(publish_not_ready=True), train(0, **options)])
-        assert conditions(published) == {"train-0": expected | {"ready": True}}
-
-    @pytest.mark.parametrize(
-        "options", [{"phase": "Succeeded"}, {"phase": "Failed"}, {"phase": "Pending", "ip": None}]
-    )
-    def test_pod_that_has_ended_or_has_no_address_has_no_endpoint(self, options: dict[str, Any]) -> None:
-        assert addresses(KubernetesServer([trainer(), train(0, **options)])) == [[]]
-
-    def test_host_name_is_that_of_a_pod_of_this_service_only(self) -> None:
-        named = train(0, hostname="zero", subdomain="trainer")
-        other = train(1, hostname="one", subdomain="elsewhere")
-        server = KubernetesServer([trainer(), named, other])
-        found = server.endpoint_slices[0]["endpoints"]
-        assert [each.get("hostname") for each in found] == ["zero", None]
-
-    def test_each_address_family_has_its_own_slices(self) -> None:
-        families = ("IPv6", "IPv4")
-        server = KubernetesServer([trainer(ip_families=families), train(0, ip=["10.8.0.1", "fd00::1"])])
-        found = {each["addressType"]: each["endpoints"][0]["addresses"] for each in server.endpoint_slices}
-        assert found == {"IPv6": ["fd00::1"], "IPv4": ["10.8.0.1"]}
-
-    def test_named_port_is_that_of_the_container(self) -> None:
-        one, two, without = train(1), train(2), train(3)
-        one["spec"]["containers"][0]["ports"] = [{"name": "grpc", "containerPort": 8470}]
-        two["spec"]["containers"][0]["ports"] = [{"name": "grpc", "containerPort": 9000}]
-        server = KubernetesServer([trainer(ports={"grpc": "grpc"}), one, two, without])
-        found = {
-            each["endpoints"][0]["targetRef"]["name"]: [port["port"] for port in each["ports"] or ()]
-            for each in server.endpoint_slices
+def test_slice_has_the_pods_of_its_service() -> None:
+    server = KubernetesServer([trainer(ports={"grpc": 8470}), train(0), pod("other", "ml")])
+    (found,) = server.endpoint_slices
+    assert found["metadata"]["labels"]["kubernetes.io/service-name"] == "trainer"
+    assert found["metadata"]["name"].startswith("trainer-")
+    assert found["ports"] == [{"name": "grpc", "protocol": "TCP", "port": 8470}]
+    uid = server.pod("train-0", "ml")["metadata"]["uid"]
+    assert found["endpoints"] == [
+        {
+            "addresses": ["10.8.0.0"],
+            "conditions": {"ready": True, "serving": True, "terminating": False},
+            "targetRef": {"kind": "Pod", "namespace": "ml", "name": "train-0", "uid": uid},
+            "nodeName": "node-a",
         }
-        assert found == {"train-1": [8470], "train-2": [9000], "train-3": []}
+    ]
 
-    def test_slices_follow_each_change_of_a_pod(self) -> None:
-        server = KubernetesServer([trainer(), train(0)])
-        name = server.endpoint_slices[0]["metadata"]["name"]
-        server.add(train(1))
-        assert addresses(server) == [["10.8.0.0", "10.8.0.1"]]
-        server.patch("train-0", "ml", patch={"metadata": {"labels": {"app": "other"}}})
-        assert addresses(server) == [["10.8.0.1"]]
-        server.delete("train-1", "ml")
-        assert addresses(server) == [[]]
-        (found,) = server.endpoint_slices
-        assert (found["metadata"]["name"], found["metadata"]["generation"]) == (name, 5)
 
-    def test_write_that_does_not_change_an_endpoint_does_not_write_its_slice(self) -> None:
-        server = KubernetesServer([trainer(), train(0)])
-        before = server.endpoint_slices
-        server.patch("train-0", "ml", patch={"metadata": {"annotations": {"note": "x"}}})
-        assert server.endpoint_slices == before
+@pytest.mark.parametrize(
+    ("options", "ready", "serving", "terminating"),
+    [
+        ({}, True, True, False),
+        ({"ready": False}, False, False, False),
+        ({"deleting": True}, False, True, True),
+    ],
+)
+def test_conditions_are_those_of_the_pod(
+    options: dict[str, Any], ready: bool, serving: bool, terminating: bool
+) -> None:
+    expected = {"ready": ready, "serving": serving, "terminating": terminating}
+    assert conditions(KubernetesServer([trainer(), train(0, **options)])) == {"train-0": expected}
+    published = KubernetesServer([trainer(publish_not_ready=True), train(0, **options)])
+    assert conditions(published) == {"train-0": expected | {"ready": True}}
 
-    def test_slices_go_with_their_service(self) -> None:
-        server = KubernetesServer([trainer(), service("other", "ml", selector={"app": "trainer"}), train(0)])
+
+@pytest.mark.parametrize(
+    "options", [{"phase": "Succeeded"}, {"phase": "Failed"}, {"phase": "Pending", "ip": None}]
+)
+def test_pod_that_has_ended_or_has_no_address_has_no_endpoint(options: dict[str, Any]) -> None:
+    assert addresses(KubernetesServer([trainer(), train(0, **options)])) == [[]]
+
+
+def test_host_name_is_that_of_a_pod_of_this_service_only() -> None:
+    named = train(0, hostname="zero", subdomain="trainer")
+    other = train(1, hostname="one", subdomain="elsewhere")
+    server = KubernetesServer([trainer(), named, other])
+    found = server.endpoint_slices[0]["endpoints"]
+    assert [each.get("hostname") for each in found] == ["zero", None]
+
+
+def test_each_address_family_has_its_own_slices() -> None:
+    families = ("IPv6", "IPv4")
+    server = KubernetesServer([trainer(ip_families=families), train(0, ip=["10.8.0.1", "fd00::1"])])
+    found = {each["addressType"]: each["endpoints"][0]["addresses"] for each in server.endpoint_slices}
+    assert found == {"IPv6": ["fd00::1"], "IPv4": ["10.8.0.1"]}
+
+
+def test_named_port_is_that_of_the_container() -> None:
+    one, two, without = train(1), train(2), train(3)
+    one["spec"]["containers"][0]["ports"] = [{"name": "grpc", "containerPort": 8470}]
+    two["spec"]["containers"][0]["ports"] = [{"name": "grpc", "containerPort": 9000}]
+    server = KubernetesServer([trainer(ports={"grpc": "grpc"}), one, two, without])
+    found = {
+        each["endpoints"][0]["targetRef"]["name"]: [port["port"] for port in each["ports"] or ()]
+        for each in server.endpoint_slices
+    }
+    assert found == {"train-1": [8470], "train-2": [9000], "train-3": []}
+
+
+def test_slices_follow_each_change_of_a_pod() -> None:
+    server = KubernetesServer([trainer(), train(0)])
+    name = server.endpoint_slices[0]["metadata"]["name"]
+    server.add(train(1))
+    assert addresses(server) == [["10.8.0.0", "10.8.0.1"]]
+    server.patch("train-0", "ml", patch={"metadata": {"labels": {"app": "other"}}})
+    assert addresses(server) == [["10.8.0.1"]]
+    server.delete("train-1", "ml")
+    assert addresses(server) == [[]]
+    (found,) = server.endpoint_slices
+    assert found["metadata"]["name"] == name
+
+
+def test_write_that_does_not_change_an_endpoint_does_not_write_its_slice() -> None:
+    server = KubernetesServer([trainer(), train(0)])
+    before = server.endpoint_slices
+    server.patch("train-0", "ml", patch={"metadata": {"annotations": {"note": "x"}}})
+    assert server.endpoint_slices == before
+
+
+def test_slices_go_with_their_service() -> None:
+    server = KubernetesServer([trainer(), service("other", "ml", selector={"app": "trainer"}), train(0)])
+    server.delete("trainer", "ml", kind="Service")
+    (left,) = server.endpoint_slices
+    assert left["metadata"]["labels"]["kubernetes.io/service-name"] == "other"
+    with pytest.raises(ConfigurationError, match="there is no Service ml/trainer"):
         server.delete("trainer", "ml", kind="Service")
-        assert [each["metadata"]["generateName"] for each in server.endpoint_slices] == ["other-"]
-        with pytest.raises(ConfigurationError, match="there is no Service ml/trainer"):
-            server.delete("trainer", "ml", kind="Service")
 
-    def test_slices_are_restored_with_the_pods(self) -> None:
-        server = KubernetesServer([trainer(), train(0)])
-        version, before = server.resource_version, server.endpoint_slices
-        server.add(train(1))
-        server.restore(version)
-        assert server.endpoint_slices == before
-        server.add(train(2))
-        assert addresses(server) == [["10.8.0.0", "10.8.0.2"]]
 
-    @given(st.lists(st.tuples(st.integers(0, 9), CHANGES), max_size=30), st.integers(1, 3))
-    def test_slices_have_each_pod_once(self, changes: list[tuple[int, str]], max_endpoints: int) -> None:
-        server = KubernetesServer([trainer()])
-        server.max_endpoints = max_endpoints
-        for number, change in changes:
-            exists = any(each["metadata"]["name"] == f"train-{number}" for each in server.pods)
-            match change:
-                case "delete" if exists:
-                    server.delete(f"train-{number}", "ml")
-                case "add" | "unready":
-                    server.add(train(number, ready=change == "add"))
-                case "relabel" if exists:
-                    server.patch(f"train-{number}", "ml", patch={"metadata": {"labels": {"app": "no"}}})
-        listed = [address for each in addresses(server) for address in each]
-        selected = [each for each in server.pods if each["metadata"]["labels"]["app"] == "trainer"]
-        assert sorted(listed) == sorted(each["status"]["podIP"] for each in selected)
-        assert all(len(each) <= max_endpoints for each in addresses(server))
-        assert addresses(server) == [[]] or [] not in addresses(server)
+def test_slices_are_restored_with_the_pods() -> None:
+    server = KubernetesServer([trainer(), train(0)])
+    version, before = server.resource_version, server.endpoint_slices
+    server.add(train(1))
+    server.restore(version)
+    assert server.endpoint_slices == before
+    server.add(train(2))
+    assert addresses(server) == [["10.8.0.0", "10.8.0.2"]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), CHANGES), max_size=30), st.integers(1, 3))
+def test_slices_have_each_pod_once(changes: list[tuple[int, str]], max_endpoints: int) -> None:
+    server = KubernetesServer([trainer()])
+    server.max_endpoints = max_endpoints
+    for number, change in changes:
+        exists = any(each["metadata"]["name"] == f"train-{number}" for each in server.pods)
+        match change:
+            case "delete" if exists:
+                server.delete(f"train-{number}", "ml")
+            case "add" | "unready":
+                server.add(train(number, ready=change == "add"))
+            case "relabel" if exists:
+                server.patch(f"train-{number}", "ml", patch={"metadata": {"labels": {"app": "no"}}})
+    listed = [address for each in addresses(server) for address in each]
+    selected = [each for each in server.pods if each["metadata"]["labels"]["app"] == "trainer"]
+    assert sorted(listed) == sorted(each["status"]["podIP"] for each in selected)
+    assert all(len(each) <= max_endpoints for each in addresses(server))
+    assert addresses(server) == [[]] or [] not in addresses(server)

@@ -1,34 +1,151 @@
-"""The Cloud TPU API (v1 and v2) and Compute Engine (v1): reading single resources and pages of lists."""
+"""The Cloud TPU API (v1 and v2) and Compute Engine (v1): single resources, pages of lists, and failures.
+
+The messages of failures are those of Google, word for word.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from .statuses import (
-    bad_page_token,
-    compute_invalid,
-    compute_not_found,
-    compute_permission_denied,
-    invalid_fields,
-    json_reply,
-    no_such_page,
-    not_found,
-    permission_denied,
-    unauthenticated,
-)
+from aioresolve.testing.replies import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from aioresolve.testing.replies import Reply
+    from .resources import Cloud
 
-    from .resources import Cloud, ResourceStore
+_STATUS_NAMES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
+_JSON_HEADERS = {"Content-Type": "application/json; charset=UTF-8"}
 
-_PAGE_START = "after "
+
+class Failure(Exception):  # noqa: N818 - a reply, not an error of the server
+    """A request that is rejected with `reply`."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.status)
+        self.reply = reply
+
+
+def json_reply(document: Any, status: int = 200, **headers: str) -> Reply:
+    """Return a reply with the body `document`, indented as by Google's APIs."""
+    return Reply(status, json.dumps(document, indent=2).encode() + b"\n", {**_JSON_HEADERS, **headers})
+
+
+def add_etag(reply: Reply, if_none_match: str) -> Reply:
+    """Return `reply` with an entity tag of its body, or 304 if `If-None-Match` has it (RFC 9110, 13.1.2)."""
+    assert isinstance(reply.body, bytes)
+    tag = f'"{hashlib.blake2b(reply.body, digest_size=8).hexdigest()}"'
+    known = {each.strip().removeprefix("W/") for each in if_none_match.split(",")}
+    if known & {tag, "*"}:
+        return Reply(304, b"", {"ETag": tag})
+    return Reply(reply.status, reply.body, {**reply.headers, "ETag": tag})
+
+
+def _rpc_failure(
+    status: int, message: str, reason: str = "", domain: str = "googleapis.com", **metadata: str
+) -> Failure:
+    """Return a google.rpc.Status, with an ErrorInfo if there is a reason."""
+    error: dict[str, Any] = {
+        "code": status,
+        "message": message,
+        "status": _STATUS_NAMES.get(status, "UNKNOWN"),
+    }
+    if reason:
+        error["details"] = [{"@type": _ERROR_INFO, "reason": reason, "domain": domain, "metadata": metadata}]
+    return Failure(json_reply({"error": error}, status))
+
+
+def failure_of_status(status: int) -> Reply:
+    """Return a general failure with that status; 429 names an exceeded quota."""
+    if status == 429:
+        return _rpc_failure(
+            429,
+            "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute' of service"
+            " 'tpu.googleapis.com' for consumer 'project_number:123456789012'.",
+            "RATE_LIMIT_EXCEEDED",
+            quota_limit="ReadRequestsPerMinutePerProject",
+            quota_limit_value="600",
+            quota_metric="tpu.googleapis.com/read_requests",
+            service="tpu.googleapis.com",
+            consumer="projects/123456789012",
+        ).reply
+    return _rpc_failure(status, f"The server returned status {status}.").reply
+
+
+def unauthenticated(has_token: bool) -> Failure:
+    """401: there is no token, or it is invalid."""
+    message = (
+        "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other"
+        " valid authentication credential."
+        if has_token
+        else "Request is missing required authentication credential. Expected OAuth 2 access token, login"
+        " cookie or other valid authentication credential."
+    )
+    found = _rpc_failure(401, message, "ACCESS_TOKEN_EXPIRED" if has_token else "CREDENTIALS_MISSING")
+    challenge = 'Bearer realm="https://accounts.google.com/"' + (
+        ', error="invalid_token"' if has_token else ""
+    )
+    return Failure(Reply(401, found.reply.body, {**found.reply.headers, "WWW-Authenticate": challenge}))
+
+
+def permission_denied(permission: str, resource: str) -> Failure:
+    """403 of the Cloud TPU API: the permission or the resource is missing."""
+    return _rpc_failure(
+        403,
+        f"Permission '{permission}' denied on resource '//tpu.googleapis.com/{resource}' (or it may not"
+        " exist).",
+        "IAM_PERMISSION_DENIED",
+        "iam.googleapis.com",
+        permission=permission,
+        resource=resource,
+    )
+
+
+def not_found(resource: str) -> Failure:
+    """404 of the Cloud TPU API."""
+    return _rpc_failure(404, f"Resource '{resource}' was not found", "RESOURCE_NOT_FOUND", resource=resource)
+
+
+def _compute_failure(status: int, message: str, reason: str) -> Failure:
+    """Return a failure in the older format, that of Compute Engine."""
+    error = {
+        "code": status,
+        "message": message,
+        "errors": [{"message": message, "domain": "global", "reason": reason}],
+    }
+    return Failure(json_reply({"error": error}, status))
+
+
+def no_such_page() -> Failure:
+    """404 for a path that no API has, as an HTML page."""
+    page = b"<!DOCTYPE html>\n<html lang=en>\n  <title>Error 404 (Not Found)!!1</title>\n"
+    return Failure(Reply(404, page, {"Content-Type": "text/html; charset=UTF-8"}))
+
+
+def oauth_failure(error: str, description: str, status: int = 400) -> Failure:
+    """An error of a token endpoint (RFC 6749, section 5.2)."""
+    return Failure(json_reply({"error": error, "error_description": description}, status))
+
+
+# Pages
 
 
 def _page(
@@ -42,25 +159,18 @@ def _page(
         limit = int(query.get(size_parameter) or 0)
         after = base64.b64decode(query.get("pageToken", ""), altchars=b"-_", validate=True).decode()
     except (ValueError, binascii.Error) as error:
-        raise bad_page_token() from error
-    if after and not after.startswith(_PAGE_START):
-        raise bad_page_token()
+        raise _rpc_failure(400, "The page token is invalid.") from error
     # The token contains the last name rather than a position, so that changes between pages do no harm.
-    left = [name for name in names if name > after.removeprefix(_PAGE_START)]
+    left = [name for name in names if name > after]
     count = min(limit or page_size, page_size)
     if not left[count:]:
         return left, ""
-    return left[:count], base64.urlsafe_b64encode(f"{_PAGE_START}{left[count - 1]}".encode()).decode()
+    return left[:count], base64.urlsafe_b64encode(left[count - 1].encode()).decode()
 
 
 def _page_document(field: str, items: Sequence[Any], token: str, **more: str) -> dict[str, Any]:
     """Return a page; Google's APIs leave out an empty list, and the token after the last page."""
     return more | ({field: items} if items else {}) | ({"nextPageToken": token} if token else {})
-
-
-def _check_user(cloud: Cloud, authorization: str, user: str | None) -> None:
-    if cloud.tokens.known is not None and user is None:
-        raise unauthenticated(bool(authorization))
 
 
 # The Cloud TPU API
@@ -69,92 +179,40 @@ _TPU_PATH = re.compile(
     r"/(?P<version>v[12])/(?P<parent>projects/(?P<project>[^/]+)/locations/(?P<zone>[^/]+))"
     r"/(?P<collection>nodes|queuedResources)(?:/(?P<name>[^/]+))?"
 )
-_V1_FIELDS = (
-    "name",
-    "description",
-    "acceleratorType",
-    "state",
-    "health",
-    "healthDescription",
-    "createTime",
-    "schedulingConfig",
-    "labels",
-    "apiVersion",
-    "symptoms",
-)
-"""The fields of a node that v1 and v2 have in common."""
 
 
-def tpu_reply(
-    cloud: Cloud, method: str, path: str, query: Mapping[str, str], authorization: str, user: str | None
-) -> Reply:
-    """Return the reply of the Cloud TPU API to a request, or raise a Failure.
-
-    `user` is the IAM member to which the `Authorization` header belongs, None if it is not valid.
-    """
+def tpu_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]) -> Reply:
+    """Return the reply of the Cloud TPU API to an authenticated request, or raise a Failure."""
     found = _TPU_PATH.fullmatch(path)
     if found is None or method != "GET":
         raise no_such_page()
-    if found["version"] == "v1" and found["collection"] == "queuedResources":
-        raise no_such_page()
-    _check_user(cloud, authorization, user)
     permission = f"tpu.{found['collection']}.{'get' if found['name'] else 'list'}"
     resource = path.split("/", 2)[2]
-    if permission in cloud.denied or found["project"] not in cloud.projects:
+    if permission in cloud.denied or not cloud.has_project(found["project"]):
         raise permission_denied(permission, resource)
-    store = cloud.nodes if found["collection"] == "nodes" else cloud.queued_resources
-    if found["name"]:
-        return json_reply(_tpu_resource(store, found["version"], resource))
-    return json_reply(_tpu_list(cloud, store, found, query))
+    if not found["name"]:
+        return json_reply(_tpu_list(cloud, found, query))
+    known = cloud.get(resource)
+    # v1 has no TPU VMs.
+    if known is None or (found["version"] == "v1" and known.get("apiVersion") != "V1"):
+        raise not_found(resource)
+    return json_reply(cloud.read_next(resource))
 
 
-def _tpu_resource(store: ResourceStore, version: str, name: str) -> dict[str, Any]:
-    resource = store.get(name)
-    if resource is None or not _is_visible(version, resource):
-        raise not_found(name)
-    return _tpu_json(version, store.read_next(name) or {})
-
-
-def _tpu_list(
-    cloud: Cloud, store: ResourceStore, found: re.Match[str], query: Mapping[str, str]
-) -> dict[str, Any]:
-    version, zone = found["version"], found["zone"]
-    prefix = f"projects/{found['project']}/locations/"
+def _tpu_list(cloud: Cloud, found: re.Match[str], query: Mapping[str, str]) -> dict[str, Any]:
+    zone = found["zone"]
     unreachable = {place for place in cloud.unreachable if zone in ("-", place)}
     names = [
         name
-        for name in store.names
-        if name.startswith(prefix)
-        and zone in ("-", name.split("/")[3])
-        and name.split("/")[3] not in unreachable
-        and _is_visible(version, store.get(name) or {})
+        for name in cloud.names(found["project"], found["collection"])
+        if zone in ("-", name.split("/")[3]) and name.split("/")[3] not in unreachable
     ]
     listed, token = _page(names, query, "pageSize", cloud.page_size)
-    items = [_tpu_json(version, store.read_next(name) or {}) for name in listed]
-    document = _page_document(found["collection"], items, token)
+    document = _page_document(found["collection"], [cloud.read_next(name) for name in listed], token)
     if unreachable:
+        prefix = f"projects/{found['project']}/locations/"
         document["unreachable"] = [f"{prefix}{place}" for place in sorted(unreachable)]
     return document
-
-
-def _is_visible(version: str, resource: Mapping[str, Any]) -> bool:
-    """Return whether a version of the API has a resource: v1 has no TPU VMs."""
-    return version == "v2" or resource.get("apiVersion") == "V1"
-
-
-def _tpu_json(version: str, resource: Mapping[str, Any]) -> dict[str, Any]:
-    if version == "v2":
-        return dict(resource)
-    node = {field: resource[field] for field in _V1_FIELDS if field in resource}
-    endpoints = [
-        {field: endpoint[field] for field in ("ipAddress", "port") if field in endpoint}
-        for endpoint in resource.get("networkEndpoints", ())
-    ]
-    node["tensorflowVersion"] = resource.get("runtimeVersion", "")
-    if endpoints:
-        first = endpoints[0]
-        node |= {"networkEndpoints": endpoints, "ipAddress": first["ipAddress"], "port": str(first["port"])}
-    return node
 
 
 # Compute Engine
@@ -165,181 +223,99 @@ _COMPUTE_PATH = re.compile(
     r"/(?P<collection>instances|instanceGroups|instanceGroupManagers)"
     r"(?:/(?P<name>[^/]+))?(?:/(?P<verb>listInstances|listManagedInstances))?"
 )
-_REGEX_FILTER = re.compile(
-    r"""\s*(?P<field>[A-Za-z]+)\s+(?P<operator>eq|ne)\s+(?P<quote>["']?)(?P<regex>.*?)(?P=quote)\s*"""
-)
+_NAME_FILTER = re.compile(r"""name eq (["']?)(?P<regex>.*)\1""")
 
 
-def compute_reply(
-    cloud: Cloud,
-    method: str,
-    path: str,
-    query: Mapping[str, str],
-    authorization: str,
-    user: str | None,
-    body: bytes = b"",
-) -> Reply:
-    """Return the reply of Compute Engine to a request; arguments and errors as in `tpu_reply`."""
+def compute_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]) -> Reply:
+    """Return the reply of Compute Engine to an authenticated request, or raise a Failure.
+
+    Partial responses (`fields`) are not implemented: every field is returned.
+    """
     found = _COMPUTE_PATH.fullmatch(path)
     if found is None:
         raise no_such_page()
-    _check_user(cloud, authorization, user)
     parent = found["parent"]
     is_zonal = "/zones/" in parent
     match method, found["collection"], found["name"], found["verb"]:
         case "GET", "instances", None, None if is_zonal:
             _check_permission(cloud, "compute.instances.list", parent)
-            document = _instance_list(cloud, parent, query)
+            return json_reply(_instance_list(cloud, parent, query))
         case "GET", "instances", str(name), None if is_zonal:
-            _check_permission(cloud, "compute.instances.get", f"{parent}/instances/{name}")
-            document = _instance(cloud, parent, name)
+            full = f"{parent}/instances/{name}"
+            _check_permission(cloud, "compute.instances.get", full)
+            if cloud.get(full) is None:
+                raise _compute_not_found(full)
+            return json_reply(_instance_json(cloud, parent, full))
         case "POST", "instanceGroups", str(name), "listInstances":
             permission = "compute.instanceGroups.list" if is_zonal else "compute.instanceGroups.get"
             _check_permission(cloud, permission, f"{parent}/instanceGroups/{name}")
-            document = _group_instances(cloud, parent, name, query, body)
+            return json_reply(_group_instances(cloud, parent, name, query))
         case "POST", "instanceGroupManagers", str(name), "listManagedInstances":
             resource = f"{parent}/instanceGroupManagers/{name}"
             _check_permission(cloud, "compute.instanceGroupManagers.get", resource)
-            document = _managed_instances(cloud, parent, name, query)
-        case _:
-            raise no_such_page()
-    if fields := query.get("fields"):
-        document = _select(document, _parse_fields(fields), fields)
-    return json_reply(document)
+            return json_reply(_managed_instances(cloud, parent, name, query))
+    raise no_such_page()
 
 
 def _check_permission(cloud: Cloud, permission: str, resource: str) -> None:
-    if permission in cloud.denied or resource.split("/")[1] not in cloud.projects:
-        raise compute_permission_denied(permission, resource)
+    if permission in cloud.denied or not cloud.has_project(resource.split("/")[1]):
+        raise _compute_failure(403, f"Required '{permission}' permission for '{resource}'", "forbidden")
 
 
-def _instance_json(parent: str, resource: Mapping[str, Any]) -> dict[str, Any]:
-    self_link = f"{_COMPUTE_BASE}/{parent}/instances/{resource['name']}"
-    return {**resource, "zone": f"{_COMPUTE_BASE}/{parent}", "selfLink": self_link}
+def _compute_not_found(resource: str) -> Failure:
+    return _compute_failure(404, f"The resource '{resource}' was not found", "notFound")
 
 
-def _instance(cloud: Cloud, parent: str, name: str) -> dict[str, Any]:
-    full = f"{parent}/instances/{name}"
-    resource = cloud.instances.read_next(full)
-    if resource is None:
-        raise compute_not_found(full)
-    return _instance_json(parent, resource)
+def _instance_json(cloud: Cloud, parent: str, full: str) -> dict[str, Any]:
+    return {
+        **cloud.read_next(full),
+        "zone": f"{_COMPUTE_BASE}/{parent}",
+        "selfLink": f"{_COMPUTE_BASE}/{full}",
+    }
 
 
 def _instance_list(cloud: Cloud, parent: str, query: Mapping[str, str]) -> dict[str, Any]:
-    matches = _parse_filter(query.get("filter", ""))
+    """Return a page of instances; a filter has the form `name eq REGEX`, of the whole name."""
+    text = query.get("filter", "") or "name eq .*"
+    found = _NAME_FILTER.fullmatch(text)
+    if found is None:
+        message = f"Invalid value for field 'filter': '{text}'. Invalid list filter expression."
+        raise _compute_failure(400, message, "invalid")
+    prefix = f"{parent}/instances/"
     names = [
         name
-        for name in cloud.instances.names
-        if name.startswith(f"{parent}/instances/") and matches(cloud.instances.get(name) or {})
+        for name in cloud.names(parent.split("/")[1], "instances")
+        if name.startswith(prefix) and re.fullmatch(found["regex"], name.removeprefix(prefix))
     ]
     listed, token = _page(names, query, "maxResults", cloud.page_size)
-    resources = (cloud.instances.read_next(name) or {"name": name} for name in listed)
-    items = [_instance_json(parent, resource) for resource in resources]
+    items = [_instance_json(cloud, parent, name) for name in listed]
     return _page_document("items", items, token, kind="compute#instanceList", id=f"{parent}/instances")
 
 
-def _parse_filter(text: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Return whether a resource matches a filter: `FIELD eq REGEX` or `FIELD ne REGEX` of the whole value."""
-    if not text:
-        return lambda _: True
-    found = _REGEX_FILTER.fullmatch(text)
-    try:
-        regex = re.compile(found["regex"]) if found is not None else None
-    except re.error:
-        regex = None
-    if found is None or regex is None:
-        raise compute_invalid("filter", text, "Invalid list filter expression.")
-    field, is_equal = found["field"], found["operator"] == "eq"
-    return lambda resource: (regex.fullmatch(str(resource.get(field, ""))) is not None) == is_equal
-
-
-def _group_members(cloud: Cloud, parent: str, group: str, collection: str) -> list[str]:
-    """Return the full names of the instances of a group, whether or not they exist."""
-    names = cloud.find_group(f"{parent}/instanceGroups/{group}")
-    is_managed = f"{parent}/instanceGroups/{group}" not in map(cloud.group_name, cloud.unmanaged_groups)
-    if names is None or (collection == "instanceGroupManagers" and not is_managed):
-        raise compute_not_found(f"{parent}/{collection}/{group}")
-    return sorted(cloud.full_name(name, "instances") for name in names)
-
-
-def _group_instances(
-    cloud: Cloud, parent: str, group: str, query: Mapping[str, str], body: bytes
-) -> dict[str, Any]:
-    names = _group_members(cloud, parent, group, "instanceGroups")
-    existing = [name for name in names if cloud.instances.get(name) is not None]
-    if _instance_state(body) == "RUNNING":
-        existing = [name for name in existing if (cloud.instances.get(name) or {}).get("status") == "RUNNING"]
+def _group_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str, str]) -> dict[str, Any]:
+    found = cloud.group(f"{parent}/instanceGroups/{group}")
+    if found is None:
+        raise _compute_not_found(f"{parent}/instanceGroups/{group}")
+    existing = [name for name in found[0] if cloud.get(name) is not None]
     listed, token = _page(existing, query, "maxResults", cloud.page_size)
     items = [
-        {"instance": f"{_COMPUTE_BASE}/{name}", "status": (cloud.instances.read_next(name) or {})["status"]}
-        for name in listed
+        {"instance": f"{_COMPUTE_BASE}/{name}", "status": cloud.read_next(name)["status"]} for name in listed
     ]
     return _page_document("items", items, token, kind="compute#instanceGroupsListInstances")
 
 
-def _instance_state(body: bytes) -> str:
-    """Return which instances a request lists, `ALL` or `RUNNING`."""
-    try:
-        document = json.loads(body or b"{}")
-    except ValueError:
-        return "ALL"
-    state = document.get("instanceState", "ALL") if isinstance(document, dict) else "ALL"
-    if state not in ("ALL", "RUNNING"):
-        raise compute_invalid("instanceState", str(state), "Invalid value.")
-    return str(state)
-
-
 def _managed_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str, str]) -> dict[str, Any]:
-    names = _group_members(cloud, parent, group, "instanceGroupManagers")
-    listed, token = _page(names, query, "maxResults", cloud.page_size)
+    found = cloud.group(f"{parent}/instanceGroups/{group}")
+    if found is None or not found[1]:
+        raise _compute_not_found(f"{parent}/instanceGroupManagers/{group}")
+    listed, token = _page(found[0], query, "maxResults", cloud.page_size)
     items = []
-    for name in listed:
-        member = cloud.instances.get(name)
-        item = {"instance": f"{_COMPUTE_BASE}/{name}", "name": name.rpartition("/")[2]}
+    for full in listed:
+        member, name = cloud.get(full), full.rpartition("/")[2]
+        item: dict[str, Any] = {"instance": f"{_COMPUTE_BASE}/{full}", "name": name}
         if member is None:
             item["currentAction"] = "CREATING"
         else:
             item |= {"id": member["id"], "instanceStatus": member["status"], "currentAction": "NONE"}
-        items.append({**item, **cloud.managed_instances.get(name.rpartition("/")[2], {})})
+        items.append(item | cloud.managed_instances.get(name, {}))
     return _page_document("managedInstances", items, token)
-
-
-# Partial responses: https://cloud.google.com/compute/docs/api/best-practices#fields
-
-_Selection = dict[str, "_Selection"]
-"""The selected fields of an object, each with those inside it; empty for everything."""
-
-
-def _parse_fields(text: str) -> _Selection:
-    """Return the selection of `a,b/c,d(e,f)`."""
-    if re.search(r"[^\w,/()]|[,/(][,/()]|^[,/()]|[,/(]$", text) or text.count("(") != text.count(")"):
-        raise invalid_fields(text)
-    selection: _Selection = {}
-    outer: list[_Selection] = []
-    enclosing = parent = selection
-    for token in re.findall(r"\w+|.", text):
-        match token:
-            case "(":
-                outer.append(enclosing)
-                enclosing = parent
-            case ")":
-                enclosing = outer.pop()
-            case ",":
-                parent = enclosing
-            case "/":
-                pass
-            case _:
-                parent = parent.setdefault(token, {})
-    return selection
-
-
-def _select(value: Any, selection: _Selection, text: str) -> Any:
-    """Return the selected fields of a value, and of the items of lists in it."""
-    if not selection:
-        return value
-    if isinstance(value, list):
-        return [_select(item, selection, text) for item in value]
-    if not isinstance(value, dict):
-        raise invalid_fields(text)
-    return {field: _select(value[field], inner, text) for field, inner in selection.items() if field in value}

@@ -16,9 +16,8 @@ from aioresolve.testing.lifecycle import merge_patch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from .tokens import Tokens
-
 _FULL_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/([A-Za-z]+)/([^/]+)")
+_COLLECTIONS = ("nodes", "queuedResources", "instances")
 _CREATED = "2026-11-20T15:39:21.123456789Z"
 
 
@@ -54,7 +53,7 @@ def tpu_node(
         state: such as `READY`.
         health: such as `HEALTHY`; None leaves the field out, as the API does for some nodes.
         health_description: why it is unhealthy.
-        symptoms: values of `symptom()`.
+        symptoms: symptoms of its workers, as the API has them: `symptomType`, `details`, `workerId`.
         queued_resource: the full name of the queued resource to which it belongs.
         api_version: `V1` for an old TPU node, which both versions of the API have; `V2` for a TPU VM, which
             v1 does not have.
@@ -91,11 +90,6 @@ def tpu_node(
     }
     # protojson leaves out fields with default values.
     return node | {field: value for field, value in optional.items() if value}
-
-
-def symptom(kind: str, details: str = "", *, worker: str = "0") -> dict[str, str]:
-    """Return a symptom of a worker, such as `OUT_OF_MEMORY`."""
-    return {"createTime": _CREATED, "symptomType": kind, "details": details, "workerId": worker}
 
 
 def queued_resource(
@@ -232,101 +226,17 @@ def _addresses(name: str, count: int) -> list[str]:
     return [f"10.{start}.{index // 250}.{index % 250 + 2}" for index in range(count)]
 
 
-@dataclass(frozen=True, slots=True)
-class GoogleRequest:
-    """A request that the server received, without its token, key or assertion.
+@dataclass(slots=True)
+class Cloud:
+    """One project, its resources by full name, and what its APIs report.
 
-    Attributes:
-        method: `GET`, ...
-        path: the path without the query.
-        query: parameter name to (last) value.
-        service: `metadata`, `oauth2`, `sts`, `iamcredentials`, `tpu`, `compute`; empty for anything else.
-        scheme: how the client authenticated: `Bearer` or empty.
-        user: the authenticated IAM member; None without a token, or if it was rejected.
-        certificate: the common name of the client certificate, if there was one.
-        quota_project: the header `X-Goog-User-Project`.
-        user_agent: the `User-Agent` header.
-        time: when it arrived, in seconds of `time.monotonic()`.
-    """
-
-    method: str
-    path: str
-    query: Mapping[str, str] = field(default_factory=dict)
-    service: str = ""
-    scheme: str = ""
-    user: str | None = None
-    certificate: str = ""
-    quota_project: str = ""
-    user_agent: str = ""
-    time: float = 0.0
-
-
-class ResourceStore:
-    """The resources of one collection by full name, with the states that later requests will see.
-
+    Each method may be called from any thread. A short name means a resource in the project and `zone`.
     Methods that need an existing resource raise a KeyError.
     """
 
-    def __init__(self, lock: threading.RLock) -> None:
-        self._lock = lock
-        self._resources: dict[str, dict[str, Any]] = {}
-        self._scripts: dict[str, deque[Mapping[str, Any]]] = {}
-
-    def put(self, name: str, resource: Mapping[str, Any]) -> None:
-        """Write `resource`, in place of the resource of the same name if there is one."""
-        with self._lock:
-            self._resources[name] = copy.deepcopy(dict(resource))
-            self._scripts.pop(name, None)
-
-    def patch(self, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge `patch` into a resource (RFC 7386: None removes) and return a copy of it."""
-        with self._lock:
-            # A copy of the patch: the caller keeps the original and may change it.
-            self._resources[name] = merge_patch(self._resources[name], copy.deepcopy(dict(patch)))
-            return copy.deepcopy(self._resources[name])
-
-    def script(self, name: str, patches: Iterable[Mapping[str, Any]]) -> None:
-        """Merge the next patch into the resource at each of the next requests that read it."""
-        with self._lock:
-            if name not in self._resources:
-                raise KeyError(name)
-            self._scripts[name] = deque(patches)
-
-    def delete(self, name: str) -> None:
-        """Delete a resource."""
-        with self._lock:
-            del self._resources[name]
-            self._scripts.pop(name, None)
-
-    def get(self, name: str) -> dict[str, Any] | None:
-        """Return a copy of a resource, None if it does not exist."""
-        with self._lock:
-            return copy.deepcopy(self._resources.get(name))
-
-    def read_next(self, name: str) -> dict[str, Any] | None:
-        """Apply the next step of the resource's script, if any, and return a copy of the resource."""
-        with self._lock:
-            script = self._scripts.get(name)
-            if script:
-                self.patch(name, script.popleft())
-            return self.get(name)
-
-    @property
-    def names(self) -> list[str]:
-        """Every full name, in order."""
-        with self._lock:
-            return sorted(self._resources)
-
-
-@dataclass(slots=True)
-class Cloud:
-    """One project, its resources, and the settings of its APIs; resources with a short name are in `zone`."""
-
     project: str
     zone: str
-    tokens: Tokens
     page_size: int
-    etags: bool
     lock: threading.RLock = field(default_factory=threading.RLock)
     metadata: dict[str, str] = field(default_factory=dict)
     unreachable: list[str] = field(default_factory=list)
@@ -334,42 +244,78 @@ class Cloud:
     instance_groups: dict[str, list[str]] = field(default_factory=dict)
     unmanaged_groups: set[str] = field(default_factory=set)
     managed_instances: dict[str, dict[str, Any]] = field(default_factory=dict)
-    nodes: ResourceStore = field(init=False)
-    queued_resources: ResourceStore = field(init=False)
-    instances: ResourceStore = field(init=False)
+    _resources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _scripts: dict[str, deque[Mapping[str, Any]]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.nodes = ResourceStore(self.lock)
-        self.queued_resources = ResourceStore(self.lock)
-        self.instances = ResourceStore(self.lock)
-
-    def add(self, resource: Mapping[str, Any]) -> str:
-        """Write a resource from `tpu_node`, `queued_resource` or `instance`, and return its full name."""
+    def add(self, resource: Mapping[str, Any]) -> None:
+        """Write a resource from `tpu_node`, `queued_resource` or `instance`, in place of one of its name."""
+        written = copy.deepcopy(dict(resource))
         if "networkInterfaces" in resource:
             name = self.full_name(resource["name"], "instances")
-            self.instances.put(name, {**resource, "name": name.rpartition("/")[2]})
+            written["name"] = name.rpartition("/")[2]
         elif "tpu" in resource:
-            name = self.full_name(resource["name"], "queuedResources")
-            parent = name.partition("/queuedResources/")[0]
-            specs = [{"parent": parent, **spec} for spec in resource["tpu"].get("nodeSpec", ())]
-            self.queued_resources.put(name, {**resource, "name": name, "tpu": {"nodeSpec": specs}})
+            name = written["name"] = self.full_name(resource["name"], "queuedResources")
+            for spec in written["tpu"].get("nodeSpec", ()):
+                spec.setdefault("parent", name.partition("/queuedResources/")[0])
         elif "networkEndpoints" in resource or "acceleratorType" in resource:
-            name = self.full_name(resource["name"], "nodes")
-            self.nodes.put(name, {**resource, "name": name})
+            name = written["name"] = self.full_name(resource["name"], "nodes")
         else:
             raise ConfigurationError(
                 "the value is not a TPU node, queued resource or instance",
                 hint="Make it with tpu_node(), queued_resource() or instance().",
             )
-        return name
+        with self.lock:
+            self._resources[name] = written
+            self._scripts.pop(name, None)
+
+    def patch(self, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge `patch` into a resource (RFC 7386: None removes) and return a copy of it."""
+        with self.lock:
+            # A copy of the patch: the caller keeps the original and may change it.
+            merged = merge_patch(self._resources[name], copy.deepcopy(dict(patch)))
+            self._resources[name] = merged
+            return copy.deepcopy(merged)
+
+    def script(self, name: str, patches: Iterable[Mapping[str, Any]]) -> None:
+        """Merge the next patch into the resource at each of the next requests that read it."""
+        with self.lock:
+            self._scripts[name] = deque(patches)
+
+    def delete(self, name: str) -> None:
+        """Delete a resource."""
+        with self.lock:
+            del self._resources[name]
+            self._scripts.pop(name, None)
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """Return a copy of a resource, None if it does not exist."""
+        with self.lock:
+            return copy.deepcopy(self._resources.get(name))
+
+    def read_next(self, name: str) -> dict[str, Any]:
+        """Apply the next step of the resource's script, if any, and return a copy of the resource."""
+        with self.lock:
+            script = self._scripts.get(name)
+            return self.patch(name, script.popleft() if script else {})
+
+    def names(self, project: str, collection: str) -> list[str]:
+        """Return the full names of the resources of a collection in every zone, in order."""
+        with self.lock:
+            names = [(name, name.split("/")) for name in self._resources]
+        return sorted(name for name, parts in names if (parts[1], parts[4]) == (project, collection))
+
+    def has_project(self, project: str) -> bool:
+        """Return whether a project is the server's own, or has a resource."""
+        with self.lock:
+            return project == self.project or any(name.split("/")[1] == project for name in self._resources)
 
     def full_name(self, name: str, collection: str) -> str:
         """Return `projects/P/locations/Z/COLLECTION/NAME` for a short or full name."""
         if "/" not in name:
-            place = "zones" if collection == "instances" else "locations"
+            place = "zones" if collection in ("instances", "instanceGroups") else "locations"
             return f"projects/{self.project}/{place}/{self.zone}/{collection}/{name}"
         found = _FULL_NAME.fullmatch(name)
-        if found is None or found[3] != collection:
+        if collection != "instanceGroups" and (found is None or found[3] != collection):
             example = f"projects/{self.project}/locations/{self.zone}/{collection}/ID"
             raise ConfigurationError(
                 f"{name!r} is not the full name of one of {collection}",
@@ -377,34 +323,22 @@ class Cloud:
             )
         return name
 
-    def group_name(self, name: str) -> str:
-        """Return `projects/P/zones/Z/instanceGroups/NAME` for a short or full name of an instance group."""
-        if "/" in name:
-            return name
-        return f"projects/{self.project}/zones/{self.zone}/instanceGroups/{name}"
-
-    def find_group(self, full_name: str) -> list[str] | None:
-        """Return the names of the instances of a group; None if it does not exist."""
+    def group(self, full_name: str) -> tuple[list[str], bool] | None:
+        """Return the full names of a group's instances, and whether it is managed; None if it is unknown."""
         with self.lock:
-            groups = {self.group_name(name): names for name, names in self.instance_groups.items()}
-        return groups.get(full_name)
+            groups = {self.full_name(name, "instanceGroups"): name for name in self.instance_groups}
+            name = groups.get(full_name)
+            if name is None:
+                return None
+            members = sorted(self.full_name(each, "instances") for each in self.instance_groups[name])
+            unmanaged = {self.full_name(each, "instanceGroups") for each in self.unmanaged_groups}
+            return members, full_name not in unmanaged
 
-    def find(self, name: str) -> tuple[ResourceStore, str]:
-        """Return the store that contains `name`, short or full, and its full name; or raise a KeyError."""
-        for store, collection in (
-            (self.nodes, "nodes"),
-            (self.queued_resources, "queuedResources"),
-            (self.instances, "instances"),
-        ):
-            if "/" in name and f"/{collection}/" not in name:
-                continue
-            full = self.full_name(name, collection)
-            if store.get(full) is not None:
-                return store, full
+    def find(self, name: str) -> str:
+        """Return the full name of a resource, short or full; or raise a KeyError."""
+        with self.lock:
+            candidates = [name] if "/" in name else [self.full_name(name, each) for each in _COLLECTIONS]
+            for full in candidates:
+                if full in self._resources:
+                    return full
         raise KeyError(name)
-
-    @property
-    def projects(self) -> set[str]:
-        """The projects that have a resource, and the server's own."""
-        names = [*self.nodes.names, *self.queued_resources.names, *self.instances.names]
-        return {self.project, *(name.split("/")[1] for name in names)}

@@ -6,6 +6,7 @@ import json
 import re
 import time
 import urllib.parse
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,17 @@ from aioresolve.testing.lifecycle import (
     write_private,
 )
 
-from .apis import compute_reply, tpu_reply
-from .metadata import default_metadata, metadata_reply
-from .resources import Cloud, GoogleRequest
-from .statuses import Failure, add_etag, failure_of_status, no_such_page
-from .tokens import Tokens, service_account_key
+from .apis import (
+    Failure,
+    add_etag,
+    compute_reply,
+    failure_of_status,
+    no_such_page,
+    tpu_reply,
+    unauthenticated,
+)
+from .resources import Cloud
+from .tokens import Tokens, default_metadata, metadata_reply, service_account_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence
@@ -44,19 +51,49 @@ _SERVICES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class GoogleRequest:
+    """A request that the server received, without its token, key or assertion.
+
+    Attributes:
+        method: `GET`, ...
+        path: the path without the query.
+        query: parameter name to (last) value.
+        service: `metadata`, `oauth2`, `sts`, `iamcredentials`, `tpu`, `compute`; empty for anything else.
+        scheme: how the client authenticated: `Bearer` or empty.
+        user: the authenticated IAM member; None without a token, or if it was rejected.
+        certificate: the common name of the client certificate, if there was one.
+        quota_project: the header `X-Goog-User-Project`.
+        user_agent: the `User-Agent` header.
+        time: when it arrived, in seconds of `time.monotonic()`.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    service: str = ""
+    scheme: str = ""
+    user: str | None = None
+    certificate: str = ""
+    quota_project: str = ""
+    user_agent: str = ""
+    time: float = 0.0
+
+
 class GoogleControls(Controls[GoogleRequest]):
     """The resources, metadata and credentials of a server; every method may be called from any thread."""
 
-    def __init__(self, cloud: Cloud, state: ServerState[GoogleRequest]) -> None:
+    def __init__(self, cloud: Cloud, tokens: Tokens, state: ServerState[GoogleRequest]) -> None:
         super().__init__(state)
         self._cloud = cloud
+        self._tokens = tokens
 
     # Addresses
 
     @property
     def metadata_host(self) -> str:
         """`host:port` of the metadata server, which always speaks plain HTTP: for GCE_METADATA_HOST."""
-        return self._host_and_port(self._state.plain_port if self._state.tls else self.port)
+        return self._host_and_port(self._state.ports[-1])
 
     @property
     def endpoints(self) -> dict[str, str]:
@@ -110,8 +147,7 @@ class GoogleControls(Controls[GoogleRequest]):
         Raises:
             KeyError: the resource does not exist.
         """
-        store, full = self._cloud.find(name)
-        return store.get(full) or {}
+        return self._cloud.get(self._cloud.find(name)) or {}
 
     def patch(self, name: str, **fields: Any) -> dict[str, Any]:
         """Merge `fields` (as the API spells them; None removes) into a resource, and return it.
@@ -119,8 +155,7 @@ class GoogleControls(Controls[GoogleRequest]):
         Raises:
             KeyError: the resource does not exist.
         """
-        store, full = self._cloud.find(name)
-        return store.patch(full, fields)
+        return self._cloud.patch(self._cloud.find(name), fields)
 
     def script(self, name: str, *steps: str | Mapping[str, Any]) -> None:
         """Set the states that the next requests for a resource see, one step per request.
@@ -136,8 +171,8 @@ class GoogleControls(Controls[GoogleRequest]):
         Raises:
             KeyError: the resource does not exist.
         """
-        store, full = self._cloud.find(name)
-        store.script(full, [_step_patch(step, full.split("/")[4]) for step in steps])
+        full = self._cloud.find(name)
+        self._cloud.script(full, [_step_patch(step, full.split("/")[4]) for step in steps])
 
     def delete(self, name: str) -> None:
         """Delete a resource.
@@ -145,8 +180,7 @@ class GoogleControls(Controls[GoogleRequest]):
         Raises:
             KeyError: the resource does not exist.
         """
-        store, full = self._cloud.find(name)
-        store.delete(full)
+        self._cloud.delete(self._cloud.find(name))
 
     @property
     def metadata(self) -> MutableMapping[str, str]:
@@ -188,24 +222,24 @@ class GoogleControls(Controls[GoogleRequest]):
 
         None if the APIs need no credentials.
         """
-        return self._cloud.tokens.known
+        return self._tokens.known
 
     @tokens.setter
     def tokens(self, tokens: Mapping[str, str] | None) -> None:
-        self._cloud.tokens.known = None if tokens is None else dict(tokens)
+        self._tokens.known = None if tokens is None else dict(tokens)
 
     @property
     def token_lifetime(self) -> float:
         """The lifetime in seconds of access tokens that are issued from now on."""
-        return self._cloud.tokens.lifetime
+        return self._tokens.lifetime
 
     @token_lifetime.setter
     def token_lifetime(self, seconds: float) -> None:
-        self._cloud.tokens.lifetime = seconds
+        self._tokens.lifetime = seconds
 
     def revoke_tokens(self) -> None:
         """Reject every access token issued so far (401)."""
-        self._cloud.tokens.revoke()
+        self._tokens.revoke()
 
     @property
     def denied(self) -> set[str]:
@@ -215,7 +249,7 @@ class GoogleControls(Controls[GoogleRequest]):
     @property
     def email(self) -> str:
         """The service account's address."""
-        return self._cloud.tokens.email
+        return self._tokens.email
 
     # Credential files
 
@@ -233,12 +267,11 @@ class GoogleControls(Controls[GoogleRequest]):
 
         For such a user google-auth calls Google's own token server, whatever the file contains.
         """
-        tokens = self._cloud.tokens
         document = {
             "type": "authorized_user",
-            "client_id": tokens.client_id,
-            "client_secret": tokens.client_secret,
-            "refresh_token": tokens.refresh_token,
+            "client_id": self._tokens.client_id,
+            "client_secret": self._tokens.client_secret,
+            "refresh_token": self._tokens.refresh_token,
             "token_uri": f"{self.url}/token",
         }
         return _write_json(path, document)
@@ -251,7 +284,7 @@ class GoogleControls(Controls[GoogleRequest]):
             impersonate: the address of a service account to impersonate.
         """
         file = Path(path)
-        token = write_private(file.with_suffix(".token"), self._cloud.tokens.subject_token)
+        token = write_private(file.with_suffix(".token"), self._tokens.subject_token)
         document: dict[str, Any] = {
             "type": "external_account",
             "audience": f"{_POOL}/providers/loopback",
@@ -276,7 +309,7 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
     ```
 
     It implements the Cloud TPU API (v1 and v2: nodes, queued resources), Compute Engine (v1: instances with
-    filters and partial responses, instance groups and their managers), the OAuth and STS token servers,
+    filters by name, instance groups and their managers), the OAuth and STS token servers,
     `generateAccessToken` and the GCE metadata server. Its data survives the end of the `async with` block.
 
     Args:
@@ -318,15 +351,16 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
         if page_size < 1:
             raise ConfigurationError(f"{page_size} is less than one", argument="page_size")
         email = f"robot@{project}.iam.gserviceaccount.com"
-        known = None if tokens is None else dict(tokens)
-        cloud = Cloud(project, zone, Tokens(known, email), page_size, etags)
+        issuer = Tokens(None if tokens is None else dict(tokens), email)
+        cloud = Cloud(project, zone, page_size)
         cloud.metadata = {**default_metadata(project, zone, email), **(metadata or {})}
-        super().__init__(cloud, ServerState(host, port, tls=tls, plain_port=True))
+        super().__init__(cloud, issuer, ServerState(host, port, tls=tls, plain_port=True))
+        self._etags = etags
         self.add(*nodes)
 
     def in_thread(self) -> ThreadedGoogleServer:
         """Return the same server for code without an event loop: `with server.in_thread() as server:`."""
-        return ThreadedGoogleServer(self, self._cloud, self._state)
+        return ThreadedGoogleServer(self, self._cloud, self._tokens, self._state)
 
     def _record(self, request: web.Request) -> GoogleRequest:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -336,7 +370,7 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
             query=dict(request.query),
             service=next((service for service, paths in _SERVICES if paths.fullmatch(request.path)), ""),
             scheme=scheme,
-            user=self._cloud.tokens.member(token),
+            user=self._tokens.member(token),
             certificate=certificate_user(request) or "",
             quota_project=request.headers.get("X-Goog-User-Project", ""),
             user_agent=request.headers.get("User-Agent", ""),
@@ -351,13 +385,13 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
             return failure.reply
 
     async def _service_reply(self, request: web.Request, record: GoogleRequest, body: bytes) -> Reply:
-        cloud, tokens = self._cloud, self._cloud.tokens
+        cloud, tokens = self._cloud, self._tokens
         if self._state.tls and request.secure == (record.service == "metadata"):
             raise no_such_page()
         form = dict(urllib.parse.parse_qsl(body.decode("utf-8", "replace")))
         match record.service:
             case "metadata":
-                return await metadata_reply(cloud, record.path, record.query, request.headers)
+                return await metadata_reply(cloud, tokens, record.path, record.query, request.headers)
             case "oauth2":
                 return tokens.oauth_reply(form, f"{self.url}/token")
             case "sts":
@@ -366,15 +400,15 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
                 email = record.path.rpartition("/")[2].partition(":")[0]
                 return tokens.impersonation_reply(email, record.user)
             case "tpu" | "compute":
-                authorization = request.headers.get("Authorization", "")
-                arguments = cloud, record.method, record.path, record.query, authorization, record.user
-                is_tpu = record.service == "tpu"
-                reply = tpu_reply(*arguments) if is_tpu else compute_reply(*arguments, body)
+                if tokens.known is not None and record.user is None:
+                    raise unauthenticated("Authorization" in request.headers)
+                api = tpu_reply if record.service == "tpu" else compute_reply
+                reply = api(cloud, record.method, record.path, record.query)
+                if self._etags and record.method == "GET":
+                    return add_etag(reply, request.headers.get("If-None-Match", ""))
+                return reply
             case _:
                 raise no_such_page()
-        if cloud.etags and record.method == "GET":
-            return add_etag(reply, request.headers.get("If-None-Match", ""))
-        return reply
 
     def _default_body(self, status: int) -> bytes:
         body = failure_of_status(status).body
@@ -385,8 +419,10 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
 class ThreadedGoogleServer(GoogleControls, ThreadedServer):
     """A `GoogleServer` in its own thread: `with` instead of `async with`, otherwise the same."""
 
-    def __init__(self, server: GoogleServer, cloud: Cloud, state: ServerState[GoogleRequest]) -> None:
-        super().__init__(cloud, state)
+    def __init__(
+        self, server: GoogleServer, cloud: Cloud, tokens: Tokens, state: ServerState[GoogleRequest]
+    ) -> None:
+        super().__init__(cloud, tokens, state)
         self._server = server
 
 

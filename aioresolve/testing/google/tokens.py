@@ -1,27 +1,62 @@
-"""Access tokens: which exist, and the OAuth 2.0 requests with which Google's token servers issue new ones."""
+"""The metadata server of a VM, and the OAuth 2.0 requests with which Google's token servers issue tokens.
+
+Rules of the metadata server: https://cloud.google.com/compute/docs/metadata/querying-metadata
+"""
 
 from __future__ import annotations
 
 import base64
 import functools
+import hashlib
 import json
+import math
 import secrets
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.errors import MissingDependencyError
+import anyio
 
-from .statuses import json_reply, oauth_failure, unauthenticated
+from aioresolve.errors import MissingDependencyError
+from aioresolve.testing.replies import Reply
+
+from .apis import json_reply, oauth_failure, unauthenticated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aioresolve.testing.replies import Reply
+    from .resources import Cloud
 
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _EXCHANGE_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 _GOOGLE_AUDIENCE = "https://oauth2.googleapis.com/token"
+
+
+_ROOT = "/computeMetadata/v1/"
+_ACCOUNT = "instance/service-accounts/default/"
+_COMMON_HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM", "X-XSS-Protection": "0"}
+_TEXT_HEADERS = {**_COMMON_HEADERS, "Content-Type": "application/text"}
+_JSON_HEADERS = {**_COMMON_HEADERS, "Content-Type": "application/json"}
+_HTML_HEADERS = {**_COMMON_HEADERS, "Content-Type": "text/html; charset=UTF-8"}
+
+_POLL_SECONDS = 0.005
+"""The interval of checks for a change: a mapping has no event for that."""
+
+
+def default_metadata(project: str, zone: str, email: str) -> dict[str, str]:
+    """Return the values that every VM's metadata server has, by path."""
+    return {
+        "project/project-id": project,
+        "project/numeric-project-id": "123456789012",
+        "instance/id": "1152921504606846976",
+        "instance/name": "loopback",
+        "instance/zone": f"projects/123456789012/zones/{zone}",
+        "instance/network-interfaces/0/ip": "10.128.0.2",
+        "universe/universe-domain": "googleapis.com",
+        f"{_ACCOUNT}aliases": "default",
+        f"{_ACCOUNT}email": email,
+        f"{_ACCOUNT}scopes": "https://www.googleapis.com/auth/cloud-platform",
+    }
 
 
 @dataclass(slots=True)
@@ -141,3 +176,61 @@ def _private_key() -> str:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return pem.decode()
+
+
+async def metadata_reply(
+    cloud: Cloud, tokens: Tokens, path: str, query: Mapping[str, str], headers: Mapping[str, str]
+) -> Reply:
+    """Return the reply to a request; with `wait_for_change=true`, wait until the value changes.
+
+    That is, until its entity tag differs from `last_etag`, or without that from the current one. After
+    `timeout_sec` the current value is returned.
+    """
+    reply = _current_reply(cloud, tokens, path, query, headers)
+    known = query.get("last_etag") or reply.headers.get("ETag")
+    if query.get("wait_for_change") != "true" or known is None:
+        return reply
+    with anyio.move_on_after(float(query.get("timeout_sec") or math.inf)):
+        while reply.headers.get("ETag") == known:
+            await anyio.sleep(_POLL_SECONDS)
+            reply = _current_reply(cloud, tokens, path, query, headers)
+    return reply
+
+
+def _current_reply(
+    cloud: Cloud, tokens: Tokens, path: str, query: Mapping[str, str], headers: Mapping[str, str]
+) -> Reply:
+    if path == "/":
+        return Reply(200, b"computeMetadata/\n", _TEXT_HEADERS)
+    if headers.get("Metadata-Flavor") != "Google":
+        return Reply(403, b"<!DOCTYPE html>\n<title>Error 403 (Forbidden)!!1</title>\n", _HTML_HEADERS)
+    with cloud.lock:
+        values = dict(cloud.metadata)
+    # The default account is also available under its address.
+    email = values.get(f"{_ACCOUNT}email", "default")
+    name = path.removeprefix(_ROOT).replace(f"instance/service-accounts/{email}/", _ACCOUNT, 1)
+    if name == f"{_ACCOUNT}token" and f"{_ACCOUNT}email" in values:
+        document = tokens.issue_json(f"serviceAccount:{email}")
+        return Reply(200, json.dumps(document).encode(), _JSON_HEADERS)
+    within = {each.removeprefix(name): values[each] for each in values if each.startswith(name)}
+    if name in values:
+        body, kind = values[name].encode(), _TEXT_HEADERS
+    elif name.endswith("/") and within and query.get("recursive") == "true":
+        body, kind = json.dumps(_tree(within)).encode(), _JSON_HEADERS
+    else:
+        return Reply(404, b"<!DOCTYPE html>\n<title>Error 404 (Not Found)!!1</title>\n", _HTML_HEADERS)
+    # A hash of the body, so that an old value has its old tag again.
+    tag = hashlib.blake2b(path.encode() + b"\0" + body, digest_size=8).hexdigest()
+    return Reply(200, body, {**kind, "ETag": tag})
+
+
+def _tree(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return a directory as `recursive=true` shows it; values with one item per line become lists."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        directory = tree
+        *parents, name = path.split("/")
+        for parent in parents:
+            directory = directory.setdefault(parent, {})
+        directory[name] = value.split("\n") if name in ("scopes", "aliases") else value
+    return tree

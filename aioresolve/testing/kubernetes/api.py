@@ -1,56 +1,60 @@
-"""From a request to its reply: routing, discovery, representation, lists, watches and writes."""
+"""From a request to its reply: routing, discovery, lists, watches, and the writes of clients."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import secrets
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
+from aioresolve.testing.lifecycle import merge_patch
 from aioresolve.testing.replies import JSON_HEADERS, Reply
 
-from .endpoint_slices import EndpointSliceController, EndpointSliceWriter
-from .kinds import ENDPOINT_SLICE, NODE, POD, RESOURCE_CLAIM, SERVICE
-from .lists import ResponseCache, endless_page, list_body, object_body, page
-from .options import (
-    ListOptions,
-    Representation,
-    accepts_gzip,
-    included_object,
-    list_options,
-    negotiate_representation,
+from .answers import (
+    EventEncoder,
+    Notifier,
+    RunningWatch,
+    endless_page,
+    list_body,
+    object_body,
+    page,
+    watch_pieces,
 )
+from .endpoint_slices import EndpointSliceController
+from .requests import included_object, list_options, negotiated_form
 from .statuses import (
     Failure,
+    already_exists,
     bad_request,
     compact_json,
+    conflict,
+    details_of,
     indented_json,
+    invalid,
     method_not_allowed,
     no_such_resource,
     not_found,
-    success,
+    too_large_version,
     unauthorized,
     unsupported_media_type,
-    watch_list_disabled,
 )
-from .store import timestamp
-from .watches import EventEncoder, Notifier, RunningWatch, check_watch, watch_pieces
-from .writes import PodWriter
+from .store import KINDS, POD, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from aioresolve.testing.faults import StreamFault
+    from aioresolve.testing.faults import EndlessPages, StreamFault
 
-    from .access import Access, Caller, RequestInfo, RequestRecord
-    from .kinds import Kind
-    from .lists import EndlessPages
-    from .options import IncludeObject
-    from .store import Store, StoredObject
-    from .writes import Writer
+    from .requests import Access, Form, IncludeObject, ListOptions, RequestRecord, Target
+    from .store import Kind, Store, StoredObject
+
+_INTERACTIVE_AGENTS = ("curl", "Wget", "Mozilla/5.0")
+"""User agents that get indented JSON."""
 
 _HEALTH = frozenset({"/readyz", "/livez", "/healthz"})
 _PUBLIC_PATHS = _HEALTH | {"/version"}
@@ -59,10 +63,6 @@ _PUBLIC_PATHS = _HEALTH | {"/version"}
 _VERSION = {
     "major": "1",
     "minor": "36",
-    "emulationMajor": "1",
-    "emulationMinor": "36",
-    "minCompatibilityMajor": "1",
-    "minCompatibilityMinor": "35",
     "gitVersion": "v1.36.2",
     "gitCommit": "",
     "gitTreeState": "clean",
@@ -73,52 +73,6 @@ _VERSION = {
 }
 _REVIEW = "SelfSubjectAccessReview"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
-
-
-def _resource(kind: Kind, verbs: list[str], *, name: str = "", **more: Any) -> dict[str, Any]:
-    head = {"name": name or kind.resource, "singularName": "", "namespaced": True, "kind": kind.name}
-    return {**head, "verbs": verbs, **more}
-
-
-def _group(kind: Kind) -> dict[str, Any]:
-    version = {"groupVersion": kind.api_version, "version": "v1"}
-    return {"name": kind.group, "versions": [version], "preferredVersion": version}
-
-
-_DOCUMENTS: dict[str, dict[str, Any]] = {
-    "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
-    "/apis": {
-        "kind": "APIGroupList",
-        "apiVersion": "v1",
-        "groups": [_group(ENDPOINT_SLICE), _group(RESOURCE_CLAIM)],
-    },
-    f"/apis/{ENDPOINT_SLICE.group}": {"kind": "APIGroup", "apiVersion": "v1", **_group(ENDPOINT_SLICE)},
-    f"/apis/{RESOURCE_CLAIM.group}": {"kind": "APIGroup", "apiVersion": "v1", **_group(RESOURCE_CLAIM)},
-    "/api/v1": {
-        "kind": "APIResourceList",
-        "groupVersion": "v1",
-        "resources": [
-            _resource(NODE, ["list"], singularName="node", shortNames=["no"], namespaced=False),
-            _resource(POD, _VERBS, singularName="pod", shortNames=["po"], categories=["all"]),
-            _resource(POD, ["get", "patch", "update"], name="pods/status"),
-        ],
-    },
-    f"/apis/{ENDPOINT_SLICE.api_version}": {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": ENDPOINT_SLICE.api_version,
-        "resources": [_resource(ENDPOINT_SLICE, _VERBS, singularName="endpointslice")],
-    },
-    f"/apis/{RESOURCE_CLAIM.api_version}": {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": RESOURCE_CLAIM.api_version,
-        "resources": [
-            _resource(RESOURCE_CLAIM, ["get", "list", "watch"], singularName="resourceclaim"),
-        ],
-    },
-}
 
 _GZIP_MINIMUM = 128 * 1024
 """The API server compresses bodies of at least this many bytes."""
@@ -130,178 +84,184 @@ _PATCH_TYPES = ("application/merge-patch+json", "application/strategic-merge-pat
 class Cluster:
     """Everything that survives a restart of the server.
 
-    `writers` apply the writes of clients, and `services` derives EndpointSlices from pods. `watches` are
-    those that are connected; each sends a bookmark every `bookmark_interval` seconds, and with `watch_list`
-    they may begin with the existing objects. `controllers` are Jobs and other objects that can only be read,
-    by the path of their URL.
+    `services` derives EndpointSlices from pods. `watches` are those that are connected; each sends a bookmark
+    every `bookmark_interval` seconds, and with `watch_list` they may begin with the existing objects.
+    `controllers` are Jobs and other objects that can only be read, by the path of their URL. `responses` are
+    the bodies of lists at the version `responses_at`, by request: a benchmark measures the client.
     """
 
     store: Store
     access: Access
     bookmark_interval: float
     notifier: Notifier = field(default_factory=Notifier)
-    responses: ResponseCache = field(default_factory=ResponseCache)
-    writers: Mapping[Kind, Writer] = field(init=False)
     services: EndpointSliceController = field(init=False)
     watches: list[RunningWatch] = field(default_factory=list)
     controllers: dict[str, dict[str, Any]] = field(default_factory=dict)
     watch_list: bool = True
+    responses: dict[tuple[object, ...], bytes] = field(default_factory=dict)
+    responses_at: int = 0
 
     def __post_init__(self) -> None:
-        self.writers = {POD: PodWriter(self.store), ENDPOINT_SLICE: EndpointSliceWriter(self.store)}
         self.services = EndpointSliceController(self.store)
-        self.store.listen(self.services.sync)
-        self.store.listen(self.notifier.notify)
+        self.store.listen(lambda _: self.notifier.notify())
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request as the API sees it."""
+    """A request as the API sees it; `user` is None if its credentials are rejected."""
 
     record: RequestRecord
+    target: Target | None
+    user: str | None
     headers: Mapping[str, str]
     body: bytes
-    caller: Caller
-    info: RequestInfo | None
+
+    def document(self, kind: str) -> dict[str, Any]:
+        """Return the body, an object of that kind; 400 if it is none."""
+        try:
+            document = json.loads(self.body)
+        except ValueError as error:
+            raise bad_request(f"the request body is not valid JSON: {error}") from None
+        if not isinstance(document, dict):
+            raise bad_request(f"the object provided is unrecognized (must be of type {kind})")
+        return document
 
 
 async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | None = None) -> Reply:
     """Return the reply to `call`, which may be a failure; `endless_pages` replaces the result of a list."""
     try:
-        if call.record.path.rstrip("/") == _REVIEWS and call.record.method == "POST":
-            return _review_access(cluster, call)
-        if call.info is None:
-            return _other_object(cluster, call)
-        cluster.access.check(call.caller, call.info)
-        if not call.info.verb:
-            raise method_not_allowed()
-        representation = _representation(call)
-        if call.info.kind is SERVICE:
-            return _service(cluster, call.info, representation)
-        match call.info.verb:
-            case "list" if endless_pages is not None:
-                return _endless_list(cluster, call, representation, endless_pages)
-            case "list":
-                return await _list(cluster, call, representation)
-            case "watch":
-                return _watch(cluster, call, representation)
-            case _:
-                status, stored = _single_object(cluster, call, call.info)
-                if call.info.verb == "delete" and call.info.kind is not POD:
-                    deleted = success(stored.name, stored.as_dict()["metadata"]["uid"], stored.kind)
-                    return Reply(200, compact_json(deleted) + b"\n", JSON_HEADERS)
-                body = object_body(stored, representation.kind, _include(call, representation))
-                body = indented_json(body) if representation.indent else body
-                return Reply(status, body, JSON_HEADERS)
+        if call.target is None:
+            reply = _other_reply(cluster, call)
+        else:
+            cluster.access.check(call.user, call.target)
+            reply = await _object_reply(cluster, call, call.target, endless_pages)
     except Failure as failure:
-        return Reply(failure.code, failure.body, JSON_HEADERS | failure.headers)
+        reply = Reply(failure.code, failure.body, JSON_HEADERS | failure.headers)
+    is_interactive = call.record.user_agent.startswith(_INTERACTIVE_AGENTS)
+    if is_interactive and isinstance(reply.body, bytes) and reply.body.startswith(b"{"):
+        return Reply(reply.status, indented_json(reply.body), reply.headers)
+    return reply
 
 
-def _representation(call: Call) -> Representation:
-    accept, agent = call.headers.get("Accept"), call.headers.get("User-Agent", "")
-    only_objects = call.info is not None and call.info.kind is not POD
-    pretty = call.record.query.get("pretty")
-    return negotiate_representation(accept, agent, pretty, only_objects=only_objects)
+async def _object_reply(
+    cluster: Cluster, call: Call, target: Target, endless_pages: EndlessPages | None
+) -> Reply:
+    form = negotiated_form(call.headers.get("Accept"), target.kind)
+    include: IncludeObject = included_object(call.record.query) if form == "table" else "None"
+    if target.verb in {"list", "watch"}:
+        options = list_options(target, call.record.query)
+        if target.verb == "watch":
+            return _watch(cluster, call, options, EventEncoder(target.kind, form, include))
+        if endless_pages is not None:
+            listed = endless_page(endless_pages, options, cluster.store.clock())
+            return Reply(200, list_body(listed, form, include), JSON_HEADERS)
+        return await _list(cluster, call, options, form, include)
+    if target.verb == "get":
+        stored = existing(cluster.store, target.namespace or "", target.name or "", target.kind)
+    else:
+        stored = _write(cluster.store, call, target)
+        if target.verb == "delete" and target.kind is not POD:
+            return _json_reply(200, _deleted(stored))
+    return Reply(201 if target.verb == "create" else 200, object_body(stored, form, include), JSON_HEADERS)
 
 
-def _other_object(cluster: Cluster, call: Call) -> Reply:
+def _json_reply(status: int, document: object) -> Reply:
+    return Reply(status, compact_json(document) + b"\n", JSON_HEADERS)
+
+
+# What belongs to no kind of object
+
+
+def _other_reply(cluster: Cluster, call: Call) -> Reply:
     path = call.record.path.rstrip("/")
-    if call.caller.user is None and (call.caller.scheme or path not in _PUBLIC_PATHS):
+    if call.user is None and (call.record.scheme or path not in _PUBLIC_PATHS):
         raise unauthorized()
     if path in _HEALTH:
         return Reply(200, b"ok", {"Content-Type": "text/plain; charset=utf-8"})
     if path == "/version":
         return Reply(200, indented_json(compact_json(_VERSION)), JSON_HEADERS)
-    document = _DOCUMENTS.get(path) or cluster.controllers.get(path)
+    if path == _REVIEWS and call.record.method == "POST":
+        return _json_reply(201, _review(cluster, call))
+    document = cluster.controllers.get(path) or _discovery(path)
     if document is None:
         raise no_such_resource()
-    return Reply(200, compact_json(document) + b"\n", JSON_HEADERS)
+    return _json_reply(200, document)
 
 
-def _review_access(cluster: Cluster, call: Call) -> Reply:
+def _review(cluster: Cluster, call: Call) -> dict[str, Any]:
     """Return whether the caller may do what its SelfSubjectAccessReview describes."""
-    if call.caller.user is None:
-        raise unauthorized()
-    attributes = _document(call.body, _REVIEW).get("spec", {}).get("resourceAttributes") or {}
+    attributes = call.document(_REVIEW).get("spec", {}).get("resourceAttributes") or {}
     verb, resource = attributes.get("verb", ""), attributes.get("resource", "")
-    version = "authorization.k8s.io/v1"
-    managed = {
-        "manager": call.headers.get("User-Agent", "").partition("/")[0] or "unknown",
-        "operation": "Update",
-        "apiVersion": version,
-        "time": timestamp(cluster.store.clock()),
-        "fieldsType": "FieldsV1",
-        "fieldsV1": {
-            "f:spec": {"f:resourceAttributes": {".": {}, **{f"f:{name}": {} for name in sorted(attributes)}}}
-        },
+    allowed = cluster.access.may(call.user or "", verb, resource, attributes.get("namespace") or None)
+    return {
+        "kind": _REVIEW,
+        "apiVersion": "authorization.k8s.io/v1",
+        "metadata": {},
+        "spec": {"resourceAttributes": attributes},
+        "status": {"allowed": allowed},
     }
-    allowed = cluster.access.may(call.caller.user, verb, resource, attributes.get("namespace") or None)
-    body = compact_json(
+
+
+def _discovery(path: str) -> dict[str, Any] | None:
+    """Return a document with which kubectl learns what the server has, None if there is none at `path`."""
+    versions = {kind.api_version: kind.group for kind in KINDS}
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+    if path == "/apis":
+        groups = [
+            {"name": group, "versions": [version], "preferredVersion": version}
+            for version, group in (
+                ({"groupVersion": v, "version": "v1"}, g) for v, g in versions.items() if g
+            )
+        ]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+    version = path.removeprefix("/apis/" if "." in path else "/api/")
+    if version not in versions:
+        return None
+    resources = [
         {
-            "kind": _REVIEW,
-            "apiVersion": version,
-            "metadata": {"managedFields": [managed]},
-            "spec": {"resourceAttributes": attributes},
-            "status": {"allowed": allowed},
+            "name": kind.resource,
+            "singularName": kind.name.lower(),
+            "namespaced": kind.is_namespaced,
+            "kind": kind.name,
+            "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
         }
-    )
-    return _json_reply(201, body, _representation(call))
+        for kind in KINDS
+        if kind.api_version == version
+    ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
 
 
-def _service(cluster: Cluster, info: RequestInfo, representation: Representation) -> Reply:
-    if info.verb != "get":
-        raise method_not_allowed()
-    service = cluster.services.get(info.namespace or "", info.name or "")
-    if service is None:
-        raise not_found(info.name or "", SERVICE)
-    return _json_reply(200, compact_json(service), representation)
+# Lists and watches
 
 
-def _json_reply(status: int, body: bytes, representation: Representation) -> Reply:
-    return Reply(status, indented_json(body) if representation.indent else body + b"\n", JSON_HEADERS)
-
-
-async def _list(cluster: Cluster, call: Call, representation: Representation) -> Reply:
-    options = list_options(call.record.namespace, call.record.query, watch=False, kind=_kind(call))
-    include = _include(call, representation)
-    version = cluster.store.version
-    zipped = accepts_gzip(call.headers.get("Accept-Encoding", ""))
-    key = (options, representation, include, zipped)
-    body = cluster.responses.get(version, key)
+async def _list(
+    cluster: Cluster, call: Call, options: ListOptions, form: Form, include: IncludeObject
+) -> Reply:
+    encodings = call.headers.get("Accept-Encoding", "").split(",")
+    is_zipped = any(coding.partition(";")[0].strip() == "gzip" for coding in encodings)
+    version, key = cluster.store.version, (options, form, include, is_zipped)
+    if version != cluster.responses_at:
+        cluster.responses.clear()
+        cluster.responses_at = version
+    body = cluster.responses.get(key)
     if body is None:
-        body = list_body(page(cluster.store, options), representation.kind, include)
-        if representation.indent:
-            body = indented_json(body)
-        if zipped and len(body) >= _GZIP_MINIMUM:
+        body = list_body(page(cluster.store, options), form, include)
+        if is_zipped and len(body) >= _GZIP_MINIMUM:
             # In a thread, so that other requests and watches continue.
             body = await anyio.to_thread.run_sync(partial(gzip.compress, body, compresslevel=1, mtime=0))
-        cluster.responses.put(version, key, body)
-    zip_headers = _GZIP_HEADERS if body.startswith(b"\x1f\x8b") else {}
-    return Reply(200, body, JSON_HEADERS | zip_headers)
+        if version == cluster.responses_at:
+            cluster.responses[key] = body
+    return Reply(200, body, JSON_HEADERS if body.startswith(b"{") else JSON_HEADERS | _GZIP_HEADERS)
 
 
-def _endless_list(cluster: Cluster, call: Call, representation: Representation, fault: EndlessPages) -> Reply:
-    options = list_options(call.record.namespace, call.record.query, watch=False)
-    listed = endless_page(fault, options, cluster.store.clock())
-    return Reply(200, list_body(listed, representation.kind, _include(call, representation)), JSON_HEADERS)
-
-
-def _kind(call: Call) -> Kind:
-    return POD if call.info is None else call.info.kind
-
-
-def _include(call: Call, representation: Representation) -> IncludeObject:
-    return included_object(call.record.query) if representation.kind == "table" else "None"
-
-
-def _watch(cluster: Cluster, call: Call, representation: Representation) -> Reply:
-    kind = _kind(call)
-    options = list_options(call.record.namespace, call.record.query, watch=True, kind=kind)
-    include = _include(call, representation)
+def _watch(cluster: Cluster, call: Call, options: ListOptions, encoder: EventEncoder) -> Reply:
     if "sendInitialEvents" in call.record.query and not cluster.watch_list:
-        raise watch_list_disabled()
-    check_watch(cluster.store, options)
-    encoder = EventEncoder(kind, representation.kind, include)
+        rule = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+        problem = ("sendInitialEvents", "FieldValueForbidden", f"Forbidden: {rule}")
+        raise invalid("meta.k8s.io", "ListOptions", "", *problem)
+    if options.initial_events and (options.version or 0) > cluster.store.version:
+        raise too_large_version(options.version or 0, cluster.store.version)
     return Reply(200, _watch_body(cluster, RunningWatch(call.record), options, encoder), JSON_HEADERS)
 
 
@@ -310,63 +270,142 @@ async def _watch_body(
 ) -> AsyncGenerator[bytes | StreamFault, None]:
     """Yield the pieces of a watch, which counts as connected while the generator runs."""
     cluster.watches.append(watch)
+    pieces = watch_pieces(cluster.store, options, encoder, cluster.notifier, watch, cluster.bookmark_interval)
     try:
-        async for piece in watch_pieces(
-            cluster.store, options, encoder, cluster.notifier, watch.faults, cluster.bookmark_interval
-        ):
+        async for piece in pieces:
             yield piece
     finally:
         cluster.watches.remove(watch)
 
 
-def _single_object(cluster: Cluster, call: Call, info: RequestInfo) -> tuple[int, StoredObject]:
-    """Read or write one object; return the HTTP status and the object."""
-    namespace, name = info.namespace or "", info.name or ""
-    manager = call.headers.get("User-Agent", "").partition("/")[0] or "unknown"
-    kind = info.kind
-    if info.verb == "get":
-        stored = cluster.store.get(namespace, name, kind)
-        if stored is None:
-            raise not_found(name, kind)
-        return 200, stored
-    writer = cluster.writers.get(kind)
-    if writer is None:
-        raise method_not_allowed()
-    match info.verb:
-        case "create":
-            return 201, writer.create(namespace, _document(call.body, kind.name), manager)
-        case "update":
-            return 200, writer.replace(
-                namespace, name, _document(call.body, kind.name), info.subresource, manager
-            )
-        case "patch":
-            media_type = call.headers.get("Content-Type", "").partition(";")[0].strip()
-            if media_type not in _PATCH_TYPES:
-                raise unsupported_media_type(*_PATCH_TYPES)
-            return 200, writer.patch(
-                namespace, name, _document(call.body, kind.name), info.subresource, manager
-            )
-        case "delete" if not info.subresource:
-            return 200, writer.delete(namespace, name, _grace_period(call, kind))
-        case _:
-            raise method_not_allowed()
+# Writes
 
 
-def _grace_period(call: Call, kind: Kind) -> int | None:
+def existing(store: Store, namespace: str, name: str, kind: Kind) -> StoredObject:
+    """Return an object; 404 if it does not exist."""
+    found = store.get(namespace, name, kind)
+    if found is None:
+        raise not_found(name, kind)
+    return found
+
+
+def _write(store: Store, call: Call, target: Target) -> StoredObject:
+    kind, namespace, name = target.kind, target.namespace or "", target.name or ""
+    with store.lock:
+        match target.verb:
+            case "create":
+                return _create(store, namespace, call.document(kind.name), kind)
+            case "delete" if not target.subresource:
+                return delete(store, namespace, name, kind, _grace_period(call))
+            case "update":
+                found = existing(store, namespace, name, kind)
+                return _replace(store, found, call.document(kind.name), target.subresource)
+            case "patch":
+                media_type = call.headers.get("Content-Type", "").partition(";")[0].strip()
+                if media_type not in _PATCH_TYPES:
+                    raise unsupported_media_type(*_PATCH_TYPES)
+                found = existing(store, namespace, name, kind)
+                merged = merge_patch(found.as_dict(), call.document(kind.name))
+                return _replace(store, found, merged, target.subresource)
+            case _:
+                raise method_not_allowed()
+
+
+def _create(store: Store, namespace: str, body: Mapping[str, Any], kind: Kind) -> StoredObject:
+    metadata = dict(body.get("metadata") or {})
+    if metadata.setdefault("namespace", namespace) != namespace:
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    if metadata.get("generateName"):
+        metadata.setdefault("name", metadata["generateName"] + secrets.token_hex(3))
+    if not metadata.get("name"):
+        problem = "Required value: name or generateName is required"
+        raise invalid(kind.group, kind.name, "", "metadata.name", "FieldValueRequired", problem)
+    if store.get(namespace, metadata["name"], kind) is not None:
+        raise already_exists(metadata["name"], kind)
+    created = {**body, "metadata": metadata}
+    return store.put(_new_pod(created) if kind is POD else created, kind)
+
+
+def _new_pod(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod that a client wrote as the API server stores it: phase Pending, with a grace period."""
+    spec = {"terminationGracePeriodSeconds": 30, **(body.get("spec") or {})}
+    status: dict[str, Any] = {"phase": "Pending"}
+    if spec.get("schedulingGates"):
+        status["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]
+    return {**body, "spec": spec, "status": status}
+
+
+def _replace(store: Store, found: StoredObject, body: Mapping[str, Any], subresource: str) -> StoredObject:
+    """Write the object `body` in place of an existing one, unless it is of another version (409).
+
+    An update of a pod's subresource `status` keeps its spec; any other update keeps its status.
+    """
+    kind, old = found.kind, found.as_dict()
+    metadata = dict(body.get("metadata") or {})
+    if metadata.get("resourceVersion") not in (None, "", str(found.version)):
+        raise conflict(found.name, kind)
+    for key in ("resourceVersion", "name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"):
+        metadata.pop(key, None)
+        if key in old["metadata"]:
+            metadata[key] = old["metadata"][key]
+    new = {**body, "metadata": metadata}
+    if kind is POD:
+        kept = "spec" if subresource else "status"
+        new[kept] = old[kept]
+    if new == old:
+        return found
+    return _remove_if_done(store, new, kind) or store.put(new, kind)
+
+
+def delete(store: Store, namespace: str, name: str, kind: Kind, grace: int | None) -> StoredObject:
+    """Request the deletion of an object and return it; a pod remains for its grace period, in seconds.
+
+    As in the API server, the default is the pod's own grace period, a pod that does not run anywhere has no
+    grace period, and a second request can only shorten it.
+    """
+    with store.lock:
+        found = existing(store, namespace, name, kind)
+        if kind is not POD:
+            return store.remove(namespace, name, kind) or found
+        pod = found.as_dict()
+        metadata, spec = pod["metadata"], pod["spec"]
+        own = spec.get("terminationGracePeriodSeconds", 0)
+        if not spec.get("nodeName") or pod["status"].get("phase") in {"Succeeded", "Failed"}:
+            own = grace = 0
+        seconds: int = own if grace is None else grace
+        if "deletionTimestamp" not in metadata or (
+            grace is not None and grace < metadata.get("deletionGracePeriodSeconds", 0)
+        ):
+            metadata["deletionTimestamp"] = timestamp(store.clock() + timedelta(seconds=seconds))
+            metadata["deletionGracePeriodSeconds"] = seconds
+            found = store.put(pod, kind)
+        return _remove_if_done(store, pod, kind) or found
+
+
+def _remove_if_done(store: Store, document: Mapping[str, Any], kind: Kind) -> StoredObject | None:
+    """Remove an object whose deletion neither a finalizer nor a grace period delays any longer."""
+    metadata = document["metadata"]
+    if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
+        return None
+    if metadata.get("deletionGracePeriodSeconds", 0) > 0:
+        return None
+    return store.remove(metadata["namespace"], metadata["name"], kind)
+
+
+def _grace_period(call: Call) -> int | None:
     value = call.record.query.get("gracePeriodSeconds")
     if value is None and call.body:
-        value = _document(call.body, kind.name).get("gracePeriodSeconds")
+        value = call.document("DeleteOptions").get("gracePeriodSeconds")
     try:
         return None if value is None else int(value)
     except (TypeError, ValueError):
         raise bad_request(f"invalid gracePeriodSeconds: {value!r}") from None
 
 
-def _document(body: bytes, kind: str) -> dict[str, Any]:
-    try:
-        document = json.loads(body)
-    except ValueError as error:
-        raise bad_request(f"the request body is not valid JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise bad_request(f"the object provided is unrecognized (must be of type {kind})")
-    return document
+def _deleted(stored: StoredObject) -> dict[str, Any]:
+    """Return the Status of the deletion of an object other than a pod."""
+    details = details_of(stored.kind, stored.name) | {"uid": stored.as_dict()["metadata"]["uid"]}
+    head = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
+    return {**head, "status": "Success", "details": details}

@@ -15,27 +15,18 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .store import Kind
+
 _NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-_VALUE = rf"({_NAME})?"
-_PREFIX = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?{_NAME}")
+_VALUE = re.compile(rf"({_NAME})?")
 _CHARACTERS = (
     "consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
     "character"
 )
-_WRONG_NAME = (
-    f"name part must {_CHARACTERS} (e.g. 'MyName',  or 'my.name',  or '123-abc', "
-    f"regex used for validation is '{_NAME}')"
-)
-_WRONG_PREFIX = (
-    "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
-    "'.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for "
-    f"validation is '{_PREFIX}')"
-)
-_WRONG_VALUE = (
-    f"a valid label must be an empty string or {_CHARACTERS} "
-    f"(e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '{_VALUE}')"
-)
-_NO_INTEGER = "for 'Gt', 'Lt' operators, the value must be an integer"
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_TOKEN = re.compile(r"==|!=|[=!(),<>]|[^\s=!(),<>]+")
+_WORD = re.compile(r"[^=!(),<>]+")
 
 Operator = Literal["in", "notin", "=", "!=", ">", "<", "exists", "!"]
 
@@ -48,25 +39,6 @@ _OPERATORS: dict[str, Operator] = {
     ">": ">",
     "<": "<",
 }
-_TOKEN = re.compile(r"==|!=|[=!(),<>]|[^\s=!(),<>]+")
-_WORD = re.compile(r"[^=!(),<>]+")
-
-POD_FIELDS = frozenset(
-    {
-        "metadata.name",
-        "metadata.namespace",
-        "spec.hostNetwork",
-        "spec.nodeName",
-        "spec.restartPolicy",
-        "spec.schedulerName",
-        "spec.serviceAccountName",
-        "status.nominatedNodeName",
-        "status.phase",
-        "status.podIP",
-        "status.podIPs",
-    }
-)
-"""The fields of a pod that field selectors support."""
 
 
 class SelectorError(ValueError):
@@ -94,7 +66,7 @@ class Requirement:
             case "notin" | "!=":
                 return value not in self.values
             case ">" | "<":
-                if not _is_integer(value or ""):
+                if not _INTEGER.fullmatch(value or ""):
                     return False
                 number, bound = int(value or ""), int(min(self.values))
                 return number > bound if self.operator == ">" else number < bound
@@ -102,7 +74,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A parsed `labelSelector`; without requirements it matches every pod."""
+    """A parsed `labelSelector`; without requirements it matches every object."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -113,7 +85,7 @@ class LabelSelector:
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """A parsed `fieldSelector`: (field, value, is equal) terms; without terms it matches every pod."""
+    """A parsed `fieldSelector`: (field, value, is equal) terms; without terms it matches every object."""
 
     terms: tuple[tuple[str, str, bool], ...] = ()
 
@@ -124,17 +96,17 @@ class FieldSelector:
 
 def label_selector(text: str) -> LabelSelector:
     """Parse a label selector; a SelectorError has the API server's message."""
-    return LabelSelector(_Parser(text).requirements())
+    return LabelSelector(tuple(_Parser(text).requirements()))
 
 
-def field_selector(text: str) -> FieldSelector:
-    """Parse a field selector for pods; a SelectorError has the API server's message."""
+def field_selector(text: str, kind: Kind) -> FieldSelector:
+    """Parse a field selector for objects of a kind; a SelectorError has the API server's message."""
     terms = []
     for term in filter(None, text.split(",")):
-        name, operator, value = re.match(r"(.*?)(!=|==|=|$)(.*)", term, re.DOTALL).groups()  # type: ignore[union-attr]
+        name, operator, value = (*re.split("(!=|==?)", term, maxsplit=1), "", "")[:3]
         if not operator:
             raise SelectorError(f"invalid selector: '{text}'; can't understand '{term}'")
-        if name not in POD_FIELDS:
+        if name not in ("metadata.name", "metadata.namespace", *kind.selectable):
             raise SelectorError(f"field label not supported: {name}")
         terms.append((name, value, operator != "!="))
     return FieldSelector(tuple(terms))
@@ -159,7 +131,7 @@ class _Parser:
             raise SelectorError(f"found '{token}', expected: identifier")
         return token
 
-    def requirements(self) -> tuple[Requirement, ...]:
+    def requirements(self) -> list[Requirement]:
         requirements: list[Requirement] = []
         expected = "!, identifier, or 'end of string'"
         while self._ahead or requirements:
@@ -175,18 +147,17 @@ class _Parser:
             if after != ",":
                 raise SelectorError(f"found '{after}', expected: ',' or 'end of string'")
             expected = "identifier after ','"
-        return tuple(sorted(requirements, key=lambda requirement: requirement.key))
+        return requirements
 
     def _requirement(self) -> Requirement:
         is_absent = self._ahead == "!"
         if is_absent:
             self._take()
         key = self._take_word()
-        _validate_key(key)
-        if is_absent:
-            return Requirement(key, "!")
-        if self._ahead in {"", ","}:
-            return Requirement(key, "exists")
+        if not _KEY.fullmatch(key) or len(key.rpartition("/")[2]) > 63:
+            raise SelectorError(f"<nil>: Invalid value: {json.dumps(key)}: name part must {_CHARACTERS}")
+        if is_absent or self._ahead in {"", ","}:
+            return Requirement(key, "!" if is_absent else "exists")
         found = self._take()
         operator = _OPERATORS.get(found)
         if operator is None:
@@ -195,7 +166,8 @@ class _Parser:
             values = self._value_set()
         else:
             values = {""} if self._ahead in {"", ","} else {self._take_word()}
-        _validate_values(key, operator, sorted(values))
+        for value in sorted(values):
+            _validate_value(key, operator, value)
         return Requirement(key, operator, frozenset(values))
 
     def _value_set(self) -> set[str]:
@@ -212,32 +184,13 @@ class _Parser:
                 raise SelectorError(f"found '{after}', expected: ',' or ')'")
 
 
-def _is_integer(text: str) -> bool:
-    return re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII) is not None
-
-
-def _validate_key(key: str) -> None:
-    prefix, slash, name = key.rpartition("/")
-    problems = []
-    if slash and not re.fullmatch(_PREFIX, prefix):
-        problems.append(_WRONG_PREFIX)
-    if len(name) > 63:
-        problems.append("name part must be no more than 63 bytes")
-    if not re.fullmatch(_NAME, name):
-        problems.append(_WRONG_NAME)
-    if problems:
-        raise SelectorError(f"<nil>: Invalid value: {json.dumps(key)}: {'; '.join(problems)}")
-
-
-def _validate_values(key: str, operator: Operator, values: list[str]) -> None:
-    problems = []
-    for index, value in enumerate(values):
-        invalid = f"Invalid value: {json.dumps(value)}"
-        if operator in {">", "<"} and not _is_integer(value):
-            problems.append(f"values[{index}]: {invalid}: {_NO_INTEGER}")
-        too_long = ["must be no more than 63 bytes"] if len(value) > 63 else []
-        wrong = [] if re.fullmatch(_VALUE, value) else [_WRONG_VALUE]
-        if too_long or wrong:
-            problems.append(f"values[{index}][{key}]: {invalid}: {'; '.join(too_long + wrong)}")
-    if problems:
-        raise SelectorError(problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]")
+def _validate_value(key: str, operator: Operator, value: str) -> None:
+    problem = ""
+    if operator in {">", "<"} and not _INTEGER.fullmatch(value):
+        problem = "for 'Gt', 'Lt' operators, the value must be an integer"
+    elif len(value) > 63:
+        problem = "must be no more than 63 bytes"
+    elif not _VALUE.fullmatch(value):
+        problem = f"a valid label must be an empty string or {_CHARACTERS}"
+    if problem:
+        raise SelectorError(f"values[0][{key}]: Invalid value: {json.dumps(value)}: {problem}")

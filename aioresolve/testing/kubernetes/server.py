@@ -8,11 +8,12 @@ import time
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from multidict import CIMultiDict
 
 from aioresolve.errors import ConfigurationError
+from aioresolve.testing.faults import EndlessPages, StreamFault, WatchError
 from aioresolve.testing.lifecycle import (
     Controls,
     LoopbackServer,
@@ -24,13 +25,11 @@ from aioresolve.testing.lifecycle import (
 )
 from aioresolve.testing.replies import JSON_HEADERS, Reply
 
-from .access import Access, Caller, RequestRecord, request_info
-from .api import Call, Cluster, reply_to
-from .kinds import ENDPOINT_SLICE, KINDS, POD, SERVICE
-from .lists import EndlessPages
+from .answers import failure_of_watch
+from .api import Call, Cluster, delete, reply_to
+from .requests import Access, RequestRecord, target_of
 from .statuses import failure_of_status
-from .store import Expired, Store
-from .watches import WatchError, WatchFault, validate_watch_fault
+from .store import ENDPOINT_SLICE, KINDS, POD, Expired, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
 
     from aioresolve.testing.faults import Fault
 
-    from .kinds import Kind
-    from .store import StoredObject
+    from .store import Kind, StoredObject
 
 _FLOW_CONTROL_HEADERS = {
     "X-Kubernetes-Pf-Flowschema-Uid": "2c05a679-f264-40a1-bda5-c9b8f7198d2e",
@@ -48,7 +46,7 @@ _FLOW_CONTROL_HEADERS = {
 }
 
 
-_STORED = {kind.name: kind for kind in KINDS}
+_KINDS = {kind.name: kind for kind in KINDS}
 
 
 def _utc_now() -> datetime:
@@ -67,16 +65,12 @@ class KubernetesControls(Controls[RequestRecord]):
     @property
     def pods(self) -> list[dict[str, Any]]:
         """The current state of every pod, ordered by namespace and name, as new dicts."""
-        store = self._cluster.store
-        with store.lock:
-            return [pod.as_dict() for pod in store.objects_at(store.version)]
+        return [pod.as_dict() for pod in self._cluster.store.objects()]
 
     @property
     def endpoint_slices(self) -> list[dict[str, Any]]:
         """The current state of every EndpointSlice, ordered by namespace and name, as new dicts."""
-        store = self._cluster.store
-        with store.lock:
-            return [each.as_dict() for each in store.objects_at(store.version, ENDPOINT_SLICE)]
+        return [each.as_dict() for each in self._cluster.store.objects(ENDPOINT_SLICE)]
 
     @property
     def max_endpoints(self) -> int:
@@ -101,24 +95,22 @@ class KubernetesControls(Controls[RequestRecord]):
         return self._stored(name, namespace).as_dict()
 
     def add(self, *objects: Mapping[str, Any]) -> None:
-        """Write pods, EndpointSlices, nodes and ResourceClaims as they are; one of the same name is replaced.
+        """Write objects as they are; one of the same kind and name is replaced.
 
-        From a Service with a selector, the server derives EndpointSlices, and keeps them up to date with its
-        pods, as the controller of a cluster does. A client can get the Service itself, but not list it.
+        The server has pods, EndpointSlices, Services, nodes, ResourceClaims, ConfigMaps and Leases. From a
+        Service with a selector it derives EndpointSlices, and keeps them up to date with its pods, as the
+        controller of a cluster does.
 
         Raises:
             ConfigurationError: an object is of another kind; nothing was written.
         """
         kinds = [each.get("kind", POD.name) for each in objects]
         for name in kinds:
-            if name not in _STORED and name != SERVICE.name:
+            if name not in _KINDS:
                 raise ConfigurationError(f"the server does not have objects of kind {name!r}")
         with self._cluster.services.paused():
             for name, each in zip(kinds, objects, strict=True):
-                if name == SERVICE.name:
-                    self._cluster.services.put(each)
-                else:
-                    self._cluster.store.put(each, _STORED[name])
+                self._cluster.store.put(each, _KINDS[name])
 
     def add_controllers(self, *controllers: Mapping[str, Any]) -> None:
         """Serve controllers, such as Jobs, for GET; one of the same kind and name is replaced.
@@ -148,7 +140,7 @@ class KubernetesControls(Controls[RequestRecord]):
         namespace: str = "default",
         *,
         grace_period_seconds: int | None = 0,
-        kind: Literal["Pod", "EndpointSlice", "Service", "ResourceClaim"] = "Pod",
+        kind: str = "Pod",
     ) -> None:
         """Delete an object as a client would: immediately by default; None uses the pod's own grace period.
 
@@ -158,17 +150,9 @@ class KubernetesControls(Controls[RequestRecord]):
         Raises:
             ConfigurationError: the object does not exist.
         """
-        if kind == SERVICE.name:
-            if not self._cluster.services.delete(namespace, name):
-                raise ConfigurationError(f"there is no Service {namespace}/{name}", hint="Call add() first.")
-            return
         with self._cluster.store.lock:
-            self._stored(name, namespace, _STORED[kind])
-            writer = self._cluster.writers.get(_STORED[kind])
-            if writer is None:
-                self._cluster.store.remove(namespace, name, _STORED[kind])
-            else:
-                writer.delete(namespace, name, grace_period_seconds)
+            self._stored(name, namespace, _KINDS[kind])
+            delete(self._cluster.store, namespace, name, _KINDS[kind], grace_period_seconds)
 
     def finish_deletion(self, name: str, namespace: str = "default") -> None:
         """Remove a pod that is being deleted, even if it has finalizers.
@@ -177,11 +161,11 @@ class KubernetesControls(Controls[RequestRecord]):
             ConfigurationError: the pod does not exist, or is not being deleted.
         """
         with self._cluster.store.lock:
-            self._stored(name, namespace)
-            if self._cluster.writers[POD].finish_deletion(namespace, name) is None:
+            if "deletionTimestamp" not in self._stored(name, namespace).as_dict()["metadata"]:
                 raise ConfigurationError(
                     f"pod {namespace}/{name} is not being deleted", hint="Call delete() first."
                 )
+            self._cluster.store.remove(namespace, name)
 
     def compact(self) -> None:
         """Discard the history: continue tokens and versions issued so far have expired (410)."""
@@ -208,7 +192,7 @@ class KubernetesControls(Controls[RequestRecord]):
                 raise ConfigurationError(
                     str(error), hint="A larger `history` keeps more versions."
                 ) from error
-            self._cluster.responses.clear()
+            self._cluster.responses_at = 0  # a version is used again, for other content
 
     def _stored(self, name: str, namespace: str, kind: Kind = POD) -> StoredObject:
         stored = self._cluster.store.get(namespace, name, kind)
@@ -249,13 +233,17 @@ class KubernetesControls(Controls[RequestRecord]):
         Raises:
             ConfigurationError: the fault applies only before or in place of a response.
         """
-        store, valid = self._cluster.store, validate_watch_fault(fault)
+        if not isinstance(fault, StreamFault | WatchError):
+            raise ConfigurationError(
+                f"{fault!r} cannot apply to a watch that is already connected",
+                hint="inject() it, or use one of Cut, Delay, End, Reset, Stall and WatchError.",
+            )
+        store = self._cluster.store
         with store.lock:
-            watch_fault = WatchFault(valid, store.version)
             connected = tuple(self._cluster.watches)
             watches = [watch for watch in connected if match is None or match(watch.request)]
             for watch in watches:
-                watch.faults.append(watch_fault)
+                watch.faults.append((fault, store.version))
         self._cluster.notifier.notify()
         return len(watches)
 
@@ -393,10 +381,11 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
     ```
 
     It implements list, watch, get, create, update, patch and delete of pods like Kubernetes 1.36, including
-    the bodies of errors; EndpointSlices, get of a Service, and SelfSubjectAccessReviews; and nodes and
-    ResourceClaims, which clients can only read. Responses are in JSON; a client that accepts only another
-    format gets 406. Its data survives restarts, and the end of the `async with` block too. The ages in Tables
-    are those at the time when a pod was written, so that equal requests get equal responses.
+    the bodies of errors; and of EndpointSlices, Services, nodes, ResourceClaims, ConfigMaps and Leases, with
+    the check of `resourceVersion` (409); SelfSubjectAccessReviews too. Responses are in JSON; a client that
+    accepts only another format gets 406. It does not write `metadata.managedFields`. Its data survives
+    restarts, and the end of the `async with` block too. The ages in Tables are those at the time when a pod
+    was written, so that equal requests get equal responses.
 
     Args:
         objects: the initial pods (`pod()` builds them), Services (`service()`), EndpointSlices
@@ -442,7 +431,13 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
     ) -> None:
         if history < 1:
             raise ConfigurationError(f"{history} is less than one", argument="history")
-        access = Access(tokens, allow, anonymous, resources, verbs)
+        access = Access(
+            None if tokens is None else dict(tokens),
+            None if allow is None else dict(allow),
+            dict(resources or {}),
+            dict(verbs or {}),
+            anonymous,
+        )
         cluster = Cluster(Store(clock=clock, history=history), access, bookmark_interval)
         super().__init__(cluster, ServerState(host, port, tls=tls, hostnames=hostnames))
         self.add(*objects)
@@ -459,21 +454,21 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
 
     def _record(self, request: web.Request) -> RequestRecord:
         query = dict(request.query)
-        info = request_info(request.method, request.path, query)
+        target = target_of(request.method, request.path, query)
         authorization = request.headers.get("Authorization", "")
-        caller = self._cluster.access.caller(authorization, certificate_user(request))
+        user, scheme = self._cluster.access.caller(authorization, certificate_user(request))
         return RequestRecord(
             method=request.method,
             path=request.path,
             query=query,
-            verb="" if info is None else info.verb,
-            resource="" if info is None else info.kind.resource,
-            namespace=None if info is None else info.namespace,
-            name=None if info is None else info.name,
+            verb="" if target is None else target.verb,
+            resource="" if target is None else target.kind.resource,
+            namespace=None if target is None else target.namespace,
+            name=None if target is None else target.name,
             user_agent=request.headers.get("User-Agent", ""),
             accept=request.headers.get("Accept", ""),
-            scheme=caller.scheme,
-            user=caller.user,
+            scheme=scheme,
+            user=user,
             impersonated_user=request.headers.get("Impersonate-User"),
             impersonated_groups=tuple(request.headers.getall("Impersonate-Group", ())),
             time=time.monotonic(),
@@ -482,10 +477,10 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
     async def _reply(self, request: web.Request, record: RequestRecord, faults: Sequence[Fault]) -> Reply:
         error = next((fault for fault in faults if isinstance(fault, WatchError)), None)
         if error is not None:
-            return Reply(200, error.failure.event, JSON_HEADERS)
-        info = request_info(record.method, record.path, record.query)
-        caller = Caller(record.user and (record.impersonated_user or record.user), record.scheme)
-        call = Call(record, request.headers, await request.read(), caller, info)
+            return Reply(200, failure_of_watch(error).event, JSON_HEADERS)
+        target = target_of(record.method, record.path, record.query)
+        user = record.user and (record.impersonated_user or record.user)
+        call = Call(record, target, user, request.headers, await request.read())
         endless_pages = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
         return await reply_to(self._cluster, call, endless_pages)
 

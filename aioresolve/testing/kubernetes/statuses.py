@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from .kinds import POD
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .kinds import Kind
+    from .store import Kind
 
 
 def compact_json(value: Any) -> bytes:
@@ -50,7 +48,10 @@ _STREAMS = ("application/json;stream=watch", "application/vnd.kubernetes.protobu
 
 
 class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
-    """A request that fails with the HTTP status `code`, the `Status` object `status`, and `headers`."""
+    """A request that fails with the HTTP status `code`, the `Status` object `status`, and `headers`.
+
+    `is_indented` tells whether its JSON is indented for every client.
+    """
 
     def __init__(
         self,
@@ -61,39 +62,32 @@ class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
         details: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        is_indented: bool = False,
     ) -> None:
         super().__init__(message)
         self.code = code
+        self.headers = dict(headers or {})
+        self.is_indented = is_indented
         self.status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": dict(metadata or {}),
             "status": "Failure",
             "message": message,
-            "reason": reason,
+            **({"reason": reason} if reason else {}),
+            **({} if details is None else {"details": dict(details)}),
+            "code": code,
         }
-        if not reason:
-            del self.status["reason"]
-        if details is not None:
-            self.status["details"] = dict(details)
-        self.status["code"] = code
-        self.headers = dict(headers or {})
 
     @property
     def body(self) -> bytes:
-        return compact_json(self.status) + b"\n"
+        body = compact_json(self.status) + b"\n"
+        return indented_json(body) if self.is_indented else body
 
     @property
     def event(self) -> bytes:
         """The ERROR event that ends a watch with it."""
         return b'{"type":"ERROR","object":%s}\n' % compact_json(self.status)
-
-
-class _NegotiationFailure(Failure):
-    @property
-    def body(self) -> bytes:
-        # Without a negotiated representation the server falls back to indented JSON.
-        return indented_json(compact_json(self.status))
 
 
 def bad_request(message: str) -> Failure:
@@ -105,7 +99,7 @@ def unauthorized() -> Failure:
 
 
 def forbidden(
-    user: str, verb: str, namespace: str | None, name: str | None, subresource: str = "", kind: Kind = POD
+    user: str, verb: str, kind: Kind, namespace: str | None, name: str, subresource: str
 ) -> Failure:
     """403; without a namespace at the cluster scope."""
     subject = f'{kind.qualified_resource} "{name}"' if name else kind.qualified_resource
@@ -115,13 +109,13 @@ def forbidden(
         f'{subject} is forbidden: User "{user}" cannot {verb} resource "{resource}"'
         f' in API group "{kind.group}" {scope}'
     )
-    details = _details(name, kind)
-    return Failure(403, "Forbidden", message, details=details, headers={"X-Content-Type-Options": "nosniff"})
+    headers = {"X-Content-Type-Options": "nosniff"}
+    return Failure(403, "Forbidden", message, details=details_of(kind, name), headers=headers)
 
 
-def not_found(name: str, kind: Kind = POD) -> Failure:
+def not_found(name: str, kind: Kind) -> Failure:
     message = f'{kind.qualified_resource} "{name}" not found'
-    return Failure(404, "NotFound", message, details=_details(name, kind))
+    return Failure(404, "NotFound", message, details=details_of(kind, name))
 
 
 def no_such_resource() -> Failure:
@@ -136,30 +130,31 @@ def method_not_allowed() -> Failure:
 def not_acceptable() -> Failure:
     available = ", ".join(_MEDIA_TYPES + _STREAMS)
     message = f"406: Not Acceptable\n\nAvailable representations: {available}"
-    return _NegotiationFailure(406, "NotAcceptable", message, details={})
+    return Failure(406, "NotAcceptable", message, details={}, is_indented=True)
 
 
 def no_such_transformation() -> Failure:
     """406 for JSON in an unknown form (`as=`, `g=`, `v=`)."""
     message = f"only the following media types are accepted: {', '.join(_MEDIA_TYPES)}"
-    return _NegotiationFailure(406, "NotAcceptable", message)
+    return Failure(406, "NotAcceptable", message, is_indented=True)
 
 
-def already_exists(name: str, kind: Kind = POD) -> Failure:
+def already_exists(name: str, kind: Kind) -> Failure:
     message = f'{kind.qualified_resource} "{name}" already exists'
-    return Failure(409, "AlreadyExists", message, details=_details(name, kind))
+    return Failure(409, "AlreadyExists", message, details=details_of(kind, name))
 
 
-def conflict(name: str, kind: Kind = POD) -> Failure:
+def conflict(name: str, kind: Kind) -> Failure:
     subject = f'Operation cannot be fulfilled on {kind.qualified_resource} "{name}"'
     hint = "please apply your changes to the latest version and try again"
     message = f"{subject}: the object has been modified; {hint}"
-    return Failure(409, "Conflict", message, details=_details(name, kind))
+    return Failure(409, "Conflict", message, details=details_of(kind, name))
 
 
-def _details(name: str | None, kind: Kind) -> dict[str, str]:
-    group = {"group": kind.group} if kind.group else {}
-    return ({"name": name} if name else {}) | group | {"kind": kind.resource}
+def details_of(kind: Kind, name: str) -> dict[str, str]:
+    """Return the `details` of a Status about an object, or without a name about a collection."""
+    details = {"name": name, "group": kind.group, "kind": kind.resource}
+    return {key: value for key, value in details.items() if value}
 
 
 def expired_list() -> Failure:
@@ -175,29 +170,20 @@ def expired_watch(version: int, oldest: int) -> Failure:
     return Failure(410, "Expired", f"too old resource version: {version} ({oldest})")
 
 
-def success(name: str, uid: str, kind: Kind) -> dict[str, Any]:
-    """Return the Status object for the deletion of an object other than a pod."""
-    details = _details(name, kind) | {"uid": uid}
-    head = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
-    return {**head, "status": "Success", "details": details}
-
-
 def unsupported_media_type(*accepted: str) -> Failure:
     message = "the body of the request was in an unknown format - accepted media types include: "
     return Failure(415, "UnsupportedMediaType", message + ", ".join(accepted))
 
 
-def unprocessable(group: str, kind: str, name: str, problems: list[tuple[str, str, str]]) -> Failure:
-    """422; each problem is a tuple (field, reason, message)."""
-    texts = [f"{field}: {message}" for field, _, message in problems]
-    causes = [{"reason": reason, "message": message, "field": field} for field, reason, message in problems]
-    qualified = f"{kind}.{group}" if group else kind
-    details = ({"name": name} if name else {}) | ({"group": group} if group else {})
+def invalid(group: str, kind: str, name: str, field: str, reason: str, message: str) -> Failure:
+    """422 for a field of an object or of the options of a request."""
+    cause = {"reason": reason, "message": message, "field": field}
+    details = {"name": name, "group": group, "kind": kind}
     return Failure(
         422,
         "Invalid",
-        f'{qualified} "{name}" is invalid: ' + (texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"),
-        details=details | {"kind": kind, "causes": causes},
+        f'{f"{kind}.{group}" if group else kind} "{name}" is invalid: {field}: {message}',
+        details={key: value for key, value in details.items() if value} | {"causes": [cause]},
     )
 
 
@@ -230,12 +216,3 @@ def failure_of_status(code: int) -> Failure:
     """Return the failure that the API server sends if only the HTTP status is known."""
     reason, message = _REASONS.get(code, ("", f"the server responded with the status code {code}"))
     return Failure(code, reason, message)
-
-
-def watch_list_disabled() -> Failure:
-    """422, as of an API server from 1.27 on without the feature gate WatchList."""
-    problem = (
-        "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-    )
-    problems = [("sendInitialEvents", "FieldValueForbidden", problem)]
-    return unprocessable("meta.k8s.io", "ListOptions", "", problems)

@@ -1,4 +1,4 @@
-"""The objects of a cluster, their versions and a bounded history; needs no event loop.
+"""The objects of a cluster, their versions, and a bounded history of writes; needs no event loop.
 
 Each write has its own resourceVersion and event, as in etcd. The last `history` writes are kept, so that all
 pages of a list show the same version and a watch can be resumed; older versions have expired.
@@ -6,7 +6,6 @@ pages of a list show the same version and a watch can be resumed; older versions
 
 from __future__ import annotations
 
-import bisect
 import json
 import threading
 import uuid
@@ -15,14 +14,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from .kinds import KINDS, POD
 from .statuses import compact_json
 from .table import table_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from .kinds import Kind
+    from collections.abc import Callable, Mapping
 
 _METADATA_ORDER = (
     "name",
@@ -43,6 +39,63 @@ _METADATA_ORDER = (
 _INHERITED = frozenset({"uid", "creationTimestamp", "generation"})
 _MAX_SNAPSHOTS = 8
 _METADATA_START = len(b'{"metadata":')
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """A kind of object.
+
+    Attributes:
+        name: the kind, such as `Pod`.
+        group: its API group; empty for the core group.
+        resource: its plural in URLs and RBAC rules.
+        fields: the fields that every object has after `metadata`, in the order of the server, with the value
+            for an object that does not set the field.
+        selectable: the fields, besides name and namespace, that field selectors support.
+        is_namespaced: whether its objects belong to namespaces.
+    """
+
+    name: str
+    group: str
+    resource: str
+    fields: Mapping[str, object]
+    selectable: tuple[str, ...] = ()
+    is_namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/v1" if self.group else "v1"
+
+    @property
+    def qualified_resource(self) -> str:
+        """The resource with its group, as in messages: `endpointslices.discovery.k8s.io`."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+    def head(self, suffix: str = "") -> bytes:
+        """Return the beginning of the JSON of an object: kind (with a suffix, such as `List`), apiVersion."""
+        return f'{{"kind":"{self.name}{suffix}","apiVersion":"{self.api_version}",'.encode()
+
+
+_SPEC_AND_STATUS: dict[str, object] = {"spec": {}, "status": {}}
+POD = Kind(
+    "Pod",
+    "",
+    "pods",
+    {"spec": {"containers": None}, "status": {}},
+    ("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "status.phase", "status.podIP"),
+)
+ENDPOINT_SLICE = Kind(
+    "EndpointSlice",
+    "discovery.k8s.io",
+    "endpointslices",
+    {"addressType": "", "endpoints": None, "ports": None},
+)
+SERVICE = Kind("Service", "", "services", _SPEC_AND_STATUS)
+NODE = Kind("Node", "", "nodes", _SPEC_AND_STATUS, is_namespaced=False)
+RESOURCE_CLAIM = Kind("ResourceClaim", "resource.k8s.io", "resourceclaims", _SPEC_AND_STATUS)
+CONFIG_MAP = Kind("ConfigMap", "", "configmaps", {})
+LEASE = Kind("Lease", "coordination.k8s.io", "leases", {"spec": {}})
+KINDS = (POD, ENDPOINT_SLICE, SERVICE, NODE, RESOURCE_CLAIM, CONFIG_MAP, LEASE)
 
 
 class Expired(Exception):  # noqa: N818 - the API server's term
@@ -84,18 +137,13 @@ class StoredObject:
     @property
     def whole(self) -> bytes:
         """Its JSON with kind and apiVersion."""
-        return self.kind.head + self.item[1:]
-
-    @property
-    def metadata(self) -> bytes:
-        """The JSON of its metadata."""
-        return self.item[_METADATA_START : self.metadata_end]
+        return self.kind.head() + self.item[1:]
 
     @property
     def partial(self) -> bytes:
         """Its PartialObjectMetadata, as JSON."""
         head = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":'
-        return head + self.metadata + b"}"
+        return head + self.item[_METADATA_START : self.metadata_end] + b"}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object as a new dict."""
@@ -119,6 +167,13 @@ class Event:
     object: StoredObject | None
     previous: StoredObject | None
 
+    @property
+    def either(self) -> StoredObject:
+        """The new version, or the last one of an object that was removed."""
+        found = self.object or self.previous
+        assert found is not None, "a write has at least one of both"
+        return found
+
 
 class Store:
     """Objects by kind and `namespace/name`; every method may be called from any thread.
@@ -126,21 +181,20 @@ class Store:
     Methods that need a version raise `Expired` if it is older than the history.
     """
 
-    def __init__(self, *, clock: Callable[[], datetime], history: int, version: int = 1) -> None:
+    def __init__(self, *, clock: Callable[[], datetime], history: int) -> None:
         self.clock = clock
-        self.version = version
+        self.version = 1
         """The resourceVersion of the latest write."""
-        self.compacted = version
-        """The oldest version that can be listed, or from which a watch can start."""
-        self._objects: dict[Kind, dict[str, StoredObject]] = {kind: {} for kind in KINDS}
-        self._keys: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
-        self._events: deque[Event] = deque(maxlen=history)
-        # Connected watches survive `compact`, so they have a limit of their own.
-        self._oldest_change = version
-        self._snapshots: dict[tuple[int, Kind], tuple[StoredObject, ...]] = {}
-        self._listeners: list[Callable[[], None]] = []
         self.lock = threading.RLock()
         """To be held across a read and a write that depends on it."""
+        self._compacted = 1
+        """The oldest version that can be listed, or from which a watch can start."""
+        self._oldest_change = 1
+        """The version from which a connected watch can continue: it survives `compact`."""
+        self._objects: dict[Kind, dict[str, StoredObject]] = {kind: {} for kind in KINDS}
+        self._events: deque[Event] = deque(maxlen=history)
+        self._snapshots: dict[tuple[int, Kind], tuple[StoredObject, ...]] = {}
+        self._listeners: list[Callable[[Event | None], None]] = []
 
     def get(self, namespace: str, name: str, kind: Kind = POD) -> StoredObject | None:
         """Return the current version of an object, None if it does not exist."""
@@ -153,30 +207,23 @@ class Store:
         that it replaces; a new one gets new ones.
         """
         with self.lock:
-            version = self.version + 1
             metadata = document["metadata"]
-            key = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
-            previous = self._objects[kind].get(key)
+            previous = self.get(_namespace(metadata, kind), metadata["name"], kind)
             if previous is not None and not _INHERITED.issubset(metadata):
                 old = previous.as_dict()["metadata"]
                 inherited = {name: old[name] for name in _INHERITED}
                 document = {**document, "metadata": {**inherited, **metadata}}
-            stored = stored_object(document, version, self.clock(), kind)
-            if previous is None:
-                bisect.insort(self._keys[kind], key)
-            self._objects[kind][key] = stored
-            self._record(Event(version, stored, previous))
+            stored = stored_object(document, self.version + 1, self.clock(), kind)
+            self._objects[kind][stored.key] = stored
+            self._record(Event(stored.version, stored, previous))
             return stored
 
     def remove(self, namespace: str, name: str, kind: Kind = POD) -> StoredObject | None:
         """Remove an object; return its last state with the version of the removal, None if it was absent."""
         with self.lock:
-            key = f"{namespace}/{name}"
-            previous = self._objects[kind].pop(key, None)
+            previous = self._objects[kind].pop(f"{namespace}/{name}", None)
             if previous is None:
                 return None
-            keys = self._keys[kind]
-            del keys[bisect.bisect_left(keys, key)]
             version = self.version + 1
             self._record(Event(version, None, previous))
             return previous.at(version)
@@ -188,9 +235,9 @@ class Store:
         """
         with self.lock:
             self.version += 1
-            self.compacted = self.version
+            self._compacted = self.version
             self._snapshots.clear()
-            self._notify()
+            self._notify(None)
 
     def objects_at(self, version: int, kind: Kind = POD) -> tuple[StoredObject, ...]:
         """Return every object of a kind as of `version`, ordered by key."""
@@ -198,28 +245,34 @@ class Store:
             self.check_known(version)
             snapshot = self._snapshots.get((version, kind))
             if snapshot is None:
-                snapshot = self._snapshot(version, kind)
+                objects = self._objects_after(version, kind)
+                snapshot = tuple(objects[key] for key in sorted(objects))
                 self._snapshots[version, kind] = snapshot
-                while len(self._snapshots) > _MAX_SNAPSHOTS:
+                if len(self._snapshots) > _MAX_SNAPSHOTS:
                     del self._snapshots[next(iter(self._snapshots))]
             return snapshot
 
+    def objects(self, kind: Kind = POD) -> tuple[StoredObject, ...]:
+        """Return every object of a kind as it is now, ordered by key."""
+        with self.lock:
+            objects = self._objects[kind]
+            return tuple(objects[key] for key in sorted(objects))
+
     def check_known(self, version: int) -> None:
         """Return if `version` can be listed, and a new watch can start after it."""
-        if version < self.compacted:
-            raise Expired(version, self.compacted)
+        if version < self._compacted:
+            raise Expired(version, self._compacted)
 
     def restore(self, version: int) -> None:
         """Undo every write after `version`."""
         with self.lock:
             for kind in KINDS:
                 self._objects[kind] = {each.key: each for each in self.objects_at(version, kind)}
-                self._keys[kind] = list(self._objects[kind])
             self._snapshots.clear()
             while self._events and self._events[-1].version > version:
                 self._events.pop()
             self.version = version
-            self._notify()
+            self._notify(None)
 
     def changes_after(self, version: int, *, until: int | None = None) -> tuple[int, list[Event]]:
         """Return the current version and the writes since `version`, oldest first.
@@ -230,70 +283,69 @@ class Store:
         with self.lock:
             if version < self._oldest_change:
                 raise Expired(version, self._oldest_change)
+            current = self.version if until is None else until
             events: list[Event] = []
             for event in reversed(self._events):
                 if event.version <= version:
                     break
-                events.append(event)
-            events.reverse()
-            if until is None:
-                return max(version, self.version), events
-            return max(version, until), [event for event in events if event.version <= until]
+                if event.version <= current:
+                    events.append(event)
+            return max(version, current), events[::-1]
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after every write, in the thread that writes."""
+    def listen(self, listener: Callable[[Event | None], None]) -> None:
+        """Call `listener` with every write, in the thread that writes; with None if any object may differ."""
         self._listeners.append(listener)
 
     def _record(self, event: Event) -> None:
         if len(self._events) == self._events.maxlen:
             self._oldest_change = self._events[0].version
-            self.compacted = max(self.compacted, self._oldest_change)
+            self._compacted = max(self._compacted, self._oldest_change)
         self._events.append(event)
         self.version = event.version
-        self._notify()
+        self._notify(event)
 
-    def _notify(self) -> None:
+    def _notify(self, event: Event | None) -> None:
         for listener in self._listeners:
-            listener()
+            listener(event)
 
-    def _snapshot(self, version: int, kind: Kind) -> tuple[StoredObject, ...]:
+    def _objects_after(self, version: int, kind: Kind) -> dict[str, StoredObject]:
+        """Return the objects of a kind as they were after the write that `version` denotes."""
         objects = self._objects[kind]
         if version >= self.version:
-            return tuple(objects[key] for key in self._keys[kind])
+            return objects
         objects = dict(objects)
         for event in reversed(self._events):
             if event.version <= version:
                 break
-            changed = event.object or event.previous
-            assert changed is not None
-            if changed.kind is not kind:
+            if event.either.kind is not kind:
                 continue
             if event.previous is None:
-                del objects[changed.key]
+                del objects[event.either.key]
             else:
-                objects[changed.key] = event.previous
-        return tuple(objects[key] for key in sorted(objects))
+                objects[event.either.key] = event.previous
+        return objects
 
 
 def stored_object(document: Mapping[str, Any], version: int, now: datetime, kind: Kind = POD) -> StoredObject:
     """Return `document` encoded with that version, and with the fields filled in that the server sets."""
-    metadata = _complete_metadata(document["metadata"], version, now)
-    content = {name: document.get(name) or default for name, default in kind.fields.items()}
-    complete = {"metadata": metadata, **content}
-    key, fields = f"{metadata['namespace']}/{metadata['name']}", _selectable_fields(complete, kind)
-    if not kind.is_namespaced:
-        del metadata["namespace"]
+    namespace = _namespace(document["metadata"], kind)
+    metadata = _complete_metadata(document["metadata"], namespace, version, now)
+    rest = {name: value for name, value in document.items() if name not in {"kind", "apiVersion", "metadata"}}
+    content = {name: rest.pop(name, None) or default for name, default in kind.fields.items()} | rest
+    fields = {"metadata.name": metadata["name"], "metadata.namespace": namespace}
+    for path in kind.selectable:
+        part, _, name = path.partition(".")
+        fields[path] = content[part].get(name) or ""
     encoded = compact_json(metadata)
-    rest = compact_json(content)
     return StoredObject(
         kind=kind,
-        key=key,
+        key=f"{namespace}/{metadata['name']}",
         version=version,
         labels=metadata.get("labels") or {},
         fields=fields,
-        item=b'{"metadata":' + encoded + b"," + rest[1:],
+        item=b'{"metadata":' + encoded + (b"," + compact_json(content)[1:] if content else b"}"),
         metadata_end=_METADATA_START + len(encoded),
-        row=compact_json(table_row(complete, now))[:-1] if kind is POD else b"",
+        row=compact_json(table_row({"metadata": metadata, **content}, now))[:-1] if kind is POD else b"",
     )
 
 
@@ -302,13 +354,19 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _complete_metadata(metadata: Mapping[str, Any], version: int, now: datetime) -> dict[str, Any]:
+def _namespace(metadata: Mapping[str, Any], kind: Kind) -> str:
+    return str(metadata.get("namespace", "default")) if kind.is_namespaced else ""
+
+
+def _complete_metadata(
+    metadata: Mapping[str, Any], namespace: str, version: int, now: datetime
+) -> dict[str, Any]:
     filled = {
-        "namespace": "default",
         "uid": str(uuid.uuid4()),
         "generation": 1,
         "creationTimestamp": timestamp(now),
         **{key: value for key, value in metadata.items() if value not in (None, [], {})},
+        **({"namespace": namespace} if namespace else {}),
         "resourceVersion": str(version),
     }
     for key in ("labels", "annotations"):
@@ -316,23 +374,3 @@ def _complete_metadata(metadata: Mapping[str, Any], version: int, now: datetime)
             filled[key] = dict(sorted(filled[key].items()))
     ordered = {key: filled.pop(key) for key in _METADATA_ORDER if key in filled}
     return ordered | filled
-
-
-def _selectable_fields(document: Mapping[str, Any], kind: Kind) -> dict[str, str]:
-    metadata = document["metadata"]
-    names = {"metadata.name": metadata["name"], "metadata.namespace": metadata["namespace"]}
-    if kind is not POD:
-        return names
-    spec, status = document["spec"], document["status"]
-    addresses: Sequence[Mapping[str, str]] = status.get("podIPs") or [{}]
-    fields = names | {
-        "spec.hostNetwork": "true" if spec.get("hostNetwork") else "false",
-        "spec.nodeName": spec.get("nodeName"),
-        "spec.restartPolicy": spec.get("restartPolicy"),
-        "spec.schedulerName": spec.get("schedulerName"),
-        "spec.serviceAccountName": spec.get("serviceAccountName"),
-        "status.nominatedNodeName": status.get("nominatedNodeName"),
-        "status.phase": status.get("phase"),
-        "status.podIP": addresses[0].get("ip"),
-    }
-    return {name: value for name, value in fields.items() if value}

@@ -9,212 +9,154 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    Container = Mapping[str, Any]
 
 _NONE = "<none>"
-_NODE_LOST = "NodeLost"
-_TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
-
 _CONDITIONS = {
-    "Succeeded": ("Succeeded", "The pod has completed successfully."),
-    "Failed": ("Failed", "The pod failed."),
+    "Succeeded": "The pod has completed successfully.",
+    "Failed": "The pod failed.",
 }
 
 
 def table_row(pod: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """Return the row of `pod` without its `object`: `cells`, and `conditions` if the pod has finished."""
-    row: dict[str, Any] = {"cells": pod_cells(pod, now)}
-    condition = _CONDITIONS.get(pod.get("status", {}).get("phase", ""))
-    if condition is not None:
-        reason, message = condition
-        row["conditions"] = [{"type": "Completed", "status": "True", "reason": reason, "message": message}]
+    """Return the row of `pod` without its `object`, with ages at `now`.
+
+    It has `cells` in the order of `COLUMN_DEFINITIONS`, and `conditions` if the pod has finished.
+    """
+    metadata, spec, status = pod["metadata"], pod["spec"], pod["status"]
+    inits = _started_inits(spec, status)
+    stuck = next((text for _, text in inits if text), "")
+    is_initialized = not stuck or _is_true(status, "Initialized")
+    sidecars = _sidecars(spec)
+    started = [init for init, _ in inits]
+    running = [init for init in started if init.get("name") in sidecars]
+    main: Sequence[Container] = status.get("containerStatuses") or ()
+    ready = sum(bool(init.get("started") and init.get("ready")) for init in running)
+    if is_initialized:
+        ready += sum(map(_is_running_and_ready, main))
+    restarted = [*running, *main] if is_initialized else started
+    gates = spec.get("readinessGates") or ()
+    passed = sum(_is_true(status, gate.get("conditionType", "")) for gate in gates)
+    addresses = status.get("podIPs") or [{}]
+    row: dict[str, Any] = {
+        "cells": [
+            metadata.get("name", ""),
+            f"{ready}/{len(spec.get('containers') or ()) + len(sidecars)}",
+            _status(pod, stuck, is_initialized),
+            _restarts(restarted, now),
+            _age(metadata.get("creationTimestamp"), now),
+            addresses[0].get("ip") or _NONE,
+            spec.get("nodeName") or _NONE,
+            status.get("nominatedNodeName") or _NONE,
+            f"{passed}/{len(gates)}" if gates else _NONE,
+        ]
+    }
+    phase = status.get("phase", "")
+    if phase in _CONDITIONS:
+        condition = {"type": "Completed", "status": "True", "reason": phase, "message": _CONDITIONS[phase]}
+        row["conditions"] = [condition]
     return row
 
 
-def pod_cells(pod: Mapping[str, Any], now: datetime) -> list[str]:
-    """Return the nine cells of a pod, in the order of `COLUMN_DEFINITIONS`, with ages at `now`."""
-    metadata = pod.get("metadata", {})
-    spec = pod.get("spec", {})
-    status = pod.get("status", {})
-    addresses = status.get("podIPs") or [{}]
-    return [
-        metadata.get("name", ""),
-        _ready(spec, status),
-        pod_status(pod),
-        _restarts(spec, status, now),
-        _age(metadata.get("creationTimestamp"), now),
-        addresses[0].get("ip") or _NONE,
-        spec.get("nodeName") or _NONE,
-        status.get("nominatedNodeName") or _NONE,
-        _readiness_gates(spec, status),
-    ]
-
-
-def pod_status(pod: Mapping[str, Any]) -> str:
+def _status(pod: Mapping[str, Any], stuck: str, is_initialized: bool) -> str:
     """Return the Status column: phase, reason, `Init:0/1`, `CrashLoopBackOff`, `Terminating`, ..."""
-    spec = pod.get("spec", {})
-    status = pod.get("status", {})
+    status = pod["status"]
     phase = status.get("phase", "")
     shown: str = status.get("reason") or phase
-    conditions = status.get("conditions") or []
-    if any(c.get("type") == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in conditions):
+    if any(each.get("reason") == "SchedulingGated" for each in status.get("conditions") or ()):
         shown = "SchedulingGated"
-    stuck = _init_status(spec, status)
     shown = stuck or shown
-    if stuck is None or _is_true(conditions, "Initialized"):
+    if is_initialized:
         shown = _containers_status(status, shown)
-    if pod.get("metadata", {}).get("deletionTimestamp") is None:
+    if "deletionTimestamp" not in pod["metadata"]:
         return shown
-    if status.get("reason") == _NODE_LOST:
+    if status.get("reason") == "NodeLost":
         return "Unknown"
-    return shown if phase in _TERMINAL_PHASES else "Terminating"
+    return shown if phase in _CONDITIONS else "Terminating"
 
 
 def _containers_status(status: Mapping[str, Any], shown: str) -> str:
-    statuses = status.get("containerStatuses") or []
-    for container in reversed(statuses):
-        state = container.get("state") or {}
-        waiting, terminated = state.get("waiting"), state.get("terminated")
+    containers: Sequence[Container] = status.get("containerStatuses") or ()
+    for container in reversed(containers):
+        waiting, terminated = _state(container, "waiting"), _state(container, "terminated")
         if waiting is not None and waiting.get("reason"):
             shown = waiting["reason"]
         elif terminated is not None:
-            shown = terminated.get("reason") or _exit_status(terminated)
-    if shown == "Completed" and any(_is_running_ready(container) for container in statuses):
-        return "Running" if _is_true(status.get("conditions") or [], "Ready") else "NotReady"
+            shown = _exit_status(terminated)
+    if shown == "Completed" and any(map(_is_running_and_ready, containers)):
+        return "Running" if _is_true(status, "Ready") else "NotReady"
     return shown
 
 
-def _init_status(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str | None:
-    """Return the `Init:...` status of the first init container that has not succeeded, None if all have."""
-    sidecars = _sidecars(spec)
-    for index, container in enumerate(status.get("initContainerStatuses") or []):
-        state = container.get("state") or {}
-        waiting, terminated = state.get("waiting"), state.get("terminated")
-        if terminated is not None and not terminated.get("exitCode"):
-            continue
-        if container.get("name") in sidecars and container.get("started"):
-            continue
+def _started_inits(spec: Mapping[str, Any], status: Mapping[str, Any]) -> list[tuple[Container, str]]:
+    """Return the init containers up to the first that has not succeeded, with its `Init:...` status.
+
+    The text of the others is empty; a sidecar has succeeded when it has started.
+    """
+    sidecars, found = _sidecars(spec), list[tuple["Container", str]]()
+    for index, container in enumerate(status.get("initContainerStatuses") or ()):
+        waiting, terminated = _state(container, "waiting"), _state(container, "terminated")
+        text = ""
         if terminated is not None:
-            return f"Init:{terminated.get('reason') or _exit_status(terminated)}"
-        if waiting is not None and waiting.get("reason") not in {None, "", "PodInitializing"}:
-            return f"Init:{waiting['reason']}"
-        return f"Init:{index}/{len(spec.get('initContainers') or [])}"
-    return None
+            text = f"Init:{_exit_status(terminated)}" if terminated.get("exitCode") else ""
+        elif container.get("name") in sidecars and container.get("started"):
+            text = ""
+        elif waiting is not None and waiting.get("reason") not in {None, "", "PodInitializing"}:
+            text = f"Init:{waiting['reason']}"
+        else:
+            text = f"Init:{index}/{len(spec.get('initContainers') or ())}"
+        found.append((container, text))
+        if text:
+            break
+    return found
+
+
+def _restarts(containers: Sequence[Container], now: datetime) -> str:
+    restarts = sum(container.get("restartCount", 0) for container in containers)
+    ends = [(_state(each, "terminated", "lastState") or {}).get("finishedAt") for each in containers]
+    latest = max(filter(None, ends), default=None)
+    return str(restarts) if not restarts or latest is None else f"{restarts} ({_age(latest, now)} ago)"
+
+
+def _sidecars(spec: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the init containers that keep running (restartPolicy Always)."""
+    inits = spec.get("initContainers") or ()
+    return frozenset(container["name"] for container in inits if container.get("restartPolicy") == "Always")
+
+
+def _state(container: Container, name: str, field: str = "state") -> Mapping[str, Any] | None:
+    state: Mapping[str, Any] | None = (container.get(field) or {}).get(name)
+    return state
 
 
 def _exit_status(terminated: Mapping[str, Any]) -> str:
+    if terminated.get("reason"):
+        return str(terminated["reason"])
     if terminated.get("signal"):
         return f"Signal:{terminated['signal']}"
     return f"ExitCode:{terminated.get('exitCode', 0)}"
 
 
-def _ready(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    sidecars = _sidecars(spec)
-    ready = sum(bool(c.get("started") and c.get("ready")) for c in _initialized_sidecars(spec, status))
-    if _is_initialized(spec, status):
-        ready += sum(1 for container in status.get("containerStatuses") or [] if _is_running_ready(container))
-    return f"{ready}/{len(spec.get('containers') or []) + len(sidecars)}"
+def _is_running_and_ready(container: Container) -> bool:
+    return bool(container.get("ready")) and _state(container, "running") is not None
 
 
-def _restarts(spec: Mapping[str, Any], status: Mapping[str, Any], now: datetime) -> str:
-    inits = list(_started_init_statuses(spec, status))
-    counted = inits
-    if _is_initialized(spec, status):
-        sidecars = _sidecars(spec)
-        counted = [container for container in inits if container.get("name") in sidecars]
-        counted += status.get("containerStatuses") or []
-    restarts = sum(container.get("restartCount", 0) for container in counted)
-    ended = [
-        last["terminated"].get("finishedAt")
-        for container in counted
-        if (last := container.get("lastState") or {}).get("terminated") is not None
-    ]
-    latest = max((moment for moment in ended if moment), default=None)
-    return str(restarts) if not restarts or latest is None else f"{restarts} ({_age(latest, now)} ago)"
-
-
-def _is_initialized(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    return _init_status(spec, status) is None or _is_true(status.get("conditions") or [], "Initialized")
-
-
-def _started_init_statuses(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the init containers up to and including the first that has not succeeded."""
-    statuses: Sequence[Mapping[str, Any]] = status.get("initContainerStatuses") or []
-    for index, container in enumerate(statuses):
-        yield container
-        if _init_status(spec, {"initContainerStatuses": statuses[: index + 1]}) is not None:
-            return
-
-
-def _initialized_sidecars(spec: Mapping[str, Any], status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    sidecars = _sidecars(spec)
-    return [c for c in _started_init_statuses(spec, status) if c.get("name") in sidecars and not _done(c)]
-
-
-def _done(container: Mapping[str, Any]) -> bool:
-    terminated = (container.get("state") or {}).get("terminated")
-    return terminated is not None and not terminated.get("exitCode")
-
-
-def _sidecars(spec: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the init containers that keep running (restartPolicy Always)."""
-    inits = spec.get("initContainers") or []
-    return frozenset(container["name"] for container in inits if container.get("restartPolicy") == "Always")
-
-
-def _is_running_ready(container: Mapping[str, Any]) -> bool:
-    state = container.get("state") or {}
-    waiting = state.get("waiting") or {}
-    runs = state.get("running") is not None and state.get("terminated") is None and not waiting.get("reason")
-    return bool(container.get("ready")) and runs
-
-
-def _is_true(conditions: Sequence[Mapping[str, Any]], kind: str) -> bool:
-    return any(c.get("type") == kind and c.get("status") == "True" for c in conditions)
-
-
-def _readiness_gates(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    gates = spec.get("readinessGates") or []
-    if not gates:
-        return _NONE
-    conditions = status.get("conditions") or []
-    passed = sum(1 for gate in gates if _is_true(conditions, gate.get("conditionType", "")))
-    return f"{passed}/{len(gates)}"
+def _is_true(status: Mapping[str, Any], kind: str) -> bool:
+    conditions = status.get("conditions") or ()
+    return any(each.get("type") == kind and each.get("status") == "True" for each in conditions)
 
 
 def _age(timestamp: str | None, now: datetime) -> str:
+    """Return how long ago a moment was, in the largest unit that fits twice: `31s`, `2m`, `400d`."""
     if timestamp is None:
         return "<unknown>"
-    return human_duration((now - datetime.fromisoformat(timestamp)).total_seconds())
-
-
-def human_duration(seconds: float) -> str:
-    """Return a duration in seconds as the Age column shows it: `31s`, `2m5s`, `3h20m`, `400d`, `2y35d`.
-
-    As `HumanDuration` of k8s.io/apimachinery/pkg/util/duration: at most two units, and the second only if the
-    duration is short.
-    """
-    if int(seconds) < -1:
-        return "<invalid>"
-    whole = max(0, int(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if whole < 60 * 2:
-        return f"{whole}s"
-    if minutes < 10:
-        return f"{minutes}m" + (f"{whole % 60}s" if whole % 60 else "")
-    if minutes < 60 * 3:
-        return f"{minutes}m"
-    if hours < 8:
-        return f"{hours}h" + (f"{minutes % 60}m" if minutes % 60 else "")
-    if hours < 48:
-        return f"{hours}h"
-    if hours < 24 * 8:
-        return f"{days}d" + (f"{hours % 24}h" if hours % 24 else "")
-    if hours < 24 * 365 * 2:
-        return f"{days}d"
-    if hours < 24 * 365 * 8:
-        return f"{days // 365}y" + (f"{days % 365}d" if days % 365 else "")
-    return f"{days // 365}y"
+    seconds = max(0, int((now - datetime.fromisoformat(timestamp)).total_seconds()))
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
 
 
 def _column(name: str, description: str, *, priority: int = 0, form: str = "") -> dict[str, Any]:

@@ -102,7 +102,7 @@ async def test_no_record_span_or_measurement_contains_a_secret(
         credentials = refreshable(server, "ya29.an-outdated-token", seconds=3600)
         server.inject(Answer(503, body=GOOGLE_TOKEN.encode()))
         await request_my_tpu(credentials)
-        tokens = server._cloud.tokens
+        tokens = server._tokens
         secrets = [tokens.refresh_token, tokens.client_secret, credentials.token]
     secret_metadata = [("authorization", "Bearer a-workers-token")]
     async with TPUWorker() as worker:

@@ -1,0 +1,305 @@
+"""What a request asks for, and whether its sender may: the path, the user, `Accept`, and the query.
+
+Negotiation follows k8s.io/apiserver/pkg/endpoints/handlers/negotiation: the first acceptable clause, in the
+order of `q`. The query follows https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
+and k8s.io/apimachinery/pkg/apis/meta/internalversion/validation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from .selectors import FieldSelector, LabelSelector, SelectorError, field_selector, label_selector
+from .statuses import (
+    bad_request,
+    forbidden,
+    invalid,
+    no_such_transformation,
+    not_acceptable,
+    unauthorized,
+)
+from .store import KINDS, POD, Kind, StoredObject
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+ANONYMOUS = "system:anonymous"
+
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/(?P<namespace>[^/]+))?/(?P<resource>[^/]+)"
+    r"(?:/(?P<name>[^/]+)(?:/(?P<subresource>status))?)?/?"
+)
+_BY_RESOURCE = {(kind.group, kind.resource): kind for kind in KINDS}
+_NAMED_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+"""The texts that Go's strconv.ParseBool accepts as true."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """A request that the server received, without its token or certificate.
+
+    Attributes:
+        method: `GET`, ...
+        path: the path without the query.
+        query: parameter name to (last) value.
+        verb: list, watch, get, create, update, patch, delete; empty for anything but the objects of a kind
+            that can be listed.
+        resource: such as `pods` or `endpointslices`; empty as the verb is.
+        namespace: the requested namespace, None for all.
+        name: the requested object, None for a collection.
+        user_agent: the `User-Agent` header.
+        accept: the `Accept` header.
+        scheme: how the client authenticated: `Bearer`, `Certificate`, another scheme, or empty.
+        user: the authenticated user; None if the credentials were rejected.
+        impersonated_user: the user of `Impersonate-User`, whose permissions then apply; every user may
+            impersonate.
+        impersonated_groups: the groups of `Impersonate-Group`.
+        time: when it arrived, in seconds of `time.monotonic()`.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    verb: str = ""
+    resource: str = ""
+    namespace: str | None = None
+    name: str | None = None
+    user_agent: str = ""
+    accept: str = ""
+    scheme: str = ""
+    user: str | None = None
+    impersonated_user: str | None = None
+    impersonated_groups: tuple[str, ...] = ()
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The verb and the objects of a request, in the terms of RBAC rules.
+
+    The verb is empty if the path does not support the method. Without a namespace the request is for all of
+    them, without a name for the collection. The subresource is `status` or empty.
+    """
+
+    verb: str
+    kind: Kind
+    namespace: str | None
+    name: str | None = None
+    subresource: str = ""
+
+
+def target_of(method: str, path: str, query: Mapping[str, str]) -> Target | None:
+    """Return what a request is for, None if its path does not belong to objects."""
+    found = _PATH.fullmatch(path)
+    kind = None if found is None else _BY_RESOURCE.get((found["group"] or "", found["resource"]))
+    if found is None or kind is None or (found["subresource"] and kind is not POD):
+        return None
+    namespace, name = found["namespace"], found["name"]
+    if name is not None:
+        if kind.is_namespaced and namespace is None:
+            return None
+        return Target(_NAMED_VERBS.get(method, ""), kind, namespace, name, found["subresource"] or "")
+    if method in {"GET", "HEAD"}:
+        return Target("watch" if query.get("watch") in _TRUE_VALUES else "list", kind, namespace)
+    return Target("create" if method == "POST" and namespace is not None else "", kind, namespace)
+
+
+@dataclass(slots=True)
+class Access:
+    """The users of a server and their permissions; every attribute may be changed while the server runs.
+
+    `tokens` is bearer token to user (None accepts every request). `allow` is user to the namespaces that the
+    user may access, None for all; without a mapping every user may access everything. `resources` and `verbs`
+    are user to the resources and RBAC verbs that the user may use; other users may use all. With
+    `anonymous`, requests without credentials are accepted as `system:anonymous`, which `allow` then denies.
+    """
+
+    tokens: dict[str, str] | None
+    allow: dict[str, Collection[str] | None] | None
+    resources: dict[str, Collection[str]]
+    verbs: dict[str, Collection[str]]
+    anonymous: bool
+
+    def caller(self, authorization: str, certificate_user: str | None) -> tuple[str | None, str]:
+        """Return the sender of a request, None if its credentials are rejected, and their scheme.
+
+        A client certificate counts before the `Authorization` header.
+        """
+        if certificate_user is not None:
+            return certificate_user, "Certificate"
+        scheme, _, credentials = authorization.partition(" ")
+        if self.tokens is None:
+            return ANONYMOUS, scheme
+        if scheme.lower() == "bearer":
+            return self.tokens.get(credentials.strip()), "Bearer"
+        return (ANONYMOUS if self.anonymous and not scheme else None), scheme
+
+    def check(self, user: str | None, target: Target) -> None:
+        """Return if `user` may make the request; otherwise raise the API server's 401 or 403."""
+        if user is None:
+            raise unauthorized()
+        if not self.may(user, target.verb, target.kind.resource, target.namespace):
+            name, subresource = target.name or "", target.subresource
+            raise forbidden(user, target.verb, target.kind, target.namespace, name, subresource)
+
+    def may(self, user: str, verb: str, resource: str, namespace: str | None) -> bool:
+        """Whether `user` may use `verb` for `resource` in a namespace; None for all namespaces."""
+        if resource not in self.resources.get(user, (resource,)) or verb not in self.verbs.get(user, (verb,)):
+            return False
+        if self.allow is None:
+            return self.tokens is None or user != ANONYMOUS
+        if user not in self.allow:
+            return False
+        namespaces = self.allow[user]
+        return namespaces is None or namespace in namespaces
+
+
+Form = Literal["object", "table"]
+_FORMS: dict[str, Form] = {"": "object", "Table": "table"}
+
+
+def negotiated_form(accept: str | None, kind: Kind) -> Form:
+    """Return the form of the objects for an `Accept` header: JSON or a Table; 406 if none is acceptable."""
+    clauses = [
+        parameters
+        for media_type, parameters in _clauses(accept or "*/*")
+        if media_type in {"application/json", "application/*", "*/*"}
+    ]
+    for parameters in clauses:
+        form = _FORMS.get(parameters.get("as", ""))
+        is_known = (parameters.get("g"), parameters.get("v")) == ("meta.k8s.io", "v1") and kind is POD
+        if form == "object" or (form == "table" and is_known):
+            return form
+    raise no_such_transformation() if clauses else not_acceptable()
+
+
+def _clauses(accept: str) -> list[tuple[str, dict[str, str]]]:
+    clauses = []
+    for text in accept.split(","):
+        media_type, *pairs = (part.strip() for part in text.split(";"))
+        parameters = {pair.partition("=")[0]: pair.partition("=")[2] for pair in pairs if pair}
+        clauses.append((media_type.lower(), parameters))
+    return sorted(clauses, key=lambda clause: (-_quality(clause[1]), "*" in clause[0]))
+
+
+def _quality(parameters: Mapping[str, str]) -> float:
+    try:
+        return float(parameters.get("q", "1"))
+    except ValueError:
+        return 1.0
+
+
+IncludeObject = Literal["None", "Metadata", "Object"]
+
+
+def included_object(query: Mapping[str, str]) -> IncludeObject:
+    """Return which form of its object each row of a Table includes; 400 for an unknown form."""
+    value = query.get("includeObject", "")
+    match value:
+        case "None" | "Metadata" | "Object":
+            return value
+        case "":
+            return "Metadata"
+        case _:
+            problem = f"Invalid value: {json.dumps(value)}: must be 'Metadata', 'Object', 'None', or empty"
+            raise bad_request(f"Unable to convert to Table as requested: includeObject: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The objects that a request selects; those of all namespaces if `namespace` is None."""
+
+    kind: Kind
+    namespace: str | None
+    labels: LabelSelector
+    fields: FieldSelector
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it selects every object of the kind and namespace."""
+        return not self.labels.requirements and not self.fields.terms
+
+    def matches(self, stored: StoredObject) -> bool:
+        """Return whether it selects `stored`."""
+        if stored.kind is not self.kind or self.namespace not in (None, stored.namespace):
+            return False
+        return self.labels.matches(stored.labels) and self.fields.matches(stored.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """The options of a list or watch.
+
+    `version` is `resourceVersion`, None if it is not set; `exact` requests exactly that version, rather than
+    one that is at least as new. `limit` is objects per page, 0 for all. With `initial_events` a watch starts
+    with an event for each existing object. `timeout` is in seconds, None for the server's default.
+    """
+
+    selection: Selection
+    version: int | None
+    exact: bool
+    limit: int
+    continue_token: str
+    bookmarks: bool
+    initial_events: bool
+    timeout: float | None
+
+
+def list_options(target: Target, query: Mapping[str, str]) -> ListOptions:
+    """Parse the query of a list or watch."""
+    try:
+        labels = label_selector(query.get("labelSelector", ""))
+        fields = field_selector(query.get("fieldSelector", ""), target.kind)
+    except SelectorError as error:
+        raise bad_request(str(error)) from None
+    match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents")
+    _check_match(match, initial is not None, target.verb)
+    text, token = query.get("resourceVersion", ""), query.get("continue", "")
+    if token and text not in {"", "0"}:
+        raise bad_request("specifying resource version is not allowed when using continue")
+    version = _version(text)
+    limit = _number(query, "limit")
+    return ListOptions(
+        selection=Selection(target.kind, target.namespace, labels, fields),
+        version=version,
+        exact=match == "Exact" or (not match and limit > 0 and bool(version)),
+        # For "any version" the API server responds from its cache, without pages.
+        limit=0 if version == 0 else limit,
+        continue_token=token,
+        bookmarks=query.get("allowWatchBookmarks") in _TRUE_VALUES,
+        initial_events=initial in _TRUE_VALUES if initial is not None else not version,
+        timeout=float(_number(query, "timeoutSeconds")) or None,
+    )
+
+
+def _check_match(match: str, has_initial: bool, verb: str) -> None:
+    """Raise the 422 of a real server for parameters that do not belong together."""
+    field, problem = "resourceVersionMatch", ""
+    if has_initial and verb == "list":
+        field, problem = "sendInitialEvents", "sendInitialEvents is forbidden for list"
+    elif has_initial and match != "NotOlderThan":
+        problem = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+    elif match and verb == "watch" and not has_initial:
+        problem = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+    if problem:
+        raise invalid("meta.k8s.io", "ListOptions", "", field, "FieldValueForbidden", f"Forbidden: {problem}")
+
+
+def _version(text: str) -> int | None:
+    if text and not (text.isascii() and text.isdigit()):
+        quoted = json.dumps(text)
+        raise bad_request(
+            f"resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: invalid syntax"
+        )
+    return int(text) if text else None
+
+
+def _number(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name, "") or "0"
+    if not (text.isascii() and text.removeprefix("-").isdigit()):
+        raise bad_request(f"strconv.ParseInt: parsing {json.dumps(text)}: invalid syntax")
+    return max(0, int(text))

@@ -29,14 +29,13 @@ from .builders import pod
 from .statuses import (
     Failure,
     bad_request,
-    compact_json,
     expired_list,
     expired_page,
     expired_watch,
     failure_of_status,
     too_large_version,
 )
-from .store import Expired, stored_object
+from .store import Expired, compact_json, stored_object
 from .table import COLUMN_DEFINITIONS
 
 if TYPE_CHECKING:

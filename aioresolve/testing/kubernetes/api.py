@@ -31,10 +31,8 @@ from .statuses import (
     Failure,
     already_exists,
     bad_request,
-    compact_json,
     conflict,
     details_of,
-    indented_json,
     invalid,
     method_not_allowed,
     no_such_resource,
@@ -43,7 +41,7 @@ from .statuses import (
     unauthorized,
     unsupported_media_type,
 )
-from .store import KINDS, POD, timestamp
+from .store import KINDS, POD, compact_json, indented_json, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

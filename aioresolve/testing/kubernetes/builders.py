@@ -6,8 +6,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Literal
 
 from .endpoint_slices import SERVICE_NAME
-from .statuses import compact_json
-from .store import ENDPOINT_SLICE, POD, SERVICE
+from .store import ENDPOINT_SLICE, POD, SERVICE, compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

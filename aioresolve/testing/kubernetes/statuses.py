@@ -1,39 +1,18 @@
-"""The failures of the API server (HTTP status, reason, and the `Status` object in the body), and its JSON.
+"""The failures of the API server: HTTP status, reason, and the `Status` object in the body.
 
 The messages are those of Kubernetes, word for word.
 """
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
+
+from .store import compact_json, indented_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .store import Kind
-
-
-def compact_json(value: Any) -> bytes:
-    """Return `value` as one line of UTF-8 JSON without spaces; `<`, `>` and `&` are escaped as in Go."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return _html_safe(text).encode()
-
-
-def indented_json(body: bytes) -> bytes:
-    """Return the JSON document `body` indented by two spaces, as curl and browsers get it."""
-    return _html_safe(json.dumps(json.loads(body), ensure_ascii=False, indent=2)).encode()
-
-
-def _html_safe(text: str) -> str:
-    # JSON contains these characters only in strings, so replacing them everywhere is correct.
-    return (
-        text.replace("&", "\\u0026")
-        .replace("<", "\\u003c")
-        .replace(">", "\\u003e")
-        .replace("\u2028", "\\u2028")
-        .replace("\u2029", "\\u2029")
-    )
 
 
 _CONTINUE_EXPIRED = (

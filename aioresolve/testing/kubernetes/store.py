@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from .statuses import compact_json
 from .table import table_row
 
 if TYPE_CHECKING:
@@ -374,3 +373,25 @@ def _complete_metadata(
             filled[key] = dict(sorted(filled[key].items()))
     ordered = {key: filled.pop(key) for key in _METADATA_ORDER if key in filled}
     return ordered | filled
+
+
+def compact_json(value: Any) -> bytes:
+    """Return `value` as one line of UTF-8 JSON without spaces; `<`, `>` and `&` are escaped as in Go."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _html_safe(text).encode()
+
+
+def indented_json(body: bytes) -> bytes:
+    """Return the JSON document `body` indented by two spaces, as curl and browsers get it."""
+    return _html_safe(json.dumps(json.loads(body), ensure_ascii=False, indent=2)).encode()
+
+
+def _html_safe(text: str) -> str:
+    # JSON contains these characters only in strings, so replacing them everywhere is correct.
+    return (
+        text.replace("&", "\\u0026")
+        .replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )

@@ -175,7 +175,7 @@ async def test_equal_requests_get_equal_responses_until_the_next_write() -> None
     assert len(fourth.names) == 3
 
 
-async def test_server_can_be_asked_what_it_has() -> None:
+async def test_server_describes_what_it_has() -> None:
     async with KubernetesServer(tokens={"a": "alice"}) as server:
         assert (await fetch(server, "/readyz")).body == b"ok"
         assert (await fetch(server, "/version")).json["gitVersion"].startswith("v1.36.")

@@ -15,7 +15,9 @@ import anyio.to_thread
 from aioresolve.testing.lifecycle import merge_patch
 from aioresolve.testing.replies import JSON_HEADERS, Reply
 
-from .answers import (
+from .endpoint_slices import EndpointSliceController
+from .requests import included_object, list_options, negotiated_form
+from .responses import (
     EventEncoder,
     Notifier,
     RunningWatch,
@@ -25,8 +27,6 @@ from .answers import (
     page,
     watch_pieces,
 )
-from .endpoint_slices import EndpointSliceController
-from .requests import included_object, list_options, negotiated_form
 from .statuses import (
     Failure,
     already_exists,
@@ -115,7 +115,7 @@ class Call:
     body: bytes
 
     def document(self, kind: str) -> dict[str, Any]:
-        """Return the body, an object of that kind; 400 if it is none."""
+        """Return the body, an object of that kind; 400 if it is not one."""
         try:
             document = json.loads(self.body)
         except ValueError as error:
@@ -201,7 +201,7 @@ def _review(cluster: Cluster, call: Call) -> dict[str, Any]:
 
 
 def _discovery(path: str) -> dict[str, Any] | None:
-    """Return a document with which kubectl learns what the server has, None if there is none at `path`."""
+    """Return a document with which kubectl learns what the server has, None if `path` has no document."""
     versions = {kind.api_version: kind.group for kind in KINDS}
     if path == "/api":
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}

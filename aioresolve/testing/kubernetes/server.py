@@ -25,9 +25,9 @@ from aioresolve.testing.lifecycle import (
 )
 from aioresolve.testing.replies import JSON_HEADERS, Reply
 
-from .answers import failure_of_watch
 from .api import Call, Cluster, delete, reply_to
 from .requests import Access, RequestRecord, target_of
+from .responses import failure_of_watch
 from .statuses import failure_of_status
 from .store import ENDPOINT_SLICE, KINDS, POD, Expired, Store
 

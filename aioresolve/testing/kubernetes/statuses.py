@@ -29,7 +29,7 @@ _STREAMS = ("application/json;stream=watch", "application/vnd.kubernetes.protobu
 class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
     """A request that fails with the HTTP status `code`, the `Status` object `status`, and `headers`.
 
-    `is_indented` tells whether its JSON is indented for every client.
+    With `is_indented` its JSON is indented for every client.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a request is for, and whether its sender is permitted to make it: the path, the user, `Accept`, and the query.
+"""What a request is for, whether its sender may make it, and its options: path, user, `Accept` and query.
 
 Negotiation follows k8s.io/apiserver/pkg/endpoints/handlers/negotiation: the first acceptable clause, in the
 order of `q`. The query follows https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions

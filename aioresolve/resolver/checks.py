@@ -22,7 +22,7 @@ from aioresolve.spec import ClusterState
 from .wait import MAX_CONNECTIONS, find_unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from aioresolve.probe.workers import LibtpuPorts
     from aioresolve.spec import Member, Observation, Task
@@ -41,6 +41,7 @@ SHARE = 0.8
 START_PROGRAM = Hint(
     "Check that the program of the task runs and listens on that port, and that no firewall blocks it."
 )
+NO_DEVICES = Hint("Ignore this unless the tasks are TensorFlow servers, or TPU hosts on which libtpu runs.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,12 @@ class PlannedCheck:
     run: Callable[[Progress], Awaitable[Finding]]
     after: tuple[str, ...] = ()
 
+    def numbered(self, number: int) -> PlannedCheck:
+        """Return it with the number of one of several resolvers before the names."""
+        return PlannedCheck(
+            f"{number}: {self.name}", self.run, tuple(f"{number}: {name}" for name in self.after)
+        )
+
 
 async def run_checks(
     plan: Sequence[PlannedCheck], *, timeout: float, check_timeout: float, progress: Progress
@@ -106,76 +113,52 @@ async def run_checks(
         check_timeout: the deadline of each check, in seconds, from when those that it needs are done.
         progress: is updated with each check.
     """
-    running = _Run(timeout, check_timeout, progress, {check.name: anyio.Event() for check in plan})
+    late = f"the deadline of all checks ({timeout:g} s) passed", Hint("Raise {timeout}.")
+    findings = {check.name: Finding(late[0], "skipped", late[1]) for check in plan}
+    done = {check.name: anyio.Event() for check in plan}
+    causes: dict[str, str] = {}  # the name of each check without a result to the check that failed
+
+    async def run(check: PlannedCheck) -> None:
+        progress.waiting(check.name, "not checked yet")
+        for name in check.after:
+            await done[name].wait()
+        cause = next((causes[name] for name in check.after if name in causes), None)
+        if cause is not None:
+            causes[check.name] = cause
+            finding = Finding(f"not checked, because {cause!r} failed", "skipped")
+        else:
+            findings[check.name] = Finding(late[0], "failed", late[1])
+            progress.waiting(check.name, "in progress")
+            with reject_stray_cancellation():
+                finding, has_result = await _run_check(check, check_timeout)
+            if not has_result:
+                causes[check.name] = check.name
+        findings[check.name] = finding
+        progress.done(check.name, finding.result)
+        done[check.name].set()
+
     with anyio.move_on_after(timeout):
         async with anyio.create_task_group() as group:
             for check in plan:
-                group.start_soon(running.run, check)
-    return [running.finding(check.name).as_check(check.name) for check in plan]
+                group.start_soon(run, check)
+    return [finding.as_check(name) for name, finding in findings.items()]
 
 
-@dataclass
-class _Run:
-    """One call of `run_checks`.
-
-    `missing` is the name of each check without a finding of its own to the check whose failure caused that.
-    """
-
-    timeout: float
-    check_timeout: float
-    progress: Progress
-    done: Mapping[str, anyio.Event]
-    findings: dict[str, Finding] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    started: set[str] = field(default_factory=set)
-
-    async def run(self, check: PlannedCheck) -> None:
-        self.progress.waiting(check.name, "not checked yet")
-        for name in check.after:
-            await self.done[name].wait()
-        cause = next((self.missing[name] for name in check.after if name in self.missing), None)
-        if cause is not None:
-            self.missing[check.name] = cause
-            finding = Finding(f"not checked, because {cause!r} failed", "skipped")
-        else:
-            self.started.add(check.name)
-            self.progress.waiting(check.name, "in progress")
-            with reject_stray_cancellation():
-                finding = await self._run_started(check)
-        self.findings[check.name] = finding
-        self.progress.done(check.name, finding.result)
-        self.done[check.name].set()
-
-    async def _run_started(self, check: PlannedCheck) -> Finding:
-        progress = Progress()
-        try:
-            with anyio.move_on_after(self.check_timeout):
-                return await check.run(progress)
-            finding = self._late(progress)
-        except ResolveError as error:
-            finding = failed(error)
-        except Exception as error:  # the resolver or client of a user may raise anything
-            finding = Finding(
-                f"it raised {type(error).__name__}",
-                "failed",
-                Hint("Call `cluster_state()` of the resolver to see the traceback."),
-            )
-        self.missing[check.name] = check.name
-        return finding
-
-    def _late(self, progress: Progress) -> Finding:
-        waiting = "".join(f"; {scope}: {what}" for scope, what in progress.missing.items())
-        found = f"no result within {self.check_timeout:g} s{waiting}"
-        error = progress.last_error
-        if error is not None and error.hint is not None:
-            return Finding(found, "failed", error.hint)
-        return Finding(found, "failed", Hint("Check the server and the network, or raise {check_timeout}."))
-
-    def finding(self, name: str) -> Finding:
-        """Return the finding of a check, also if the deadline of all checks passed before its end."""
-        found = f"the deadline of all checks ({self.timeout:g} s) passed"
-        result: Result = "failed" if name in self.started else "skipped"
-        return self.findings.get(name) or Finding(found, result, Hint("Raise {timeout}."))
+async def _run_check(check: PlannedCheck, timeout: float) -> tuple[Finding, bool]:
+    """Return the finding of a check, and whether it is its result, and not why it has none."""
+    progress = Progress()
+    try:
+        with anyio.move_on_after(timeout):
+            return await check.run(progress), True
+    except ResolveError as error:
+        return failed(error), False
+    except Exception as error:  # the resolver or client of a user may raise anything
+        remedy = Hint("Call `cluster_state()` of the resolver to see the traceback.")
+        return Finding(f"it raised {type(error).__name__}", "failed", remedy), False
+    waiting = "".join(f"; {scope}: {what}" for scope, what in progress.missing.items())
+    last_hint = None if progress.last_error is None else progress.last_error.hint
+    remedy = last_hint or Hint("Check the server and the network, or raise {check_timeout}.")
+    return Finding(f"no result within {timeout:g} s{waiting}", "failed", remedy), False
 
 
 def failed(error: ResolveError) -> Finding:
@@ -218,6 +201,71 @@ class FoundTasks:
         spec = self.state.spec
         return ", ".join(f"{job}: {spec.num_tasks(job)}" for job in spec.jobs) or "no tasks"
 
+    async def check_addresses(self, remedy: Hint) -> Finding:
+        """Connect to each task; `remedy` is for tasks that accept no connection."""
+        members = self.shown
+        if not members:
+            return Finding("there is no task to connect to", "skipped")
+        addresses = list(dict.fromkeys(member.endpoint.address for member in members))
+        self.unreachable = await find_unreachable(addresses, "tcp", timeout=SHARE * time_left())
+        total, more = len(members), len(self.state.members) - len(members)
+        untried = f"; {more} more were not tried" if more else ""
+        lost = [member for member in members if member.endpoint.address in self.unreachable]
+        if not lost:
+            return Finding(f"{total} of {total} tasks accept a TCP connection{untried}")
+        reasons = [f"{_name(member)}: {self.unreachable[member.endpoint.address]}" for member in lost]
+        found = f"{len(lost)} of {total} tasks accept no TCP connection: {some(reasons)}{untried}"
+        refusal = os.strerror(errno.ECONNREFUSED)
+        if self.may_refuse and all(reason.endswith(refusal) for reason in self.unreachable.values()):
+            self.unreachable.clear()  # libtpu may listen on another port
+            return Finding(found, "warning", remedy)
+        return Finding(found, "failed", remedy)
+
+    async def check_devices(self) -> Finding:
+        """Probe each task that accepts a connection."""
+        # Imported here because it loads grpc.
+        from aioresolve.probe import LIBTPU_PORTS, probe_workers
+
+        addresses = dict.fromkeys(member.endpoint.address for member in self.shown)
+        reachable = [each for each in addresses if each not in self.unreachable]
+        if not reachable:
+            return Finding("no task accepts a connection", "skipped")
+        left = time_left()
+        probes = await probe_workers(
+            reachable,
+            timeout=SHARE * left,
+            worker_timeout=SHARE * SHARE * left,
+            libtpu_ports=self.libtpu_ports or LIBTPU_PORTS,
+        )
+        if errors := [probe.error for probe in probes if probe.error is not None]:
+            found = (
+                f"{len(errors)} of {len(probes)} tasks report no devices: {some(e.summary for e in errors)}"
+            )
+            return Finding(found, "warning", errors[0].hint or NO_DEVICES)
+        counts = Counter(
+            ", ".join(f"{number} {kind}" for kind, number in sorted(probe.accelerators.items()))
+            or "only CPUs"
+            for probe in probes
+        )
+        found = "; ".join(
+            f"{number} of {len(probes)} tasks have {devices}" for devices, number in counts.most_common()
+        )
+        if len(counts) == 1:
+            return Finding(found)
+        return Finding(found, "warning", Hint("Give all tasks of a job the same devices."))
+
+    async def check_this_task(self, this_task: Callable[[ClusterState], Awaitable[Task]]) -> Finding:
+        """Find the task of this process."""
+        if not self.state.members:
+            return Finding("the cluster has no tasks", "skipped")
+        try:
+            task = await this_task(self.state)
+        except TaskIdentityError as error:
+            if error.candidates or os.environ.get("POD_UID") or os.environ.get("POD_NAME"):
+                return Finding(error.summary, "warning", error.hint)
+            return Finding("this process is not known to be one of the tasks")
+        return Finding(f"/job:{task.job}/task:{task.index}, rank {task.rank} of {task.num_tasks}")
+
 
 def cluster_checks(
     observe: Callable[[Progress], Awaitable[Observation]],
@@ -243,14 +291,6 @@ def cluster_checks(
     return [*plan, *task_checks(tasks, this_task, after=("tasks",), remedy=remedy)]
 
 
-def number_checks(number: int, plan: Iterable[PlannedCheck]) -> list[PlannedCheck]:
-    """Return the checks of one of several resolvers, with its number before their names."""
-    return [
-        PlannedCheck(f"{number}: {check.name}", check.run, tuple(f"{number}: {name}" for name in check.after))
-        for check in plan
-    ]
-
-
 def task_checks(
     tasks: FoundTasks,
     this_task: Callable[[ClusterState], Awaitable[Task]],
@@ -266,97 +306,11 @@ def task_checks(
         after: the names of the checks that find the cluster.
         remedy: what to do about tasks that accept no connection.
     """
-
-    async def check_addresses(_: Progress) -> Finding:
-        return await _check_addresses(tasks, remedy)
-
-    async def check_devices(_: Progress) -> Finding:
-        return await _check_devices(tasks)
-
-    async def check_this_task(_: Progress) -> Finding:
-        return await _check_this_task(tasks, this_task)
-
     return [
-        PlannedCheck("addresses", check_addresses, after),
-        PlannedCheck("devices", check_devices, ("addresses",)),
-        PlannedCheck("this task", check_this_task, after),
+        PlannedCheck("addresses", lambda _: tasks.check_addresses(remedy), after),
+        PlannedCheck("devices", lambda _: tasks.check_devices(), ("addresses",)),
+        PlannedCheck("this task", lambda _: tasks.check_this_task(this_task), after),
     ]
-
-
-async def _check_addresses(tasks: FoundTasks, remedy: Hint) -> Finding:
-    members = tasks.shown
-    if not members:
-        return Finding("there is no task to connect to", "skipped")
-    addresses = list(dict.fromkeys(member.endpoint.address for member in members))
-    tasks.unreachable = await find_unreachable(addresses, "tcp", timeout=SHARE * time_left())
-    total, more = len(members), len(tasks.state.members) - len(members)
-    untried = f"; {more} more were not tried" if more else ""
-    lost = [member for member in members if member.endpoint.address in tasks.unreachable]
-    if not lost:
-        return Finding(f"{total} of {total} tasks accept a TCP connection{untried}")
-    reasons = [f"{_name(member)}: {tasks.unreachable[member.endpoint.address]}" for member in lost]
-    found = f"{len(lost)} of {total} tasks accept no TCP connection: {some(reasons)}{untried}"
-    if tasks.may_refuse and all(map(_is_refusal, tasks.unreachable.values())):
-        tasks.unreachable.clear()  # libtpu may listen on another port
-        return Finding(found, "warning", remedy)
-    return Finding(found, "failed", remedy)
-
-
-async def _check_devices(tasks: FoundTasks) -> Finding:
-    # Imported here because it loads grpc.
-    from aioresolve.probe import LIBTPU_PORTS, probe_workers
-
-    addresses = [member.endpoint.address for member in tasks.shown]
-    addresses = [each for each in dict.fromkeys(addresses) if each not in tasks.unreachable]
-    if not addresses:
-        return Finding("no task accepts a connection", "skipped")
-    left = time_left()
-    probes = await probe_workers(
-        addresses,
-        timeout=SHARE * left,
-        worker_timeout=SHARE * SHARE * left,
-        libtpu_ports=tasks.libtpu_ports or LIBTPU_PORTS,
-    )
-    errors = [probe.error for probe in probes if probe.error is not None]
-    if errors:
-        return Finding(
-            f"{len(errors)} of {len(probes)} tasks report no devices: {some(e.summary for e in errors)}",
-            "warning",
-            errors[0].hint
-            or Hint(
-                "Ignore this unless the tasks are TensorFlow servers, or TPU hosts on which libtpu runs."
-            ),
-        )
-    counts = Counter(
-        ", ".join(f"{number} {kind}" for kind, number in sorted(probe.accelerators.items())) or "only CPUs"
-        for probe in probes
-    )
-    found = "; ".join(
-        f"{number} of {len(probes)} tasks have {devices}" for devices, number in counts.most_common()
-    )
-    if len(counts) == 1:
-        return Finding(found)
-    return Finding(found, "warning", Hint("Give all tasks of a job the same devices."))
-
-
-async def _check_this_task(
-    tasks: FoundTasks, this_task: Callable[[ClusterState], Awaitable[Task]]
-) -> Finding:
-    if not tasks.state.members:
-        return Finding("the cluster has no tasks", "skipped")
-    try:
-        task = await this_task(tasks.state)
-    except TaskIdentityError as error:
-        is_task = bool(error.candidates or os.environ.get("POD_UID") or os.environ.get("POD_NAME"))
-        if is_task:
-            return Finding(error.summary, "warning", error.hint)
-        return Finding("this process is not known to be one of the tasks")
-    return Finding(f"/job:{task.job}/task:{task.index}, rank {task.rank} of {task.num_tasks}")
-
-
-def _is_refusal(reason: str) -> bool:
-    """Whether the host responded that nothing listens at the port."""
-    return reason.endswith(os.strerror(errno.ECONNREFUSED))
 
 
 def _name(member: Member) -> str:

@@ -1,18 +1,22 @@
 """`UnionClusterResolver`: the clusters of several resolvers, merged into one.
 
-It follows `tf.distribute.cluster_resolver.UnionResolver`.
+It follows `tf.distribute.cluster_resolver.UnionResolver`. `BlockingResolver` lets it take TensorFlow's own
+resolvers.
 """
 
 from __future__ import annotations
 
+import sys
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.connections import Connections
+from aioresolve._core.deadline import within_deadline
+from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConflictError
 from aioresolve.spec import (
     ClusterSpec,
@@ -24,20 +28,17 @@ from aioresolve.spec import (
     Observation,
 )
 
-from .base import ClusterResolver, master_url
-from .blocking import BlockingResolver, is_tensorflow_resolver
+from .base import ClusterResolver, forwarded, master_url
 from .this_task import TaskClaim
 from .want import Want
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
 
     from .checks import PlannedCheck
-
-T = TypeVar("T")
 
 
 class UnionClusterResolver(ClusterResolver):
@@ -134,12 +135,13 @@ class UnionClusterResolver(ClusterResolver):
     @asynccontextmanager
     async def _checks(self) -> AsyncIterator[Sequence[PlannedCheck]]:
         # Imported here because only `aioresolve.doctor` needs it.
-        from .checks import cluster_checks, number_checks
+        from .checks import cluster_checks
 
         async with AsyncExitStack() as stack:
             plan: list[PlannedCheck] = []
             for number, resolver in enumerate(dict.fromkeys(self._resolvers), 1):
-                plan += number_checks(number, await stack.enter_async_context(resolver._checks()))
+                checks = await stack.enter_async_context(resolver._checks())
+                plan += [check.numbered(number) for check in checks]
             yield [*plan, cluster_checks(partial(self.observe, Want()), self.this_task)[0]]
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
@@ -272,24 +274,6 @@ def _as_async(resolver: Any, timeout: float) -> ClusterResolver:
     )
 
 
-def _merge_states(states: Sequence[ClusterState]) -> ClusterState:
-    tasks_of_jobs = _merge(_tasks(state) for state in states)
-    jobs = {
-        job: {index: task for index, task in tasks.items() if isinstance(task, Endpoint)}
-        for job, tasks in tasks_of_jobs.items()
-    }
-    done = [
-        replace(task, index=index)
-        for tasks in tasks_of_jobs.values()
-        for index, task in tasks.items()
-        if isinstance(task, DoneTask)
-    ]
-    spec = ClusterSpec({job: {i: e.address for i, e in tasks.items()} for job, tasks in jobs.items()})
-    endpoints = {job: tuple(tasks[i] for i in spec.task_indices(job)) for job, tasks in jobs.items()}
-    times = [state.observed_at for state in states if state.observed_at is not None]
-    return ClusterState(endpoints, spec, observed_at=min(times, default=None), done=tuple(done))
-
-
 def _merge_observations(observations: Sequence[Observation]) -> Observation:
     """Return the merged observation, without a state unless each has one, and as old as the oldest."""
     states = [one.state for one in observations if one.state is not None]
@@ -339,29 +323,44 @@ def _merge_controllers(observations: Sequence[Observation]) -> dict[str, tuple[C
     }
 
 
-def _tasks(state: ClusterState) -> dict[str, dict[int, Endpoint | DoneTask]]:
-    tasks: dict[str, dict[int, Endpoint | DoneTask]] = {
-        job: dict(zip(state.spec.task_indices(job), endpoints, strict=True))
-        for job, endpoints in state.endpoints.items()
+def _merge_states(states: Sequence[ClusterState]) -> ClusterState:
+    parts: dict[str, list[dict[int, Endpoint | DoneTask]]] = {}
+    for state in states:
+        for job, tasks in _tasks_by_index(state).items():
+            parts.setdefault(job, []).append(tasks)
+    merged = {job: _merge_tasks(job, of_job) for job, of_job in parts.items()}
+    endpoints = {
+        job: {index: task for index, task in sorted(tasks.items()) if isinstance(task, Endpoint)}
+        for job, tasks in merged.items()
     }
+    done = tuple(
+        replace(task, index=index)
+        for tasks in merged.values()
+        for index, task in tasks.items()
+        if isinstance(task, DoneTask)
+    )
+    times = [state.observed_at for state in states if state.observed_at is not None]
+    return ClusterState(
+        {job: tuple(tasks.values()) for job, tasks in endpoints.items()},
+        ClusterSpec({job: {i: e.address for i, e in tasks.items()} for job, tasks in endpoints.items()}),
+        observed_at=min(times, default=None),
+        done=done,
+    )
+
+
+def _tasks_by_index(state: ClusterState) -> dict[str, dict[int, Endpoint | DoneTask]]:
+    tasks: dict[str, dict[int, Endpoint | DoneTask]] = {job: {} for job in state.endpoints}
+    for member in state.members:
+        tasks[member.job][member.task_index] = member.endpoint
     for each in state.done:
         tasks.setdefault(each.job, {})[each.index] = each
     return {job: dict(sorted(by_index.items())) for job, by_index in tasks.items()}
 
 
-def _merge(clusters: Iterable[Mapping[str, dict[int, T]]]) -> dict[str, dict[int, T]]:
-    """Return the tasks of all clusters by job and task index, with jobs in the order of first occurrence."""
-    by_job: dict[str, list[dict[int, T]]] = {}
-    for cluster in clusters:
-        for job, tasks in cluster.items():
-            by_job.setdefault(job, []).append(tasks)
-    return {job: _merge_tasks(job, parts) for job, parts in by_job.items()}
-
-
-def _merge_tasks(job: str, parts: list[dict[int, T]]) -> dict[int, T]:
+def _merge_tasks(job: str, parts: Sequence[dict[int, Endpoint | DoneTask]]) -> dict[int, Endpoint | DoneTask]:
     if all(list(tasks) == list(range(len(tasks))) for tasks in parts):
         return dict(enumerate(task for tasks in parts for task in tasks.values()))
-    merged: dict[int, T] = {}
+    merged: dict[int, Endpoint | DoneTask] = {}
     for tasks in parts:
         if duplicates := sorted(merged.keys() & tasks.keys()):
             raise TaskConflictError(
@@ -374,3 +373,70 @@ def _merge_tasks(job: str, parts: list[dict[int, T]]) -> dict[int, T]:
             )
         merged |= tasks
     return merged
+
+
+# TensorFlow's own resolvers
+
+
+def is_tensorflow_resolver(value: object) -> bool:
+    """Return whether `value` is a `tf.distribute.cluster_resolver.ClusterResolver`."""
+    # If the value is one, TensorFlow is already imported; otherwise it need not even be installed.
+    module = sys.modules.get("tensorflow.python.distribute.cluster_resolver.cluster_resolver")
+    return isinstance(value, getattr(module, "ClusterResolver", ()))
+
+
+class BlockingResolver(ClusterResolver):
+    """An async resolver that calls a blocking one in worker threads, which no deadline can interrupt.
+
+    A call that passes its deadline raises a DeadlineExceededError, and its thread is abandoned. Errors of the
+    blocking resolver are raised as they are.
+
+    Args:
+        resolver: a `tf.distribute.cluster_resolver.ClusterResolver`.
+        timeout: the default total deadline of a call, in seconds.
+    """
+
+    def __init__(self, resolver: Any, *, timeout: float = 30.0) -> None:
+        super().__init__(timeout=timeout)
+        self._resolver = resolver
+
+    def __repr__(self) -> str:
+        return repr(self._resolver)
+
+    task_type: str | None = forwarded("task_type", "_resolver")  # pyright: ignore[reportIncompatibleMethodOverride]
+    task_id: int | None = forwarded("task_id", "_resolver")  # pyright: ignore[reportIncompatibleMethodOverride]
+    rpc_layer: str | None = forwarded("rpc_layer", "_resolver")  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    @property
+    def environment(self) -> str:
+        """The `environment` of the blocking resolver."""
+        environment: str = self._resolver.environment
+        return environment
+
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        """Call `cluster_spec` in a thread; the endpoints have an address only."""
+        spec = ClusterSpec(await self._call("cluster_spec", progress))
+        progress.done(repr(self), f"jobs {spec.jobs}")
+        return Observation(ClusterState.from_spec(spec))
+
+    async def master(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> str:
+        """Call `master` in a thread."""
+        master: str = await self._call_within(timeout, "master", *args, **kwargs)
+        return master
+
+    async def num_accelerators(
+        self, *args: Any, timeout: float | None = None, **kwargs: Any
+    ) -> dict[str, int]:
+        """Call `num_accelerators` in a thread."""
+        return dict(await self._call_within(timeout, "num_accelerators", *args, **kwargs))
+
+    async def _call_within(self, timeout: float | None, method: str, *args: Any, **kwargs: Any) -> Any:
+        async def call(progress: Progress) -> Any:
+            return await self._call(method, progress, *args, **kwargs)
+
+        return await within_deadline(self._deadline(timeout), f"{method}() of {self!r}", call)
+
+    async def _call(self, method: str, progress: Progress, *args: Any, **kwargs: Any) -> Any:
+        progress.waiting(repr(self), f"{method}() has not returned")
+        function = getattr(self._resolver, method)
+        return await run_in_thread(f"call {method}() of {self!r}", function, *args, **kwargs)

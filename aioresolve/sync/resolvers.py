@@ -14,8 +14,8 @@ from aioresolve._core.threads import run_in_thread
 from aioresolve.environment.detection import Detection, choose, examine
 from aioresolve.errors import ConnectionFailedError, InvalidClusterError
 from aioresolve.resolver import base, union
-from aioresolve.resolver.blocking import BlockingResolver, is_tensorflow_resolver
 from aioresolve.resolver.this_task import TaskClaim
+from aioresolve.resolver.union import BlockingResolver, is_tensorflow_resolver
 from aioresolve.sources import BY_RESOLVER
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 

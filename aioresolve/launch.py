@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioresolve.errors import ConfigurationError, Hint, LaunchError
 from aioresolve.spec import ClusterSpec, ClusterState, host_port, split_host_port
@@ -52,6 +52,8 @@ __all__ = [
     "torchrun",
 ]
 
+Cluster: TypeAlias = ClusterSpec | ClusterState
+
 JAX_TPU_PORT = 8482
 """The port of JAX's coordinator on TPUs."""
 
@@ -59,7 +61,7 @@ EVALUATOR = "evaluator"
 """TensorFlow's job whose task is not part of the cluster, but reads it."""
 
 
-def task_variables(cluster: ClusterSpec | ClusterState, task: Task) -> dict[str, str]:
+def task_variables(cluster: Cluster, task: Task) -> dict[str, str]:
     """Return the task in variables of aioresolve's own, for programs and shell scripts without a convention.
 
     `AIORESOLVE_JOB`, `AIORESOLVE_INDEX`, `AIORESOLVE_ADDRESS` (`host:port`), `AIORESOLVE_RANK`, and
@@ -78,7 +80,7 @@ def task_variables(cluster: ClusterSpec | ClusterState, task: Task) -> dict[str,
     }
 
 
-def leader_variables(cluster: ClusterSpec | ClusterState) -> dict[str, str]:
+def leader_variables(cluster: Cluster) -> dict[str, str]:
     """Return the variables of aioresolve's own that are the same for all tasks.
 
     `AIORESOLVE_NUM_TASKS`, `AIORESOLVE_LEADER` (the address of the task with rank 0), and its parts
@@ -89,7 +91,7 @@ def leader_variables(cluster: ClusterSpec | ClusterState) -> dict[str, str]:
     Raises:
         LaunchError: the cluster has no tasks.
     """
-    leader = _all_tasks(cluster, "env")[0]
+    leader = _tasks(cluster, None, "env")[0]
     variables = {"AIORESOLVE_NUM_TASKS": str(leader.num_tasks)}
     if leader.rank == 0:
         host, port = _split(leader)
@@ -98,9 +100,7 @@ def leader_variables(cluster: ClusterSpec | ClusterState) -> dict[str, str]:
     return variables
 
 
-def tensorflow(
-    cluster: ClusterSpec | ClusterState, task: Task | None = None, *, rpc_layer: str | None = None
-) -> dict[str, str]:
+def tensorflow(cluster: Cluster, task: Task | None = None, *, rpc_layer: str | None = None) -> dict[str, str]:
     """Return `TF_CONFIG`: the cluster as JSON, with `task` if it is given, and `rpc_layer` if it is given.
 
     A job whose task indices have gaps is an object of index to address. Indices of a controller that begin
@@ -110,7 +110,7 @@ def tensorflow(
     Raises:
         LaunchError: `task` is not a task of the cluster, or others have ended with success.
     """
-    spec = _spec(cluster)
+    spec = cluster.spec if isinstance(cluster, ClusterState) else cluster
     first = {job: _first_index(cluster, job) for job in spec.jobs}
     jobs = {
         job: {index - first[job]: spec.task_address(job, index) for index in spec.task_indices(job)}
@@ -126,7 +126,7 @@ def tensorflow(
     return {"TF_CONFIG": json.dumps(config, separators=(",", ":"), ensure_ascii=False)}
 
 
-def jax(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None = None) -> dict[str, str]:
+def jax(cluster: Cluster, task: Task, *, port: int | None = None) -> dict[str, str]:
     """Return `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, for one process per task.
 
     JAX reads the address itself. JAX 0.10 does not read the other two: with `import aioresolve.jax`,
@@ -134,15 +134,13 @@ def jax(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None = N
     `JAX_LOCAL_DEVICE_IDS` gives each of them one device, as JAX does by itself under Slurm and Open MPI.
 
     Args:
-        cluster: a cluster with one job.
-        task: the task of the program.
         port: the port on which process 0 runs the coordinator; by default, that of its address.
 
     Raises:
         LaunchError: there are several jobs, the task indices have gaps, or the port is missing.
     """
     tasks = _equal_tasks(cluster, task, "jax")
-    local = _on_host_of(task, tasks)
+    local = [each for each in tasks if _host(each) == _host(task)]
     return {
         "JAX_COORDINATOR_ADDRESS": _with_port(tasks[0], port, "jax"),
         "JAX_NUM_PROCESSES": str(len(tasks)),
@@ -173,7 +171,7 @@ def jax_processes(part: PartialClusterError, *, port: int | None = None) -> dict
 
 
 def torchrun(
-    cluster: ClusterSpec | ClusterState,
+    cluster: Cluster,
     task: Task,
     *,
     port: int | None = None,
@@ -188,8 +186,6 @@ def torchrun(
     processes, `LOCAL_RANK`, from 0, also if several are on one host.
 
     Args:
-        cluster: a cluster with one job.
-        task: the task of the program.
         port: the port of the master, on the host of rank 0; by default, that of its address.
         processes_per_task: `PET_NPROC_PER_NODE`: a number, or `"auto"`, `"gpu"` or `"cpu"`; by default the
             one that the program inherits, else 1.
@@ -215,7 +211,7 @@ def torchrun(
     return variables
 
 
-def torch(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None = None) -> dict[str, str]:
+def torch(cluster: Cluster, task: Task, *, port: int | None = None) -> dict[str, str]:
     """Return what `torch.distributed.init_process_group` reads, for one process per task.
 
     `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`; `LOCAL_WORLD_SIZE` and `LOCAL_RANK`, the number of
@@ -224,8 +220,6 @@ def torch(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None =
     hosts of their addresses are equal.
 
     Args:
-        cluster: a cluster with one job.
-        task: the task of the program.
         port: the port of the store, on the host of rank 0; by default, that of its address.
 
     Raises:
@@ -233,7 +227,7 @@ def torch(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None =
     """
     tasks = _equal_tasks(cluster, task, "torch")
     host, master_port = split_host_port(_with_port(tasks[0], port, "torch"))
-    local = _on_host_of(task, tasks)
+    local = [each for each in tasks if _host(each) == _host(task)]
     node = str([*dict.fromkeys(map(_host, tasks))].index(_host(task)))
     return {
         "MASTER_ADDR": host,
@@ -247,7 +241,7 @@ def torch(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None =
     }
 
 
-def accelerate(cluster: ClusterSpec | ClusterState, task: Task, *, port: int = 29500) -> dict[str, str]:
+def accelerate(cluster: Cluster, task: Task, *, port: int = 29500) -> dict[str, str]:
     """Return `torchrun`'s and `torch`'s variables, for one `accelerate launch` or one process per task.
 
     `accelerate launch` has no variables for the cluster. If it starts several processes, it starts torchrun,
@@ -256,8 +250,6 @@ def accelerate(cluster: ClusterSpec | ClusterState, task: Task, *, port: int = 2
     (`--num_processes`) is that of the task.
 
     Args:
-        cluster: a cluster with one job.
-        task: the task of the program.
         port: the port of the master, on the host of rank 0. Pass one other than Accelerate's own to
             `accelerate launch` too, as `--main_process_port`.
 
@@ -268,14 +260,13 @@ def accelerate(cluster: ClusterSpec | ClusterState, task: Task, *, port: int = 2
     return torchrun(cluster, task, port=port) | torch(cluster, task, port=port)
 
 
-def hostfile(cluster: ClusterSpec | ClusterState, *, slots: int = 1) -> str:
+def hostfile(cluster: Cluster, *, slots: int = 1) -> str:
     """Return a host file of Open MPI, DeepSpeed and Horovod: one line `host slots=N` for each host, by rank.
 
-    Open MPI cuts a name at its first dot, unless `OMPI_MCA_orte_keep_fqdn_hostnames` (version 4) or
-    `PRTE_MCA_prte_keep_fqdn_hostnames` (5) is `true`.
+    All jobs are included. Open MPI cuts a name at its first dot, unless the variable
+    `OMPI_MCA_orte_keep_fqdn_hostnames` (version 4) or `PRTE_MCA_prte_keep_fqdn_hostnames` (5) is `true`.
 
     Args:
-        cluster: the cluster; all its jobs are included.
         slots: the number of processes for each task. A host with two tasks has twice as many.
 
     Raises:
@@ -285,11 +276,10 @@ def hostfile(cluster: ClusterSpec | ClusterState, *, slots: int = 1) -> str:
     return "".join(f"{host} slots={number}\n" for host, number in _slots(cluster, slots, "hostfile"))
 
 
-def host_slots(cluster: ClusterSpec | ClusterState, *, slots: int = 1) -> str:
+def host_slots(cluster: Cluster, *, slots: int = 1) -> str:
     """Return the hosts as Horovod and MPICH read them: one line `host:N` for each host, by rank.
 
     Args:
-        cluster: the cluster; all its jobs are included.
         slots: the number of processes for each task. A host with two tasks has twice as many.
 
     Raises:
@@ -299,7 +289,7 @@ def host_slots(cluster: ClusterSpec | ClusterState, *, slots: int = 1) -> str:
 
 
 def megascale(
-    cluster: ClusterSpec | ClusterState,
+    cluster: Cluster,
     task: Task,
     *,
     slices: int | Sequence[range] = 1,
@@ -330,7 +320,7 @@ def megascale(
     return variables
 
 
-def leader_worker(cluster: ClusterSpec | ClusterState, task: Task) -> dict[str, str]:
+def leader_worker(cluster: Cluster, task: Task) -> dict[str, str]:
     """Return LeaderWorkerSet's variables, which the multi-node manifests of vLLM and SGLang read.
 
     `LWS_LEADER_ADDRESS` (the host of rank 0, without a port), `LWS_GROUP_SIZE` and `LWS_WORKER_INDEX`.
@@ -346,14 +336,12 @@ def leader_worker(cluster: ClusterSpec | ClusterState, task: Task) -> dict[str, 
     }
 
 
-def ray(cluster: ClusterSpec | ClusterState, task: Task, *, port: int = 6379) -> dict[str, str]:
+def ray(cluster: Cluster, task: Task, *, port: int = 6379) -> dict[str, str]:
     """Return `leader_worker`'s variables, and `RAY_ADDRESS` for all tasks but the head, which has rank 0.
 
     On the head, `ray start --head` starts the cluster, and would refuse to if `RAY_ADDRESS` named one.
 
     Args:
-        cluster: the cluster.
-        task: the task of the program.
         port: the port of Ray's head.
 
     Raises:
@@ -407,9 +395,7 @@ CLEARED: dict[str, tuple[str, ...]] = {
 """
 
 
-def environment(
-    consumer: str, cluster: ClusterSpec | ClusterState, task: Task, **options: Any
-) -> dict[str, str]:
+def environment(consumer: str, cluster: Cluster, task: Task, **options: Any) -> dict[str, str]:
     """Return the variables for a kind of program, together with `task_variables`.
 
     Args:
@@ -423,22 +409,20 @@ def environment(
     """
     function = CONSUMERS.get(consumer)
     if function is None:
-        raise LaunchError(
-            f"{consumer!r} is not a kind of program",
-            hint=f"Use one of {', '.join(CONSUMERS)}.",
-            consumer=consumer,
+        raise _refusal(
+            consumer, f"{consumer!r} is not a kind of program", f"Use one of {', '.join(CONSUMERS)}."
         )
     accepted = function.__kwdefaults__ or {}
     if unknown := sorted(options.keys() - accepted.keys()):
-        raise LaunchError(
+        raise _refusal(
+            consumer,
             f"a program of kind {consumer!r} has no option {unknown[0]!r}",
-            hint=f"Use {', '.join(accepted)}." if accepted else "Leave it out.",
-            consumer=consumer,
+            f"Use {', '.join(accepted)}." if accepted else "Leave it out.",
         )
     return task_variables(cluster, task) | function(cluster, task, **options)
 
 
-def _first_index(cluster: ClusterSpec | ClusterState, job: str) -> int:
+def _first_index(cluster: Cluster, job: str) -> int:
     """Return the first task index of a job if a controller gave its indices and none is missing, else 0."""
     if not isinstance(cluster, ClusterState):
         return 0
@@ -448,63 +432,47 @@ def _first_index(cluster: ClusterSpec | ClusterState, job: str) -> int:
     return 0 if has_gaps or not is_given else indices[0]
 
 
-def _spec(cluster: ClusterSpec | ClusterState) -> ClusterSpec:
-    return cluster.spec if isinstance(cluster, ClusterState) else cluster
-
-
-def _all_tasks(cluster: ClusterSpec | ClusterState, consumer: str) -> tuple[Task, ...]:
-    """Return the tasks by rank, at least one, if the consumer can have a cluster of which others are done."""
+def _tasks(cluster: Cluster, task: Task | None, consumer: str) -> tuple[Task, ...]:
+    """Return all tasks by rank, at least one, if `task` is one of them, and the consumer can use them."""
     tasks = cluster.tasks
     if isinstance(cluster, ClusterState) and cluster.done and consumer != "env":
         first, *others = cluster.done
         more = f" and {len(others)} more" if others else ""
-        raise LaunchError(
+        raise _refusal(
+            consumer,
             f"the processes of {consumer} connect to each other, but {first}{more} ended with success",
-            hint="Create the job again, so that all of its tasks start together.",
-            consumer=consumer,
+            "Create the job again, so that all of its tasks start together.",
         )
     if not tasks:
-        raise LaunchError("the cluster has no tasks, and such a program needs one", consumer=consumer)
-    return tasks
-
-
-def _tasks(cluster: ClusterSpec | ClusterState, task: Task, consumer: str) -> tuple[Task, ...]:
-    """Return all tasks by rank, if `task` is one of them."""
-    tasks = _all_tasks(cluster, consumer)
-    if task not in tasks:
-        raise LaunchError(
+        raise _refusal(consumer, "the cluster has no tasks, and such a program needs one")
+    if task is not None and task not in tasks:
+        raise _refusal(
+            consumer,
             f"{task} at {task.address}, rank {task.rank} of {task.num_tasks}, is not a task of this cluster"
             f" of {len(tasks)} tasks",
-            hint="Take the task and the cluster from the same state: `resolver.this_task(state)`.",
-            consumer=consumer,
+            "Take the task and the cluster from the same state: `resolver.this_task(state)`.",
         )
     return tasks
 
 
-def _equal_tasks(cluster: ClusterSpec | ClusterState, task: Task, consumer: str) -> tuple[Task, ...]:
+def _equal_tasks(cluster: Cluster, task: Task, consumer: str) -> tuple[Task, ...]:
     """Return all tasks by rank, if they are of one job and without gaps. The first index need not be 0."""
     tasks = _tasks(cluster, task, consumer)
     jobs = list(dict.fromkeys(each.job for each in tasks))
     if len(jobs) > 1:
-        raise LaunchError(
+        raise _refusal(
+            consumer,
             f"the processes of {consumer} are all alike, but the cluster has the jobs {', '.join(jobs)}",
-            hint="Resolve one job, or several selectors as one job.",
-            consumer=consumer,
+            "Resolve one job, or several selectors as one job.",
         )
-    indices = {each.index for each in tasks}
-    missing = next((i for i in range(min(indices), max(indices)) if i not in indices), None)
-    if missing is not None:
-        raise LaunchError(
-            f"the ranks of {consumer} have no gaps, but job {jobs[0]!r} has no task {missing}",
-            hint=Hint("Wait until the cluster is complete, with {count} for the number of its tasks."),
-            consumer=consumer,
+    indices = [each.index for each in tasks]
+    if missing := set(range(min(indices), max(indices))).difference(indices):
+        raise _refusal(
+            consumer,
+            f"the ranks of {consumer} have no gaps, but job {jobs[0]!r} has no task {min(missing)}",
+            "Wait until the cluster is complete, with {count} for the number of its tasks.",
         )
     return tasks
-
-
-def _on_host_of(task: Task, tasks: tuple[Task, ...]) -> list[Task]:
-    """Return the tasks on the host of `task`, which is one of them, by rank."""
-    return [each for each in tasks if _host(each) == _host(task)]
 
 
 def _split(task: Task) -> tuple[str, int]:
@@ -525,10 +493,10 @@ def _with_port(task: Task, port: int | None, consumer: str) -> str:
     found = own_port if port is None else port
     if not 0 < found <= 65535:
         what = f"{port} is not one" if port is not None else f"its address {task.address!r} has none"
-        raise LaunchError(
+        raise _refusal(
+            consumer,
             f"{consumer} needs a port on {host}, the host of {task}, but {what}",
-            hint=Hint("Pass {port}, a free port of that host from 1 to 65535."),
-            consumer=consumer,
+            "Pass {port}, a free port of that host from 1 to 65535.",
         )
     return _checked(host, found, consumer)
 
@@ -538,26 +506,20 @@ def _checked(host: str, port: int, consumer: str) -> str:
     try:
         return host_port(host, port)
     except ConfigurationError as error:
-        raise LaunchError(error.summary, hint=error.hint, consumer=consumer) from error
+        raise _refusal(consumer, error.summary, error.hint) from error
 
 
-def _slots(cluster: ClusterSpec | ClusterState, slots: int, consumer: str) -> list[tuple[str, int]]:
+def _slots(cluster: Cluster, slots: int, consumer: str) -> list[tuple[str, int]]:
     if slots < 1:
-        raise LaunchError(
-            f"{slots} processes for each task is too few",
-            hint=Hint("Pass {slots}, at least 1."),
-            consumer=consumer,
-        )
-    hosts = Counter(map(_host, _all_tasks(cluster, consumer)))
+        raise _refusal(consumer, f"{slots} processes for each task is too few", "Pass {slots}, at least 1.")
+    hosts = Counter(map(_host, _tasks(cluster, None, consumer)))
     for host in hosts:
         _checked(host, 0, consumer)
         if ":" in host:
-            raise LaunchError(
+            raise _refusal(
+                consumer,
                 f"a host file cannot express the IPv6 address {host}",
-                hint=Hint(
-                    "Resolve IPv4 addresses or host names: pass {address=pod_ipv4} or {address=hostname}."
-                ),
-                consumer=consumer,
+                "Resolve IPv4 addresses or host names: pass {address=pod_ipv4} or {address=hostname}.",
             )
     return [(host, tasks * slots) for host, tasks in hosts.items()]
 
@@ -566,18 +528,23 @@ def _slice_ranges(num_tasks: int, slices: int | Sequence[range]) -> list[range]:
     """Return the ranks of the tasks of each slice."""
     if isinstance(slices, int):
         if slices < 1 or num_tasks % slices:
-            raise LaunchError(
+            raise _refusal(
+                "megascale",
                 f"{num_tasks} tasks cannot be divided into {slices} slices of one size",
-                hint=Hint("Correct {slices}, or wait until the cluster is complete."),
-                consumer="megascale",
+                "Correct {slices}, or wait until the cluster is complete.",
             )
         size = num_tasks // slices
         return [range(first, first + size) for first in range(0, num_tasks, size)]
     if [index for members in slices for index in members] != list(range(num_tasks)):
         found = ", ".join(f"{each.start} to {each.stop - 1}" for each in slices)
-        raise LaunchError(
+        raise _refusal(
+            "megascale",
             f"the slices have the tasks {found or '(none)'}, but the cluster has 0 to {num_tasks - 1}",
-            hint="Take the slices and the cluster from the same state.",
-            consumer="megascale",
+            "Take the slices and the cluster from the same state.",
         )
     return list(slices)
+
+
+def _refusal(consumer: str, problem: str, hint: Hint | str | None = None) -> LaunchError:
+    """Return the error for what a kind of program cannot express."""
+    return LaunchError(problem, hint=hint, consumer=consumer)

@@ -81,6 +81,9 @@ KubernetesExecutableLocation = _theirs.KubernetesExecutableLocation
 class _TensorFlowResolver(sync.ClusterResolver, _theirs.ClusterResolver):
     """A blocking resolver that returns TensorFlow's types."""
 
+    _counts_own_task = False
+    """Whether `num_accelerators()` counts the devices of this task, which variables name."""
+
     def cluster_spec(self, *, timeout: float | None = None) -> Any:
         """Return the current address of each task as a `tf.train.ClusterSpec`.
 
@@ -104,14 +107,14 @@ class _TensorFlowResolver(sync.ClusterResolver, _theirs.ClusterResolver):
             task_id: the task index.
             config_proto: the configuration of the session that lists the devices in graph mode.
         """
+        if self._counts_own_task:
+            task_type = self.task_type if task_type is None else task_type
+            task_id = self.task_id if task_id is None else task_id
         return _theirs.ClusterResolver.num_accelerators(self, task_type, task_id, config_proto)
 
 
 class GCEClusterResolver(_TensorFlowResolver, sync.GCEClusterResolver, _theirs.GCEClusterResolver):
-    """`tf.distribute.cluster_resolver.GCEClusterResolver`, over `aioresolve.GCEClusterResolver`.
-
-    See there for the arguments and errors.
-    """
+    """TensorFlow's class of this name, over `aioresolve.GCEClusterResolver`: see there."""
 
     @property
     def task_type(self) -> str | None:
@@ -130,53 +133,38 @@ class GCEClusterResolver(_TensorFlowResolver, sync.GCEClusterResolver, _theirs.G
 class KubernetesClusterResolver(
     _TensorFlowResolver, sync.KubernetesClusterResolver, _theirs.KubernetesClusterResolver
 ):
-    """`tf.distribute.cluster_resolver.KubernetesClusterResolver`, over aioresolve's class of that name.
-
-    See `aioresolve.KubernetesClusterResolver` for the arguments and errors.
-    """
+    """TensorFlow's class of this name, over `aioresolve.KubernetesClusterResolver`: see there."""
 
 
 class SimpleClusterResolver(_TensorFlowResolver, sync.SimpleClusterResolver, _theirs.SimpleClusterResolver):
-    """`tf.distribute.cluster_resolver.SimpleClusterResolver`, over `aioresolve.SimpleClusterResolver`.
-
-    See there for the arguments and errors.
-    """
+    """TensorFlow's class of this name, over `aioresolve.SimpleClusterResolver`: see there."""
 
     num_accelerators = sync.SimpleClusterResolver.num_accelerators  # pyright: ignore[reportAssignmentType]
 
 
-class _EnvironmentResolver(_TensorFlowResolver):
-    """A resolver that reads variables."""
-
-    def num_accelerators(  # type: ignore[override]
-        self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
-    ) -> Any:
-        """Return the number of accelerators of a task by type, as TensorFlow counts them.
-
-        Args:
-            task_type: the job of the task; that of this process by default.
-            task_id: the task index; that of this process by default.
-            config_proto: the configuration of the session that lists the devices in graph mode.
-        """
-        task_type = self.task_type if task_type is None else task_type
-        task_id = self.task_id if task_id is None else task_id
-        return super().num_accelerators(task_type, task_id, config_proto)
-
-
 class TFConfigClusterResolver(
-    _EnvironmentResolver, sync.TFConfigClusterResolver, _theirs.TFConfigClusterResolver
+    _TensorFlowResolver, sync.TFConfigClusterResolver, _theirs.TFConfigClusterResolver
 ):
-    """`tf.distribute.cluster_resolver.TFConfigClusterResolver`, over `aioresolve.TFConfigClusterResolver`.
+    """TensorFlow's class of this name, over `aioresolve.TFConfigClusterResolver`: see there."""
 
-    See there for the arguments and errors.
+    _counts_own_task = True
+
+
+class SageMakerClusterResolver(
+    _TensorFlowResolver, sync.SageMakerClusterResolver, _their_sagemaker.SageMakerClusterResolver
+):
+    """TensorFlow's class of this name, over `aioresolve.SageMakerClusterResolver`: see there.
+
+    TensorFlow does not export its class.
     """
 
+    _counts_own_task = True
 
-class SlurmClusterResolver(_EnvironmentResolver, sync.SlurmClusterResolver, _theirs.SlurmClusterResolver):
-    """`tf.distribute.cluster_resolver.SlurmClusterResolver`, over `aioresolve.SlurmClusterResolver`.
 
-    See there for the arguments and errors. As in TensorFlow, the constructor raises a RuntimeError outside
-    Slurm: an EnvironmentVariableError.
+class SlurmClusterResolver(_TensorFlowResolver, sync.SlurmClusterResolver, _theirs.SlurmClusterResolver):
+    """TensorFlow's class of this name, over `aioresolve.SlurmClusterResolver`: see there.
+
+    As in TensorFlow, the constructor raises a RuntimeError outside Slurm: an EnvironmentVariableError.
     """
 
     if not TYPE_CHECKING:
@@ -191,20 +179,10 @@ class SlurmClusterResolver(_EnvironmentResolver, sync.SlurmClusterResolver, _the
     num_accelerators = sync.SlurmClusterResolver.num_accelerators  # pyright: ignore[reportAssignmentType]
 
 
-class SageMakerClusterResolver(
-    _EnvironmentResolver, sync.SageMakerClusterResolver, _their_sagemaker.SageMakerClusterResolver
-):
-    """TensorFlow's `SageMakerClusterResolver`, over `aioresolve.SageMakerClusterResolver`.
-
-    See there for the arguments and errors. TensorFlow does not export its class under a public name.
-    """
-
-
 class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.TPUClusterResolver):
-    """`tf.distribute.cluster_resolver.TPUClusterResolver`, over `aioresolve.TPUClusterResolver`.
+    """TensorFlow's class of this name, over `aioresolve.TPUClusterResolver`: see there.
 
-    See there for the arguments and errors. `num_accelerators()` probes the workers, and so counts their cores
-    before TensorFlow is connected to them.
+    `num_accelerators()` probes the workers, and so counts their cores before TensorFlow is connected to them.
 
     As in TensorFlow, the constructor raises if there is no TPU, so that a program can use another strategy.
 
@@ -277,25 +255,15 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
 
 
 class UnionResolver(_TensorFlowResolver, sync.UnionClusterResolver, _theirs.UnionResolver):
-    """`tf.distribute.cluster_resolver.UnionResolver`, over `aioresolve.UnionClusterResolver`.
+    """TensorFlow's class of this name, over `aioresolve.UnionClusterResolver`: see there.
 
-    Args:
-        *args: the resolvers to merge: of this module, of TensorFlow, or of `aioresolve.sync`.
-        **kwargs: `rpc_layer`, `task_type` and `task_id`, which override those of the first resolver, and
-            `timeout`, the default total deadline of a call, in seconds.
-
-    Raises:
-        ConfigurationError: (a ValueError) there are no resolvers, or there is another keyword argument.
-        InvalidClusterError: (a TypeError) an argument is not a resolver.
+    The resolvers that it merges are of this module, of TensorFlow, or of `aioresolve.sync`. Another keyword
+    argument is a ConfigurationError (a ValueError), as in TensorFlow.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if unknown := sorted(kwargs.keys() - {"rpc_layer", "task_type", "task_id", "timeout"}):
-            raise ConfigurationError(
-                "UnionResolver has no such argument",
-                argument=unknown[0],
-                hint="Pass rpc_layer, task_type, task_id or timeout.",
-            )
+            raise ConfigurationError("UnionResolver has no such argument", argument=unknown[0])
         super().__init__(*args, **kwargs)
 
     num_accelerators = sync.UnionClusterResolver.num_accelerators  # pyright: ignore[reportAssignmentType]

@@ -6,23 +6,19 @@ one time; `ClusterDiff` is the difference between two states. `Observation` is a
 missing members.
 """
 
-from .cluster import ClusterSpec
+from .cluster import ClusterSpec, Task
+from .observation import ControllerStatus, ExpectedTasks, Missing, Observation
 from .state import (
     ClusterDiff,
     ClusterState,
-    ControllerStatus,
     DoneTask,
     Endpoint,
-    ExpectedTasks,
     Member,
-    Missing,
     Move,
-    Observation,
     ReadOnlyMapping,
     host_port,
     split_host_port,
 )
-from .task import Task
 
 __all__ = [
     "ClusterDiff",

@@ -1,15 +1,13 @@
-"""`ClusterSpec`: `tf.train.ClusterSpec` as an immutable value."""
+"""`ClusterSpec`: `tf.train.ClusterSpec` as an immutable value, and its `Task`."""
 
 from __future__ import annotations
 
 import reprlib
-import sys
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeGuard, cast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, cast
 
 from aioresolve.errors import InvalidClusterError, UnknownTaskError
-
-from .task import Task, jobs_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +23,37 @@ if TYPE_CHECKING:
 
 Tasks: TypeAlias = dict[str, dict[int, str]]
 
+CHIEF_JOBS = ("chief", "master")
+"""The jobs whose task leads the cluster in TensorFlow; `master` is the older name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of a cluster, and its rank among all tasks.
+
+    Attributes:
+        job: the job, such as `"worker"`.
+        index: the task index in the job.
+        address: `host:port`, as in the `ClusterSpec`.
+        rank: the position among all tasks, from 0: the chief first, then the other jobs in the order of the
+            spec, each by task index. Ranks have no gaps, even if task indices have.
+        num_tasks: the number of tasks of all jobs.
+    """
+
+    job: str
+    index: int
+    address: str
+    rank: int
+    num_tasks: int
+
+    def __str__(self) -> str:
+        return f"/job:{self.job}/task:{self.index}"
+
+
+def jobs_by_rank(jobs: list[str]) -> list[str]:
+    """Return the jobs in the order of ranks: the chief first, then the others in the given order."""
+    return sorted(jobs, key=lambda job: job not in CHIEF_JOBS)
+
 
 class ClusterSpec:
     """The addresses of the tasks of a cluster, by job: `tf.train.ClusterSpec` as an immutable value.
@@ -38,16 +67,16 @@ class ClusterSpec:
     - `job_tasks` of a job without tasks is `[]`; TensorFlow fails in `max()`.
     - A negative task index makes `as_dict` sparse and is left out of `job_tasks`. TensorFlow accepts it, and
       then loses the task or overwrites another one.
+    - Names and addresses must be `str`; TensorFlow also keeps `bytes`.
 
-    As in TensorFlow, names and addresses can be UTF-8 `bytes` and remain so. In a spec that was created from
-    another spec or a message, they are `str`, and the jobs are in the order of the message (sorted by name if
-    that came from a mapping).
+    In a spec that was created from another spec or a message, the jobs are in the order of the message
+    (sorted by name if that came from a mapping).
     """
 
-    __slots__ = ("_message", "_read", "_tasks")
+    __slots__ = ("_known", "_message", "_read")
 
-    _tasks: Tasks
-    _read: Callable[[], Tasks]  # returns `_tasks` if that is not set yet
+    _known: Tasks | None  # None until `_read` has returned them
+    _read: Callable[[], Tasks]
     _message: bytes | None  # the ClusterDef this was created from; it keeps the order and duplicates of jobs
 
     def __init__(self, cluster: ClusterLike) -> None:
@@ -61,9 +90,7 @@ class ClusterSpec:
         Raises:
             InvalidClusterError: (a TypeError) `cluster` is of another type, or a part of it is malformed.
         """
-        tasks, message = _parse(cluster)
-        object.__setattr__(self, "_tasks", tasks)
-        object.__setattr__(self, "_message", message)
+        self.__setstate__(_parse(cluster))
 
     @classmethod
     def _trusted(cls, read: Callable[[], Tasks]) -> Self:
@@ -74,20 +101,16 @@ class ClusterSpec:
         tasks must not be changed afterwards; several specs may share the tasks of a job.
         """
         spec = object.__new__(cls)
+        object.__setattr__(spec, "_known", None)
         object.__setattr__(spec, "_read", read)
         object.__setattr__(spec, "_message", None)
         return spec
 
-    if not TYPE_CHECKING:  # or type checkers would permit every attribute
-
-        def __getattr__(self, name: str) -> Tasks:
-            if name != "_tasks":
-                raise AttributeError(
-                    f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
-                )
-            tasks = self._read()
-            object.__setattr__(self, "_tasks", tasks)
-            return tasks
+    @property
+    def _tasks(self) -> Tasks:
+        if self._known is None:
+            object.__setattr__(self, "_known", self._read())
+        return cast("Tasks", self._known)
 
     @property
     def jobs(self) -> list[str]:
@@ -113,17 +136,12 @@ class ClusterSpec:
             return ClusterDef.FromString(self._message)
         message = ClusterDef()
         for job, tasks in sorted(self._tasks.items()):
-            job_def = message.job.add(name=_text(job))
-            for index, address in tasks.items():
-                job_def.tasks[index] = _text(address)
+            job_def = message.job.add(name=job)
+            job_def.tasks.update(tasks)
         return message
 
     def num_tasks(self, job_name: str) -> int:
-        """Return the number of tasks of the job.
-
-        Raises:
-            UnknownTaskError: (a ValueError) the cluster has no such job.
-        """
+        """Return the number of tasks of the job; raises as `task_indices` does."""
         return len(self._job(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
@@ -144,8 +162,10 @@ class ClusterSpec:
         try:
             return tasks[task_index]
         except KeyError:
-            known = f"tasks {_ranges(list(tasks))}" if tasks else "no tasks"
-            raise UnknownTaskError(f"no task {task_index!r} in job {job_name!r}, which has {known}") from None
+            raise UnknownTaskError(
+                f"no task {task_index!r} in job {job_name!r}, which has {len(tasks)} tasks:"
+                f" {reprlib.repr(list(tasks))}"
+            ) from None
 
     def job_tasks(self, job_name: str) -> list[str | None]:
         """Return the addresses of the job as a list, each at its task index; None for a missing index.
@@ -194,9 +214,6 @@ class ClusterSpec:
         """
         return self._tasks == (other._tasks if isinstance(other, ClusterSpec) else other)
 
-    def __ne__(self, other: object) -> bool:
-        return self._tasks != (other._tasks if isinstance(other, ClusterSpec) else other)
-
     def __hash__(self) -> int:
         return hash(frozenset((job, frozenset(tasks.items())) for job, tasks in self._tasks.items()))
 
@@ -214,7 +231,7 @@ class ClusterSpec:
         return self._tasks, self._message
 
     def __setstate__(self, state: tuple[Tasks, bytes | None]) -> None:
-        object.__setattr__(self, "_tasks", state[0])
+        object.__setattr__(self, "_known", state[0])
         object.__setattr__(self, "_message", state[1])
 
     def _job(self, job_name: str) -> dict[int, str]:
@@ -225,37 +242,26 @@ class ClusterSpec:
             raise UnknownTaskError(f"no job {job_name!r} in this cluster: {known}") from None
 
 
-def _parse(cluster: object) -> tuple[Tasks, bytes | None]:
+def _parse(cluster: Any) -> tuple[Tasks, bytes | None]:
     if isinstance(cluster, ClusterSpec):
-        if cluster._message is not None:
-            return cluster._tasks, cluster._message
-        # TensorFlow copies by way of a message, which has str only, and jobs sorted by name.
-        jobs = sorted(cluster._tasks.items())
-        return {_text(job): {i: _text(a) for i, a in tasks.items()} for job, tasks in jobs}, None
+        # TensorFlow copies by way of a message, which has jobs sorted by name.
+        return dict(
+            sorted(cluster._tasks.items())
+        ) if cluster._message is None else cluster._tasks, cluster._message
     if isinstance(cluster, Mapping):
         return _from_mapping(cluster), None
     if isinstance(cluster, (bytes, bytearray, memoryview)):
         return _from_message(bytes(cluster)), bytes(cluster)
-    if _is_tensorflow_spec(cluster):
+    if hasattr(cluster, "as_cluster_def"):  # a tf.train.ClusterSpec
         cluster = cluster.as_cluster_def()
-    if _is_cluster_def(cluster):
+    descriptor = getattr(type(cluster), "DESCRIPTOR", None)
+    if getattr(descriptor, "full_name", None) in ("aioresolve.spec.ClusterDef", "tensorflow.ClusterDef"):
         message: bytes = cluster.SerializeToString(deterministic=True)
         return _from_message(message), message
     raise InvalidClusterError(
         "a cluster must be a mapping of job names to lists of addresses or to {task index: address},"
         f" a ClusterSpec, or a ClusterDef message or its bytes; got {type(cluster).__name__}"
     )
-
-
-def _is_tensorflow_spec(value: object) -> TypeGuard[Any]:
-    # If the value is one, TensorFlow is already imported; otherwise it need not even be installed.
-    module = sys.modules.get("tensorflow.python.training.server_lib")
-    return isinstance(value, getattr(module, "ClusterSpec", ()))
-
-
-def _is_cluster_def(value: object) -> TypeGuard[Any]:
-    descriptor = getattr(type(value), "DESCRIPTOR", None)
-    return getattr(descriptor, "full_name", None) in ("aioresolve.spec.ClusterDef", "tensorflow.ClusterDef")
 
 
 def _from_message(message: bytes) -> Tasks:
@@ -275,15 +281,22 @@ def _from_message(message: bytes) -> Tasks:
 def _from_mapping(cluster: Mapping[Any, Any]) -> Tasks:
     spec: Tasks = {}
     for job, tasks in cluster.items():
-        name = _exact_str(job, "job name")
+        _check_str(job, "job name")
         indexed = by_task_index(tasks, f"job {job!r}")
-        if _are_all_exact(indexed.values()):
-            spec[name] = indexed
-        else:
-            spec[name] = {i: _exact_str(a, f"address of task {i} in job {job!r}") for i, a in indexed.items()}
-    if len({type(name) for name in spec}) > 1:
-        raise InvalidClusterError(f"job names must be all str or all bytes: {', '.join(map(repr, spec))}")
+        for index, address in indexed.items():
+            if not isinstance(address, str):
+                _check_str(address, f"address of task {index} in job {job!r}")
+        try:
+            "".join([job, *indexed.values()]).encode()
+        except UnicodeError as error:
+            raise InvalidClusterError(f"job {job!r}: not valid Unicode: {error}") from error
+        spec[job] = indexed
     return spec
+
+
+def _check_str(text: object, what: str) -> None:
+    if not isinstance(text, str):
+        raise InvalidClusterError(f"{what}: expected a str, got {type(text).__name__} {reprlib.repr(text)}")
 
 
 def by_task_index(tasks: Any, where: str) -> dict[int, Any]:
@@ -309,47 +322,6 @@ def by_task_index(tasks: Any, where: str) -> dict[int, Any]:
     return dict(sorted(indexed.items()))
 
 
-def _are_all_exact(texts: Collection[Any]) -> bool:
-    """Return whether `_exact_str` would return each unchanged: one fast check for thousands of addresses."""
-    if set(map(type, texts)) - {str}:
-        return False
-    try:
-        "".join(texts).encode()
-    except UnicodeError:
-        return False
-    return True
-
-
-def _exact_str(text: Any, what: str) -> str:
-    """Return `text` as an exact `str` (or `bytes`, as TensorFlow allows), if it is valid UTF-8."""
-    try:
-        if isinstance(text, str):
-            text.encode()
-            return str.__str__(text)  # unlike str(), it returns the value of an enum member that is a str
-        if isinstance(text, (bytes, bytearray)):
-            text.decode()
-            return cast("str", bytes(text))
-    except UnicodeError as error:
-        raise InvalidClusterError(f"{what}: {reprlib.repr(text)} is not valid Unicode: {error}") from error
-    raise InvalidClusterError(f"{what}: expected a str, got {type(text).__name__} {reprlib.repr(text)}")
-
-
-def _text(text: str | bytes) -> str:
-    return text.decode() if isinstance(text, bytes) else text
-
-
 def _list_or_dict(tasks: dict[int, str]) -> list[str] | dict[int, str]:
     is_dense = bool(tasks) and list(tasks) == list(range(len(tasks)))
     return list(tasks.values()) if is_dense else dict(tasks)
-
-
-def _ranges(indices: list[int], limit: int = 8) -> str:
-    """Return ascending indices as text: `0 to 3, 7`, with at most `limit` ranges."""
-    ranges: list[list[int]] = []
-    for index in indices:
-        if ranges and index == ranges[-1][-1] + 1:
-            ranges[-1][1:] = [index]
-        else:
-            ranges.append([index])
-    texts = [" to ".join(map(str, each)) for each in ranges[:limit]]
-    return ", ".join([*texts, "..."] if len(ranges) > limit else texts)

@@ -1,24 +1,17 @@
-"""`ClusterState`: the members of a cluster at one time; `ClusterDiff`: their changes; `Observation`: a state
-and the missing members.
-"""
+"""`ClusterState`: the members of a cluster at one time, each an `Endpoint`; `ClusterDiff`: their changes."""
 
 from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 
-from .cluster import ClusterSpec, by_task_index
-from .task import Task, jobs_by_rank
-
-if TYPE_CHECKING:
-    from aioresolve.errors import ResolveError
-
+from .cluster import ClusterSpec, Task, by_task_index, jobs_by_rank
 
 V = TypeVar("V")
 
@@ -28,7 +21,7 @@ class ReadOnlyMapping(Mapping[str, V]):
 
     __slots__ = ("_values",)
 
-    def __init__(self, values: dict[str, V]) -> None:
+    def __init__(self, values: Mapping[str, V]) -> None:
         self._values = values
 
     def __getitem__(self, key: str) -> V:
@@ -284,18 +277,20 @@ class ClusterState:
     done: tuple[DoneTask, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_agreement(self.endpoints, self.spec)
+        if set(self.endpoints) != set(_checked(self.spec).jobs):
+            raise InvalidClusterError(
+                f"the endpoints have the jobs {list(self.endpoints)}, but the spec has {self.spec.jobs}"
+            )
+        for job in self.spec.jobs:
+            addresses = [self.spec.task_address(job, index) for index in self.spec.task_indices(job)]
+            if [getattr(endpoint, "address", None) for endpoint in self.endpoints[job]] != addresses:
+                raise InvalidClusterError(
+                    f"job {job!r} has the addresses {reprlib.repr(addresses)} in the spec, but the endpoints"
+                    f" {reprlib.repr(self.endpoints[job])}"
+                )
         by_job = {job: tuple(self.endpoints[job]) for job in self.spec.jobs}
         object.__setattr__(self, "endpoints", ReadOnlyMapping(by_job))
-        if self.observed_at is None:
-            return
-        if self.observed_at.utcoffset() is None:
-            raise ConfigurationError(
-                f"{self.observed_at} has no time zone",
-                argument="observed_at",
-                hint="Pass a time such as datetime.now(UTC).",
-            )
-        object.__setattr__(self, "observed_at", self.observed_at.astimezone(UTC))
+        object.__setattr__(self, "observed_at", _in_utc(self.observed_at))
 
     @classmethod
     def of(
@@ -322,14 +317,17 @@ class ClusterState:
         by_job = {job: by_task_index(tasks, f"job {job!r}") for job, tasks in endpoints.items()}
         for job, tasks in by_job.items():
             for index, endpoint in tasks.items():
-                _check_endpoint(endpoint, job, index)
+                if not isinstance(endpoint, Endpoint):
+                    raise InvalidClusterError(
+                        f"job {job!r}, task {index}: expected an Endpoint, got {type(endpoint).__name__}"
+                    )
                 if isinstance(endpoints[job], Mapping) and endpoint.index not in (None, index):
                     raise InvalidClusterError(
                         f"job {job!r}: the key of {endpoint} is {index}, but its index is {endpoint.index}"
                     )
         spec = ClusterSpec({job: {i: e.address for i, e in tasks.items()} for job, tasks in by_job.items()})
         ordered = {job: tuple(tasks.values()) for job, tasks in by_job.items()}
-        return cls(ordered, spec, version, observed_at)
+        return cls._trusted(ordered, spec, version, _in_utc(observed_at), ())
 
     @classmethod
     def from_spec(
@@ -341,16 +339,13 @@ class ClusterState:
         done: tuple[DoneTask, ...] = (),
     ) -> Self:
         """Return a state of endpoints that have an address only."""
-        _check_spec(spec)
-        state = cls({}, ClusterSpec({}), version, observed_at, done)
-        object.__setattr__(state, "endpoints", _AddressedEndpoints(spec))
-        object.__setattr__(state, "spec", spec)
-        return state
+        endpoints = _AddressedEndpoints(_checked(spec))
+        return cls._trusted(endpoints, spec, version, _in_utc(observed_at), done)
 
     @classmethod
     def _trusted(
         cls,
-        endpoints: dict[str, tuple[Endpoint, ...]],
+        endpoints: Mapping[str, tuple[Endpoint, ...]],
         spec: ClusterSpec,
         version: str | None,
         observed_at: datetime | None,
@@ -465,124 +460,17 @@ class ClusterState:
         return {job: endpoints for job, endpoints in self.endpoints.items() if endpoints}
 
 
-def _check_agreement(endpoints: Mapping[str, Sequence[Endpoint]], spec: ClusterSpec) -> None:
-    _check_spec(spec)
-    if set(endpoints) != set(spec.jobs):
-        raise InvalidClusterError(
-            f"the endpoints have the jobs {list(endpoints)}, but the spec has {spec.jobs}"
-        )
-    for job, known in endpoints.items():
-        indices = spec.task_indices(job)
-        if len(known) != len(indices):
-            raise InvalidClusterError(f"job {job!r}: {len(known)} endpoints for {len(indices)} tasks")
-        for index, endpoint in zip(indices, known, strict=True):
-            _check_endpoint(endpoint, job, index)
-            address = spec.task_address(job, index)
-            if endpoint.address != address:
-                raise InvalidClusterError(
-                    f"job {job!r}, task {index}: the address is {address!r} in the spec, but the endpoint"
-                    f" is {endpoint}"
-                )
-
-
-def _check_spec(spec: object) -> None:
+def _checked(spec: Any) -> ClusterSpec:
     if not isinstance(spec, ClusterSpec):
         raise InvalidClusterError(
             f"the spec of a ClusterState must be a ClusterSpec; got {reprlib.repr(spec)}"
         )
+    return spec
 
 
-def _check_endpoint(endpoint: object, job: str, index: int) -> None:
-    if not isinstance(endpoint, Endpoint):
-        raise InvalidClusterError(
-            f"job {job!r}, task {index}: expected an Endpoint, got {type(endpoint).__name__}"
+def _in_utc(time: datetime | None) -> datetime | None:
+    if time is not None and time.utcoffset() is None:
+        raise ConfigurationError(
+            f"{time} has no time zone", argument="observed_at", hint="Pass a time such as datetime.now(UTC)."
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A pod or TPU that should be part of a job but cannot be used, and why.
-
-    Attributes:
-        job: the job.
-        name: `namespace/name` of a pod, or the name of a TPU.
-        reason: why it cannot be used, such as `Pending (Unschedulable: 0/5 nodes are available)`.
-        is_final: whether it will never become usable.
-        tasks: the number of tasks of the job that it stands for; None if the source does not know it yet.
-        has_succeeded: whether it has ended with success.
-    """
-
-    job: str
-    name: str
-    reason: str
-    _: KW_ONLY
-    is_final: bool = False
-    tasks: int | None = 1
-    has_succeeded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedTasks:
-    """How many tasks a job has, and what that was derived from.
-
-    Attributes:
-        number: the number of tasks, including those that are done.
-        source: what states the number, such as `spec.replicas of StatefulSet ml/trainer`.
-        done: how many of them have ended with success, as far as the source knows: also those whose pods no
-            longer exist, and thus are not in `ClusterState.done`.
-    """
-
-    number: int
-    source: str
-    done: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerStatus:
-    """What the controller of a job says about the job as a whole.
-
-    Attributes:
-        phase: `"failed"`, `"complete"` (it has ended with success) or `"suspended"` (it has no pods until it
-            is resumed).
-        controller: the controller, such as `Job ml/train`.
-        reason: why, such as `BackoffLimitExceeded: Job has reached the specified backoff limit`, or empty.
-    """
-
-    phase: Literal["failed", "complete", "suspended"]
-    controller: str
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.phase} ({self.reason})" if self.reason else self.phase
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """The state of a cluster at one time, and its missing members.
-
-    Attributes:
-        state: the members; None before the first complete response of the source.
-        absent: what was found but is not a member, such as pending pods and TPUs that are being created.
-        unready: the members that are not ready, and why.
-        error: why the source cannot be reached at present; everything else is then from its last response.
-        stale_since: since when, in UTC; None while the source responds.
-        expected: how many tasks each job has, for the jobs of which the source knows it.
-        controllers: by job, what its controllers say, if all of them have ended or are suspended.
-        failed: the pods that have failed and have a controller, which replaces them until it gives up.
-        polled_at: when the poll that returned it began, on the clock of the event loop; None if the source
-            reports its changes. Comparisons ignore it.
-    """
-
-    state: ClusterState | None
-    absent: tuple[Missing, ...] = ()
-    unready: tuple[Missing, ...] = ()
-    error: ResolveError | None = None
-    stale_since: datetime | None = None
-    expected: Mapping[str, ExpectedTasks] = field(default_factory=dict, hash=False)
-    controllers: Mapping[str, Sequence[ControllerStatus]] = field(default_factory=dict, hash=False)
-    failed: tuple[Missing, ...] = field(default=(), compare=False)
-    polled_at: float | None = field(default=None, compare=False)
-
-    def stale(self, error: ResolveError, now: datetime) -> Observation:
-        """Return this observation with `error`, because of which the source could not be reached at `now`."""
-        return replace(self, error=error, stale_since=self.stale_since or now)
+    return None if time is None else time.astimezone(UTC)

@@ -113,7 +113,7 @@ def test_process_that_no_evidence_identifies_is_an_error(
 
 
 def test_error_lists_everything_that_was_tried_and_the_candidates() -> None:
-    with pytest.raises(UnknownTaskError, match="tasks 0 to 2"):
+    with pytest.raises(UnknownTaskError, match="which has 3 tasks"):
         identify_task(FOUR, Process(), TaskClaim("worker", 3))
     with pytest.raises(TaskIdentityError) as error:
         identify_task(

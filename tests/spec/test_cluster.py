@@ -72,9 +72,8 @@ class TestClusterSpecConstructor:
             ({"worker": ["a:1", None]}, "address of task 1 in job 'worker': expected a str, got NoneType"),
             ({"worker": {4: 8470}}, "address of task 4 in job 'worker': expected a str, got int 8470"),
             ({"worker": ["\ud800"]}, "not valid Unicode"),
-            ({"worker": [b"\xff"]}, "not valid Unicode"),
+            ({"worker": [b"a:1"]}, "address of task 0 in job 'worker': expected a str, got bytes"),
             ({3: ["a:1"]}, "job name: expected a str, got int 3"),
-            ({b"worker": ["a:1"], "ps": []}, "job names must be all str or all bytes: b'worker', 'ps'"),
             ({"worker": {"first": "a:1"}}, "job 'worker': the task index 'first' is not an integer"),
             ({"worker": {float("inf"): "a:1"}}, "the task index inf is not an integer"),
             ({"worker": {2**31: "a:1"}}, "the task index 2147483648 does not fit in 32 bits"),
@@ -139,10 +138,8 @@ class TestClusterSpecMembers:
                 getattr(ClusterSpec({}), member)("chief")
         tasks: Any
         for tasks, words in (
-            ([], "which has no tasks"),
-            (["a:1"], "which has tasks 0"),
-            ({0: "a", 1: "b", 2: "c", 5: "d", 8: "e", 10: "f"}, "which has tasks 0 to 2, 5, 8, 10"),
-            ({2 * i: "a" for i in range(20)}, "which has tasks 0, 2, 4, 6, 8, 10, 12, 14, ..."),
+            ([], "which has 0 tasks: []"),
+            ({2 * i: "a" for i in range(20)}, "which has 20 tasks: [0, 2, 4, 6, 8, 10, ...]"),
         ):
             with pytest.raises(UnknownTaskError) as unknown:
                 ClusterSpec({"worker": tasks}).task_address("worker", 7)
@@ -308,9 +305,9 @@ class TestClusterState:
         invalid: Any
         for invalid, words in (
             ({}, "the endpoints have the jobs [], but the spec has ['worker']"),
-            ({"worker": (Endpoint("a:1"),)}, "job 'worker': 1 endpoints for 2 tasks"),
-            ({"worker": (Endpoint("b:2"), Endpoint("a:1"))}, "the address is 'a:1' in the spec"),
-            ({"worker": ("a:1", "b:2")}, "expected an Endpoint, got str"),
+            ({"worker": (Endpoint("a:1"),)}, "job 'worker' has the addresses ['a:1', 'b:2'] in the spec"),
+            ({"worker": (Endpoint("b:2"), Endpoint("a:1"))}, "but the endpoints (Endpoint(addr"),
+            ({"worker": ("a:1", "b:2")}, "but the endpoints ('a:1', 'b:2')"),
         ):
             assert words in errors_of(lambda endpoints: ClusterState(endpoints, spec), invalid)
 

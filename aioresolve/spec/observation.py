@@ -1,0 +1,103 @@
+"""`Observation`: the state of a cluster, the missing members, and what controllers say about its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from aioresolve.errors import ResolveError
+
+    from .state import ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A pod or TPU that should be part of a job but cannot be used, and why.
+
+    Attributes:
+        job: the job.
+        name: `namespace/name` of a pod, or the name of a TPU.
+        reason: why it cannot be used, such as `Pending (Unschedulable: 0/5 nodes are available)`.
+        is_final: whether it will never become usable.
+        tasks: the number of tasks of the job that it stands for; None if the source does not know it yet.
+        has_succeeded: whether it has ended with success.
+    """
+
+    job: str
+    name: str
+    reason: str
+    _: KW_ONLY
+    is_final: bool = False
+    tasks: int | None = 1
+    has_succeeded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedTasks:
+    """How many tasks a job has, and what that was derived from.
+
+    Attributes:
+        number: the number of tasks, including those that are done.
+        source: what states the number, such as `spec.replicas of StatefulSet ml/trainer`.
+        done: how many of them have ended with success, as far as the source knows: also those whose pods no
+            longer exist, and thus are not in `ClusterState.done`.
+    """
+
+    number: int
+    source: str
+    done: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStatus:
+    """What the controller of a job says about the job as a whole.
+
+    Attributes:
+        phase: `"failed"`, `"complete"` (it has ended with success) or `"suspended"` (it has no pods until it
+            is resumed).
+        controller: the controller, such as `Job ml/train`.
+        reason: why, such as `BackoffLimitExceeded: Job has reached the specified backoff limit`, or empty.
+    """
+
+    phase: Literal["failed", "complete", "suspended"]
+    controller: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.phase} ({self.reason})" if self.reason else self.phase
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The state of a cluster at one time, and its missing members.
+
+    Attributes:
+        state: the members; None before the first complete response of the source.
+        absent: what was found but is not a member, such as pending pods and TPUs that are being created.
+        unready: the members that are not ready, and why.
+        error: why the source cannot be reached at present; everything else is then from its last response.
+        stale_since: since when, in UTC; None while the source responds.
+        expected: how many tasks each job has, for the jobs of which the source knows it.
+        controllers: by job, what its controllers say, if all of them have ended or are suspended.
+        failed: the pods that have failed and have a controller, which replaces them until it gives up.
+        polled_at: when the poll that returned it began, on the clock of the event loop; None if the source
+            reports its changes. Comparisons ignore it.
+    """
+
+    state: ClusterState | None
+    absent: tuple[Missing, ...] = ()
+    unready: tuple[Missing, ...] = ()
+    error: ResolveError | None = None
+    stale_since: datetime | None = None
+    expected: Mapping[str, ExpectedTasks] = field(default_factory=dict, hash=False)
+    controllers: Mapping[str, Sequence[ControllerStatus]] = field(default_factory=dict, hash=False)
+    failed: tuple[Missing, ...] = field(default=(), compare=False)
+    polled_at: float | None = field(default=None, compare=False)
+
+    def stale(self, error: ResolveError, now: datetime) -> Observation:
+        """Return this observation with `error`, because of which the source could not be reached at `now`."""
+        return replace(self, error=error, stale_since=self.stale_since or now)

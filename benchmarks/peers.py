@@ -132,7 +132,8 @@ async def bare_bodies(
     from aioresolve.kubernetes.auth import CredentialCache, find_connection
 
     connection = await find_connection(kubeconfig=kubeconfig, cache=CredentialCache())
-    context, headers = await connection.ssl_context(), {**await connection.headers(), "Accept": accept}
+    headers, context = await connection.credentials()
+    headers["Accept"] = accept
 
     async def body(query: dict[str, str]) -> bytes:
         async with session.get(

@@ -127,7 +127,7 @@ async def by_msgspec(kubeconfig: Path) -> AsyncIterator[Follow]:
     lists: Any = msgspec.json.Decoder(msgspec.defstruct("PodList", [("metadata", metadata), ("items", pods)]))
 
     connection = await find_connection(kubeconfig=kubeconfig, cache=CredentialCache())
-    context, headers = await connection.ssl_context(), await connection.headers()
+    headers, context = await connection.credentials()
     url = f"{connection.server}/api/v1/namespaces/{NAMESPACE}/pods"
     query = {"labelSelector": SELECTOR}
 

@@ -10,11 +10,6 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PLACEHOLDER = "(secret)"
-
-MIN_LENGTH = 6
-"""Shorter secrets are removed only where they are whole words: removing `true` everywhere would reveal it."""
-
 
 class Confidential(msgspec.Struct, frozen=True):
     """A value whose repr shows nothing of it, because parts of it are secrets."""
@@ -28,7 +23,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     found = {part.strip() for secret in secrets for part in (secret, *secret.split("\n"))} - {""}
     # The longest first, because a secret may contain a shorter one.
     for secret in sorted(found, key=len, reverse=True):
-        pattern = re.escape(secret)
-        pattern = pattern if len(secret) >= MIN_LENGTH else rf"(?<!\w){pattern}(?!\w)"
-        text = re.sub(pattern, PLACEHOLDER, text)
+        # A short one only where it is a whole word: removing `true` everywhere would reveal it.
+        boundary = r"(?<!\w){}(?!\w)" if len(secret) < 6 else "{}"
+        text = re.sub(boundary.format(re.escape(secret)), "(secret)", text)
     return text

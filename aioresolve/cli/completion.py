@@ -98,7 +98,9 @@ async def _list_metadata(
             )
             transport = AiohttpTransport(connection)
             try:
-                responses = [await transport.get(path, query, accept) for path in paths(connection)]
+                responses = [
+                    await transport.send("GET", path, query, accept=accept) for path in paths(connection)
+                ]
             finally:
                 await transport.aclose()
             lists = [msgspec.json.decode(response.body)["items"] for response in responses]

@@ -15,16 +15,14 @@ import anyio
 import msgspec
 from yarl import URL
 
+from aioresolve._core.deadline import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
 from aioresolve._core.http import (
     CONNECT_TIMEOUT,
     Auth,
     Credentials,
     HTTPClient,
-    environment_proxy,
-    is_loopback,
-    origin,
 )
-from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
+from aioresolve._core.network import environment_proxy, is_loopback, origin
 from aioresolve.errors import (
     APIError,
     ConfigurationError,

@@ -30,8 +30,8 @@ import msgspec
 from yarl import URL
 
 from aioresolve._core.concurrency import gather
+from aioresolve._core.deadline import RETRYABLE_STATUSES
 from aioresolve._core.redaction import Confidential
-from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import (
@@ -393,7 +393,7 @@ class ThreadRequest:
 
 def _validated_host(url: URL) -> str:
     """Return the origin of a token server; secrets leave this machine with TLS only."""
-    from aioresolve._core.http import is_loopback, origin
+    from aioresolve._core.network import is_loopback, origin
 
     from .metadata_server import is_metadata_host
 
@@ -408,7 +408,7 @@ def _validated_host(url: URL) -> str:
 
 async def _ssl_context_with(certificate: tuple[str, str]) -> ssl.SSLContext:
     """Return a TLS context that presents a client certificate, for X.509 federation."""
-    from aioresolve._core.http import close_one_sidedly
+    from aioresolve._core.network import close_one_sidedly
 
     def load() -> ssl.SSLContext:
         context = close_one_sidedly(ssl.create_default_context())

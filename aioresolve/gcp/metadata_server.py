@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Self
 import anyio
 from yarl import URL
 
-from aioresolve._core.deadline import Progress
+from aioresolve._core.deadline import RETRYABLE_STATUSES, Progress, RetryPolicy, send_with_retries
 from aioresolve._core.http import ConnectionHints, HTTPClient
-from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
 from aioresolve.errors import (
     APIError,
     ConfigurationError,

@@ -9,7 +9,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aioresolve._core.retry import RETRYABLE_STATUSES
+from aioresolve._core.deadline import RETRYABLE_STATUSES
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.token_cache import CrossLoopLock
 from aioresolve.errors import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from aioresolve._core.concurrency import gather
-from aioresolve._core.tcp import look_up
+from aioresolve._core.network import look_up
 from aioresolve.errors import ForbiddenError, Hint, PodIndexError, ResolveError
 from aioresolve.resolver.checks import (
     SHARE,
@@ -29,7 +29,7 @@ from aioresolve.resolver.checks import (
 )
 from aioresolve.resolver.wait import MAX_CONNECTIONS
 
-from .api.client import AS_LIST, ObjectAPI
+from .api.client import ObjectAPI
 from .api.objects import CONTEXT_NAMESPACE, PODS, PodQuery
 from .auth.discovery import SERVICE_VARIABLES
 from .endpoint_slices import SliceQuery
@@ -199,7 +199,7 @@ class _PodChecks:
         api = ObjectAPI(self.server.api, max_concurrency=1)
         self.found[query] = listed = await api.objects(query, progress)
         if not listed.items:
-            others = await self.server.api.get(query.path, {"limit": "1"}, AS_LIST)
+            others = await self.server.api.send("GET", query.path, {"limit": "1"})
             nothing = "; it has no pods" if query.namespace is None else "; it has no pods, or does not exist"
             return Finding(
                 f"no pod in {query.where} has these labels{'' if _has_pods(others) else nothing}",
@@ -371,7 +371,7 @@ class _PodChecks:
     async def _service_fault(self, namespace: str, name: str) -> str | None:
         """Return the defect of a Service that pods name; None without one."""
         path = f"/api/v1/namespaces/{namespace}/services/{name}"
-        response = await self.server.api.get(path, {}, AS_LIST)
+        response = await self.server.api.send("GET", path, {})
         if response.status == 404:
             return f"there is no Service {namespace}/{name}, which pods name in spec.subdomain"
         if response.status != 200:

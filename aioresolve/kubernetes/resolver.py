@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
-from aioresolve._core.deadline import Progress, within_deadline
-from aioresolve._core.retry import Backoff
+from aioresolve._core.deadline import Backoff, Progress, within_deadline
 from aioresolve._core.validation import validate_choice, validate_count, validate_port
 from aioresolve.errors import APIError, ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
@@ -175,7 +174,7 @@ class KubernetesClusterResolver(ClusterResolver):
         self._override_client = override_client
         # Raises for an unsupported client here rather than at the first call.
         transport = None if override_client is None else self._client_transport()
-        self._can_watch = transport is None or transport.can_stream
+        self._can_watch = transport is None or not transport.only_lists_pods
         self._context = context
         self._kubeconfig = kubeconfig
         self._credentials = CredentialCache()
@@ -203,13 +202,13 @@ class KubernetesClusterResolver(ClusterResolver):
                 hint="Pass the name of the namespace.",
             )
         transport = client_transport(self._override_client)
-        if not transport.reads_any_path and self._reads_slices:
+        if transport.only_lists_pods and self._reads_slices:
             raise ConfigurationError(
                 "the client has only methods that list pods",
                 argument="override_client",
                 hint="Pass an ApiClient, or leave out {service}.",
             )
-        if not transport.reads_any_path and any(term.startswith(NODE_LABEL) for term in self._order_by):
+        if transport.only_lists_pods and any(term.startswith(NODE_LABEL) for term in self._order_by):
             raise ConfigurationError(
                 "the client has only methods that list pods, not nodes",
                 argument="override_client",

@@ -19,9 +19,7 @@ import anyio
 from anyio.streams.tls import TLSAttribute, TLSStream
 from yarl import URL
 
-from aioresolve._core.certificates import read_certificate
-from aioresolve._core.http import origin
-from aioresolve._core.tcp import connect, look_up
+from aioresolve._core.network import connect, look_up, origin
 from aioresolve.errors import (
     ConnectionFailedError,
     ForbiddenError,
@@ -34,10 +32,10 @@ from aioresolve.resolver.checks import SHARE, Finding, PlannedCheck, time_left
 from aioresolve.resolver.wait import find_unreachable
 from aioresolve.spec import host_port
 
-from .api.client import AS_LIST, HINTS, AiohttpTransport
+from .api.client import HINTS, AiohttpTransport
 from .api.errors import error_from_response
 from .api.objects import status_from_json
-from .auth.expiry import expiry
+from .auth.tls import read_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -137,7 +135,7 @@ class ServerChecks:
                 "warning",
                 Hint("Add credentials to the user in the kubeconfig."),
             )
-        expires = expiry(identity)
+        expires = identity.end
         if expires is None:
             return Finding(user)
         until = datetime.fromtimestamp(expires, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -222,7 +220,7 @@ class ServerChecks:
         return ""
 
     async def _check_server(self, _: Progress) -> Finding:
-        self.version = await self.api.get("/version", {}, AS_LIST)
+        self.version = await self.api.send("GET", "/version", {})
         self.received_at = datetime.now(UTC)
         status, where = self.version.status, self.api.host
         if status in (401, 403):
@@ -279,7 +277,7 @@ class ServerChecks:
             "apiVersion": "authorization.k8s.io/v1",
             "spec": {"resourceAttributes": attributes},
         }
-        response = await self.api.post(REVIEWS, json.dumps(review).encode())
+        response = await self.api.send("POST", REVIEWS, {}, body=json.dumps(review).encode())
         allowed = None
         with suppress(ValueError, TypeError, KeyError):  # a server may have no reviews, or deny them
             allowed = bool(json.loads(response.body)["status"]["allowed"])
@@ -287,7 +285,7 @@ class ServerChecks:
             return Finding(f"allowed in {query.where}")
         parameters, verbs = VERBS[verb]
         # The response to a request has more than the review: the name of the user, which a binding needs.
-        denied = await self.api.get(query.path, parameters, AS_LIST)
+        denied = await self.api.send("GET", query.path, parameters)
         if denied.status != 200:
             raise error_from_response(denied, query, host=self.api.host, source=self.api.source, verbs=verbs)
         if allowed is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aioresolve._core.retry import Backoff, RetryPolicy
+from aioresolve._core.deadline import Backoff, RetryPolicy
 from aioresolve.errors import ResolveError
 from aioresolve.spec import Observation
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import anyio
 
 from aioresolve._core.concurrency import first_error, gather
-from aioresolve._core.tcp import connect
+from aioresolve._core.network import connect
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, FailedClusterError, Hint, IncompleteClusterError
 from aioresolve.spec import Missing, Observation, split_host_port

@@ -170,7 +170,7 @@ class _TPUChecks:
         return Finding(f"{token.source}{member}{until}")
 
     async def _check_api(self, _: Progress) -> Finding:
-        from aioresolve._core.http import environment_proxy, origin
+        from aioresolve._core.network import environment_proxy, origin
 
         api = await self.clients.api()
         if not isinstance(api, TPUAPI):

@@ -12,7 +12,7 @@ import aiohttp
 import anyio
 import msgspec
 
-from aioresolve._core.http import close_one_sidedly
+from aioresolve._core.network import close_one_sidedly
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping

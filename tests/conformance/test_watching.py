@@ -9,7 +9,7 @@ from unittest import mock
 import anyio
 import pytest
 
-from aioresolve._core.retry import RetryPolicy
+from aioresolve._core.deadline import RetryPolicy
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.api.client import ObjectAPI
 from aioresolve.kubernetes.watch.reflector import WatchPolicy

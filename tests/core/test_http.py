@@ -26,9 +26,9 @@ from aioresolve._core.http import (
     HTTPClient,
     RequestContext,
     Response,
-    origin,
     translate_errors,
 )
+from aioresolve._core.network import origin
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.testing.lifecycle import CertificateAuthority
 from tests.kubernetes.peers import connect_proxy, never_read, peer, read_head
@@ -264,7 +264,8 @@ async def test_response_that_was_not_requested_is_not_that_to_the_next_request()
         more.set()
         await sent.wait()
         connector: Any = client._session.connector
-        await until(lambda: all(protocol.should_close for protocol in connector._used))
+        idle = [protocol for kept in connector._conns.values() for protocol, _ in kept]
+        await until(lambda: all(protocol.should_close for protocol in idle))
         assert (await get(client, url)).body == b"2"
         assert (await get(client, url)).body == b"3"
     assert len(requests) == 3

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from aioresolve import GCEClusterResolver, KubernetesClusterResolver, TPUClusterResolver
-from aioresolve._core.retry import MAX_RETRY_AFTER, RetryPolicy
+from aioresolve._core.deadline import MAX_RETRY_AFTER, RetryPolicy
 from aioresolve.errors import ResolveError
 from aioresolve.gcp import metadata_server
 from tests.kubernetes.kubeconfigs import isolate, kubeconfig, write_file

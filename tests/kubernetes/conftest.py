@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from aioresolve._core.retry import RetryPolicy
+from aioresolve._core.deadline import RetryPolicy
 
 from .loopback import disable_retries, run_loopback
 
@@ -37,8 +38,11 @@ def imported_clients() -> None:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every list requested in pages of two pods, as after a list in one response failed."""
-    monkeypatch.setattr("aioresolve.kubernetes.api.client.PAGE", 2)
-    monkeypatch.setattr("aioresolve.kubernetes.api.client.AiohttpTransport.can_stream", False)
+
+    def page(query: Any, limit: int | None, continue_: str) -> Any:
+        return msgspec.structs.replace(query, limit=2, continue_=continue_)
+
+    monkeypatch.setattr("aioresolve.kubernetes.api.objects.Query.page", page)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from aioresolve.kubernetes.auth import (
 )
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
     import pytest
@@ -122,7 +123,19 @@ async def connect(
     )
 
 
+async def headers_of(connection: Connection) -> dict[str, str]:
+    """Return the headers that authenticate a request."""
+    return (await connection.identity()).headers
+
+
 async def bearer_of(connection: Connection) -> str | None:
     """Return the token that a connection sends."""
-    authorization = (await connection.headers()).get("Authorization")
+    authorization = (await headers_of(connection)).get("Authorization")
     return None if authorization is None else authorization.removeprefix("Bearer ")
+
+
+async def context_of(connection: Connection) -> ssl.SSLContext:
+    """Return the TLS context of the next request."""
+    _, context = await connection.credentials()
+    assert context is not None
+    return context

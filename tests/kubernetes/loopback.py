@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from aioresolve._core.retry import RetryPolicy
+from aioresolve._core.deadline import RetryPolicy
 from aioresolve.errors import ResolveError
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import KubernetesServer, pod

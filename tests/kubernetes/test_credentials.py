@@ -14,25 +14,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from aioresolve.errors import ConfigurationError, CredentialsError, DeadlineExceededError, TLSError
-from aioresolve.kubernetes import KubernetesClusterResolver
+from aioresolve.errors import ConfigurationError, CredentialsError, TLSError
 from aioresolve.kubernetes.api.client import AiohttpTransport
-from aioresolve.kubernetes.auth import Connection, CredentialCache
+from aioresolve.kubernetes.auth.connection import Connection, Identity
 from aioresolve.testing import pod
 
 from .kubeconfigs import (
     SERVER,
-    base64_of,
     bearer_of,
     client_pair,
     connect,
-    exec_user,
+    context_of,
+    headers_of,
     id_token,
     isolate,
     kubeconfig,
-    runs_of,
     write_file,
-    write_plugin,
 )
 from .loopback import TOKEN, TRAIN, run_loopback
 
@@ -61,25 +58,6 @@ async def connect_as(user: dict[str, Any], folder: Path, **cluster: Any) -> Conn
 # Headers
 
 
-@pytest.mark.parametrize(
-    ("user", "authorization"),
-    [
-        ({}, None),
-        ({"token": " t\n"}, "Bearer t"),
-        ({"tokenFile": "token"}, "Bearer from-file"),
-        ({"tokenFile": "none", "token": "t"}, "Bearer t"),
-        ({"username": "ada", "password": "pä:ss"}, "Basic " + base64_of("ada:pä:ss".encode())),
-        ({"username": "ada"}, "Basic " + base64_of(b"ada:")),
-    ],
-)
-async def test_credentials_of_a_user_become_a_header(
-    tmp_path: Path, user: dict[str, Any], authorization: str | None
-) -> None:
-    write_file(tmp_path / "token", "from-file\n")
-    headers = await (await connect_as(user, tmp_path)).headers()
-    assert headers == ({} if authorization is None else {"Authorization": authorization})
-
-
 def provider(name: str, **config: str) -> dict[str, Any]:
     values = {key.replace("_", "-"): value for key, value in config.items()}
     return {"auth-provider": {"name": name, "config": values}}
@@ -91,11 +69,9 @@ async def test_token_of_a_provider_is_used_and_its_successor_after_a_rejection(t
     assert await bearer_of(connection) == token
     assert (await connection.identity()).expires == 4102444800
     write_file(tmp_path / "config", kubeconfig(provider("oidc", id_token=renewed)))
-    assert await connection.renew(await connection.headers())
+    assert await connection.renew(await headers_of(connection))
     assert await bearer_of(connection) == renewed
     assert (await connection.identity()).expires is None
-    google = await connect_as(provider("gcp", access_token="t", expiry="2100-01-01T00:00:00Z"), tmp_path)
-    assert (await bearer_of(google), (await google.identity()).expires) == ("t", 4102444800)
 
 
 @pytest.mark.parametrize(
@@ -106,11 +82,6 @@ async def test_token_of_a_provider_is_used_and_its_successor_after_a_rejection(t
         (provider("oidc", id_token="hunter22"), "its id-token is not a JSON Web Token"),
         (provider("oidc", id_token="a.hunter22.b"), "its id-token is not a JSON Web Token"),
         (provider("azure"), "is not supported, and not by kubectl since 1.26"),
-        (
-            provider("gcp", access_token="hunter22", expiry="2000-01-01T00:00:00Z"),
-            "has expired. Use the exec plugin gke-gcloud-auth-plugin",
-        ),
-        (provider("gcp", access_token="hunter22", expiry="soon"), "its expiry is not an RFC 3339 time"),
     ],
 )
 async def test_provider_without_a_valid_token_is_reported_and_the_token_not_shown(
@@ -120,19 +91,6 @@ async def test_provider_without_a_valid_token_is_reported_and_the_token_not_show
         await connect_as(user, tmp_path)
     assert expected in str(caught.value)
     assert "hunter22" not in "".join(traceback.format_exception(caught.value))
-
-
-async def test_google_command_prints_the_token_at_the_keys_of_the_kubeconfig(tmp_path: Path) -> None:
-    nested = {"access_token": "t", "token_expiry": "2100-01-01T00:00:00Z"}
-    path = write_plugin(tmp_path, f"print({json.dumps({'credential': nested, 'access_token': 'own'})!r})")
-    keys = {"token_key": "{.credential.access_token}", "expiry_key": "{.credential.token_expiry}"}
-    connection = await connect_as(provider("gcp", cmd_path=str(path), **keys), tmp_path)
-    assert await bearer_of(connection) == "t"
-    assert (await connection.identity()).expires == 4102444800
-    assert await bearer_of(await connect_as(provider("gcp", cmd_path=str(path)), tmp_path)) == "own"
-    connection = await connect_as(provider("gcp", cmd_path=str(path), token_key="{.missing}"), tmp_path)
-    with pytest.raises(CredentialsError, match=r"'plugin' .* printed no token at"):
-        await connection.headers()
 
 
 async def test_impersonation_and_compression_become_headers_of_each_request(tmp_path: Path) -> None:
@@ -150,7 +108,7 @@ async def test_impersonation_and_compression_become_headers_of_each_request(tmp_
     transport = AiohttpTransport(
         await connect_as(user, tmp_path, server=url, **{"disable-compression": True})
     )
-    await transport.get("/version", {}, "application/json")
+    await transport.send("GET", "/version", {})
     await transport.aclose()
     server.close()
     [request] = requests
@@ -170,7 +128,7 @@ async def test_token_in_the_kubeconfig_is_used_until_the_token_file_had_one(tmp_
     connection = await connect_as(user, tmp_path)
 
     async def renewed() -> str | None:
-        await connection.renew(await connection.headers())
+        await connection.renew(await headers_of(connection))
         return await bearer_of(connection)
 
     assert await bearer_of(connection) == "inline"
@@ -194,32 +152,9 @@ async def test_token_in_the_kubeconfig_is_used_until_the_token_file_had_one(tmp_
 async def test_no_credentials_are_sent_over_plain_http(tmp_path: Path) -> None:
     connection = await connect_as({"token": "hunter22"}, tmp_path, server="http://10.0.0.1:8080/")
     assert connection.server == "http://10.0.0.1:8080"
-    assert await connection.headers() == {}
-    assert await connection.ssl_context() is None
+    assert await headers_of(connection) == {}
+    assert await connection.credentials() == ({}, None)
     assert "no credentials are sent over plain http" in connection.source
-
-
-@pytest.mark.parametrize(
-    ("user", "expected"),
-    [
-        ({"tokenFile": "none"}, "user 'dev': tokenFile {}/none cannot be read: No such file"),
-        ({"tokenFile": "empty"}, "user 'dev': tokenFile {}/empty is empty"),
-        ({"token": "hunter22\nX: y"}, "user 'dev': token contains a line break"),
-        (
-            {"client-certificate": "none", "client-key": "none"},
-            "client-certificate {}/none cannot be read: No such",
-        ),
-    ],
-)
-async def test_error_for_an_invalid_credential_names_its_place(
-    tmp_path: Path, user: dict[str, Any], expected: str
-) -> None:
-    write_file(tmp_path / "empty", "\n")
-    with pytest.raises(ConfigurationError) as caught:
-        await connect_as(user, tmp_path)
-    assert str(caught.value).startswith(f"kubeconfig {tmp_path}/config, user 'dev'")
-    assert expected.format(tmp_path) in str(caught.value)
-    assert "hunter22" not in str(caught.value)
 
 
 # Proxies
@@ -243,12 +178,10 @@ async def test_proxy_of_the_cluster_comes_before_that_of_the_environment(
 
 
 async def test_verification_follows_the_cluster_entry(tmp_path: Path) -> None:
-    insecure = await (await connect_as({}, tmp_path, **{"insecure-skip-tls-verify": True})).ssl_context()
-    assert insecure is not None
+    insecure = await context_of(await connect_as({}, tmp_path, **{"insecure-skip-tls-verify": True}))
     assert (insecure.verify_mode, insecure.check_hostname) == (ssl.CERT_NONE, False)
     connection = await connect_as({}, tmp_path, **{"tls-server-name": "api.example"})
-    secure = await connection.ssl_context()
-    assert secure is not None
+    secure = await context_of(connection)
     assert (secure.verify_mode, secure.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert connection.tls_server_name == "api.example"
 
@@ -263,13 +196,13 @@ async def test_replaced_client_certificate_makes_a_new_context(tmp_path: Path) -
 
     write()
     connection = await connect_as({"client-certificate": "client.pem", "client-key": "client.key"}, tmp_path)
-    before = await connection.ssl_context()
-    assert await connection.headers() == {}
+    before = await context_of(connection)
+    assert await headers_of(connection) == {}
     assert not await connection.renew({})
-    assert await connection.ssl_context() is before
+    assert await context_of(connection) is before
     write()
     assert await connection.renew({})
-    assert await connection.ssl_context() is not before
+    assert await context_of(connection) is not before
 
 
 async def test_resolver_recovers_when_the_authority_of_the_server_is_replaced(tmp_path: Path) -> None:
@@ -304,12 +237,12 @@ async def test_file_of_the_authority_is_read_again_after_a_minute(
 ) -> None:
     file = write_file(tmp_path / "ca.pem", trustme.CA().cert_pem.bytes())
     connection = await connect_as({"token": "t"}, tmp_path, **{"certificate-authority": "ca.pem"})
-    before = await connection.ssl_context()
+    before = await context_of(connection)
     write_file(file, trustme.CA().cert_pem.bytes())
-    assert await connection.ssl_context() is before
+    assert await context_of(connection) is before
     later = time.monotonic() + 60.0
     monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: later)
-    assert await connection.ssl_context() is not before
+    assert await context_of(connection) is not before
 
 
 # After a 401
@@ -317,7 +250,7 @@ async def test_file_of_the_authority_is_read_again_after_a_minute(
 
 async def test_replaced_token_in_the_kubeconfig_is_read_once_after_a_rejection(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
-    rejected = await connection.headers()
+    rejected = await headers_of(connection)
     assert not await connection.renew(rejected)
     write_file(tmp_path / "config", kubeconfig({"token": "new"}))
     assert await connection.renew(rejected)
@@ -329,102 +262,36 @@ async def test_replaced_token_in_the_kubeconfig_is_read_once_after_a_rejection(t
 async def test_server_and_context_do_not_change_after_the_start(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     write_file(tmp_path / "config", kubeconfig({"token": "other"}, server="https://10.9.9.9"))
-    assert not await connection.renew(await connection.headers())
+    assert not await connection.renew(await headers_of(connection))
     assert await bearer_of(connection) == "old"
     config = kubeconfig({"token": "new"})
     config["contexts"].append({"name": "other", "context": {"cluster": "dev"}})
     write_file(tmp_path / "config", {**config, "current-context": "other"})
-    assert await connection.renew(await connection.headers())
+    assert await connection.renew(await headers_of(connection))
     assert await bearer_of(connection) == "new"
 
 
-# Plugins
+# Ends
 
 
-async def test_plugin_runs_once_and_only_when_its_credentials_are_needed(tmp_path: Path) -> None:
-    path = write_plugin(tmp_path, 'credential({"token": "t"})')
-    connection = await connect_as(exec_user(path), tmp_path)
-    assert runs_of(path) == 0
-    assert [await bearer_of(connection) for _ in range(3)] == ["t"] * 3
-    assert runs_of(path) == 1
-    assert not await connection.renew(await connection.headers())
-    assert runs_of(path) == 2
+def test_first_part_that_expires_decides() -> None:
+    token = f"Bearer {id_token(exp=2_000)}"
+    for authorization, expires, end in (
+        (token, 1_000.0, 1_000.0),
+        (token, 3_000.0, 2_000.0),
+        (token, None, 2_000.0),
+        (f"Bearer {id_token(exp=-1)}", None, None),
+        (f"Bearer {id_token(exp=10**12)}", None, None),
+        ("Basic YTpi", None, None),
+        ("Bearer opaque", 1_000.0, 1_000.0),
+    ):
+        assert Identity(authorization, expires=expires).end == end
 
 
-async def test_cache_keeps_the_credentials_of_a_plugin_for_the_next_connection(tmp_path: Path) -> None:
-    path = write_plugin(tmp_path, 'credential({"token": f"t{runs}"})')
-    config = write_file(tmp_path / "config", kubeconfig(exec_user(path)))
-    cache = CredentialCache()
-    for _ in range(2):
-        assert await bearer_of(await connect(config, cache=cache)) == "t1"
-    write_file(config, kubeconfig(exec_user(path, args=["other"])))
-    assert await bearer_of(await connect(config, cache=cache)) == "t2"
-    assert await bearer_of(await connect(config, cache=CredentialCache())) == "t3"
-
-
-async def test_plugin_runs_again_when_its_credentials_expire(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("seconds_left", "is_used"), [(10.5, True), (10.0, False)])
+def test_identity_is_used_until_shortly_before_its_end(
+    seconds_left: float, is_used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_plugin(
-        tmp_path,
-        """credential({"token": f"t{runs}", "expirationTimestamp": f"{1950 + runs * 50}-01-01T00:00:00Z"})""",
-    )
-    connection = await connect_as(exec_user(path), tmp_path)
-    assert await bearer_of(connection) == "t1"
-    later = time.monotonic() + 10.0
-    monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: later)
-    assert [await bearer_of(connection) for _ in range(2)] == ["t2", "t2"]
-
-
-async def test_call_runs_a_plugin_once_even_if_its_credentials_have_expired(tmp_path: Path) -> None:
-    path = write_plugin(
-        tmp_path, f'credential({{"token": "{TOKEN}", "expirationTimestamp": "2000-01-01T00:00:00Z"}})'
-    )
-    pods = [pod(f"train-{number}", namespace="ml", labels=TRAIN) for number in range(3)]
-    with run_loopback(tmp_path, *pods) as loopback:
-        document = json.loads(loopback.kubeconfig.read_text())
-        document["users"][0]["user"] = exec_user(path)
-        loopback.kubeconfig.write_text(json.dumps(document))
-        selectors = [f"app=train,number notin ({number})" for number in range(4)]
-        spec = await loopback.resolver({"worker": selectors}).cluster_spec()
-        assert spec.num_tasks("worker") == 12
-        assert len(loopback.requests) >= 4
-    assert runs_of(path) == 1
-
-
-async def test_certificate_of_a_plugin_is_used_and_renewed(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    for number in (1, 2):
-        chain, key = client_pair(authority)
-        write_file(tmp_path / f"chain{number}", chain)
-        write_file(tmp_path / f"key{number}", key)
-    path = write_plugin(
-        tmp_path,
-        f"""
-def read(name):
-    return open({str(tmp_path)!r} + "/" + name + str(runs)).read()
-credential({{"clientCertificateData": read("chain"), "clientKeyData": read("key")}})
-""",
-    )
-    connection = await connect_as(exec_user(path), tmp_path)
-    assert await connection.headers() == {}
-    before = await connection.ssl_context()
-    assert before is await connection.ssl_context()
-    assert await connection.renew({})
-    assert await connection.ssl_context() is not before
-    assert runs_of(path) == 2
-    write_file(tmp_path / "chain3", "hunter22")
-    write_file(tmp_path / "key3", "hunter22")
-    assert await connection.renew({})
-    with pytest.raises(ConfigurationError, match="the client certificate of the plugin 'plugin'") as caught:
-        await connection.ssl_context()
-    assert "hunter22" not in str(caught.value)
-
-
-async def test_error_at_the_deadline_names_the_credentials_that_are_waited_for(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "config", kubeconfig(exec_user(write_plugin(tmp_path, "time.sleep(600)"))))
-    resolver = KubernetesClusterResolver({"worker": ["app=t"]}, kubeconfig=path)
-    with pytest.raises(DeadlineExceededError) as caught:
-        await resolver.cluster_spec(timeout=0.5)
-    assert "the credentials of kubeconfig" in caught.value.missing["selector 'app=t' in all namespaces"]
-    assert caught.value.reached == {}
+    monkeypatch.setattr("aioresolve.kubernetes.auth.connection.time", lambda: 2_000.0)
+    identity = Identity(expires=2_000.0 + seconds_left)
+    assert (identity.is_fresh, identity.is_valid) == (is_used, is_used)

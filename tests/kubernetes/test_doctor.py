@@ -14,7 +14,7 @@ import trustme
 
 import aioresolve
 from aioresolve import CONTEXT_NAMESPACE
-from aioresolve._core import tcp
+from aioresolve._core import network
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import Answer, TPUWorker, pod, resource_claim, service
 
@@ -173,7 +173,7 @@ async def test_name_of_the_first_hop_is_looked_up(
     def look_up(host: str, *_: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(tcp, "_addresses", look_up)
+    monkeypatch.setattr(network, "_addresses", look_up)
     loopback.edit_kubeconfig(server=f"https://api.example:{loopback.server.port}")
     checks = await diagnose(loopback)
     assert names(checks, "failed") == ["server name"]
@@ -597,12 +597,12 @@ async def test_names_of_pods_are_looked_up_inside_the_cluster(
 ) -> None:
     dns = {"train-0.train.ml.svc": "127.0.0.1", "train-1.train.ml.svc": "127.0.0.9"}
 
-    def look_up(host: str, port: int, family: socket.AddressFamily) -> list[tcp.Address]:
+    def look_up(host: str, port: int, family: socket.AddressFamily) -> list[network.Address]:
         if host.endswith(".svc") and host not in dns:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return [tcp.Address(dns.get(host, host), socket.AF_INET, 0)]
+        return [network.Address(dns.get(host, host), socket.AF_INET, 0)]
 
-    monkeypatch.setattr(tcp, "_addresses", look_up)
+    monkeypatch.setattr(network, "_addresses", look_up)
     for index in range(3):
         train(loopback, index, hostname=f"train-{index}", subdomain="train")
     assert (await diagnose(loopback))["DNS names"].result == "skipped"

@@ -19,9 +19,18 @@ import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.auth.discovery import discover_server
+from aioresolve.kubernetes.auth.discovery import Search
 
-from .kubeconfigs import base64_of, client_pair, connect, exec_user, kubeconfig, write_file, write_plugin
+from .kubeconfigs import (
+    base64_of,
+    client_pair,
+    connect,
+    exec_user,
+    headers_of,
+    kubeconfig,
+    write_file,
+    write_plugin,
+)
 
 asynchronous = pytest.importorskip("kubernetes_asyncio")
 synchronous = pytest.importorskip("kubernetes")
@@ -138,7 +147,7 @@ def test_all_three_clients_read_a_kubeconfig_alike(user: dict[str, Any], cluster
             write_file(folder / file, text)
         # JSON, because PyYAML writes strings without quotes that are numbers or booleans for kubectl, as `Y`.
         path = write_file(folder / "config", json.dumps(kubeconfig(user, **cluster)))
-        ours = seen_by_us(discover_server([str(path)], None, None, {}))
+        ours = seen_by_us(Search({}).find([str(path)]))
         assert ours == seen_by(read_asynchronously(path))
         assert ours == seen_by(read_synchronously(path))
 
@@ -147,6 +156,6 @@ async def test_all_three_clients_get_the_same_token_from_a_plugin(tmp_path: Path
     script = write_plugin(tmp_path, 'credential({"token": "t"})')
     path = write_file(tmp_path / "config", kubeconfig(exec_user(script)))
     connection = await connect(path)
-    ours = (await connection.headers())["Authorization"]
+    ours = (await headers_of(connection))["Authorization"]
     for read in (read_asynchronously, read_synchronously):
         assert seen_by(await asyncio.to_thread(read, path))["authorization"] == ours

@@ -113,7 +113,7 @@ async def sent_by_us(receiver: Server, path: Path, **overrides: Any) -> Sent | N
     try:
         transport = AiohttpTransport(await connect(path, **overrides))
         try:
-            await transport.get("/probe", {}, "application/json")
+            await transport.send("GET", "/probe", {})
         finally:
             await transport.aclose()
     except (ConfigurationError, CredentialsError):

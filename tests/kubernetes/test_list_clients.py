@@ -107,7 +107,9 @@ async def test_attributes_that_a_mock_did_not_set_are_ignored() -> None:
 async def test_error_of_the_client_is_reported_and_not_retried() -> None:
     client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
     client.list_pod_for_all_namespaces.side_effect = KeyError("broken")
-    with pytest.raises(errors.ConnectionFailedError, match="list_pod_for_all_namespaces: KeyError: 'broken'"):
+    with pytest.raises(
+        errors.ConnectionFailedError, match=r"list_pod_for_all_namespaces\(\) got .*: KeyError: 'broken'"
+    ):
         await resolver(client).cluster_spec()
     assert client.list_pod_for_all_namespaces.call_count == 1
 
@@ -124,6 +126,19 @@ async def test_result_that_is_not_a_pod_list_is_refused() -> None:
 async def test_missing_method_is_named() -> None:
     with pytest.raises(errors.ConfigurationError, match="has no method list_namespaced_pod"):
         await resolver(Lister(), namespace="ml").cluster_spec()
+
+
+class RefusedError(Exception):
+    """An exception of a client library for a response with a failure status."""
+
+    status, body, headers = 403, '{"message": "User \\"a\\" cannot list resource \\"pods\\""}', None
+
+
+async def test_failure_status_is_the_error_that_it_is_without_a_client() -> None:
+    client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
+    client.list_pod_for_all_namespaces.side_effect = RefusedError
+    with pytest.raises(errors.ForbiddenError, match="user 'a' may not list pods"):
+        await resolver(client).cluster_spec()
 
 
 def test_object_that_is_no_client_is_refused() -> None:

@@ -28,7 +28,7 @@ from aioresolve.errors import (
     TaskIdentityError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
-from aioresolve.kubernetes.api.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
+from aioresolve.kubernetes.api.client import AS_JSON, AS_TABLE, MAX_RESTARTS, PAGE
 from aioresolve.kubernetes.resolver import MAX_NAMED_REQUESTS
 from aioresolve.testing import Answer, Cut, Delay, Hang, RequestRecord, Reset, lifecycle, pod
 
@@ -183,7 +183,7 @@ class TestRequests:
         assert addresses(spec) == [loopback.address(name) for name in names]
         rows, *named = loopback.requests
         assert request_kind(rows) == "rows"
-        assert [request.accept for request in named] == [AS_LIST] * MAX_NAMED_REQUESTS
+        assert [request.accept for request in named] == [AS_JSON] * MAX_NAMED_REQUESTS
         assert {request.query["fieldSelector"] for request in named} == {
             f"metadata.name={name}" for name in odd
         }
@@ -583,18 +583,6 @@ class TestPages:
         state = await loopback.resolver(namespace="ml").cluster_state()
         assert addresses(state.spec) == [loopback.address(f"train-{number}") for number in range(3)]
         assert kinds(loopback) == {"whole list": 1, "next page": 1}
-
-    async def test_large_pods_are_read_in_smaller_pages(
-        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("aioresolve._core.http.response.MAX_BODY", 1 << 20)
-        monkeypatch.setattr("aioresolve.kubernetes.api.client.AiohttpTransport.can_stream", False)
-        monkeypatch.setattr("aioresolve.kubernetes.api.client.SMALL_PAGE", 8)
-        names = [f"train-{number}" for number in range(20)]
-        loopback.train(*names, size=100_000)
-        state = await loopback.resolver().cluster_state()
-        assert addresses(state.spec) == [loopback.address(name) for name in names]
-        assert [request.query["limit"] for request in loopback.requests] == [str(PAGE), "8", "8", "8"]
 
     @pytest.mark.parametrize("page", [2, 3])
     @pytest.mark.usefixtures("small_pages")

@@ -47,7 +47,7 @@ async def transport_to(loopback: Loopback) -> AsyncIterator[AiohttpTransport]:
 @asynccontextmanager
 async def open_watch(loopback: Loopback, query: Mapping[str, str] = NEW_ONLY) -> AsyncIterator[Any]:
     """Yield a watch that the server has accepted, with its own transport."""
-    async with transport_to(loopback) as transport, transport.stream(PODS, query, JSON) as stream:
+    async with transport_to(loopback) as transport, transport.stream(PODS, query) as stream:
         assert stream.response.status == 200
         assert stream.response.body == b""
         await until(loopback, lambda: loopback.server.watches == 1)
@@ -97,7 +97,7 @@ async def test_request_has_path_query_and_token_and_refuses_compression(loopback
         connection.sendall(CHUNKED + b"0\r\n\r\n")
 
     with trusted_peer(loopback, handle):
-        async with transport_to(loopback) as transport, transport.stream(PODS, {"a": "b c"}, JSON) as stream:
+        async with transport_to(loopback) as transport, transport.stream(PODS, {"a": "b c"}) as stream:
             assert await stream.read() == b""
     assert seen[0].startswith(b"GET /api/v1/pods?a=b+c HTTP/1.1\r\n")
     assert b"\r\nAccept-Encoding: identity\r\n" in seen[0]
@@ -114,7 +114,7 @@ async def test_read_at_the_end_returns_no_bytes_and_the_connection_is_reused(loo
     query = {"watch": "true", "timeoutSeconds": "1"}
     async with transport_to(loopback) as transport:
         for _ in range(2):
-            async with transport.stream(PODS, query, JSON) as stream:
+            async with transport.stream(PODS, query) as stream:
                 assert await read_bytes(stream, 1 << 20) == expected
                 assert await stream.read() == b""
             assert loopback.server.connections == 1
@@ -125,7 +125,7 @@ async def test_read_at_the_end_returns_no_bytes_and_the_connection_is_reused(loo
 
 async def test_second_401_is_returned_with_its_complete_body(loopback: Loopback) -> None:
     loopback.server.tokens = {"another": "bob"}
-    async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
+    async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY) as stream:
         assert stream.response.status == 401
         assert json.loads(stream.response.body)["reason"] == "Unauthorized"
         assert await stream.read() == b""
@@ -137,12 +137,12 @@ async def test_second_401_is_returned_with_its_complete_body(loopback: Loopback)
 
 async def test_closing_a_stream_closes_only_its_own_connection(loopback: Loopback) -> None:
     async with transport_to(loopback) as transport:
-        async with transport.stream(PODS, NEW_ONLY, JSON) as kept:
-            async with transport.stream(PODS, NEW_ONLY, JSON):
+        async with transport.stream(PODS, NEW_ONLY) as kept:
+            async with transport.stream(PODS, NEW_ONLY):
                 await until(loopback, lambda: loopback.server.watches == 2)
             await until(loopback, lambda: loopback.server.watches == 1)
             await until(loopback, lambda: loopback.server.connections == 1)
-            assert (await transport.get(PODS, {}, JSON)).status == 200
+            assert (await transport.send("GET", PODS, {})).status == 200
             loopback.server.add(pod("train-0"))
             expected = event_line(loopback, "ADDED", "train-0")
             assert await read_bytes(kept, len(expected)) == expected
@@ -153,18 +153,18 @@ async def test_cancelling_the_wait_for_the_headers_closes_the_connection(loopbac
     loopback.server.inject(Hang())
     async with transport_to(loopback) as transport:
         tasks = asyncio.all_tasks()
-        opening = asyncio.ensure_future(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
+        opening = asyncio.ensure_future(transport.stream(PODS, NEW_ONLY).__aenter__())
         await until(loopback, lambda: len(loopback.requests) == 1)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
         assert asyncio.all_tasks() == tasks
         await until(loopback, lambda: loopback.server.connections == 0)
-        assert (await transport.get(PODS, {}, JSON)).status == 200
+        assert (await transport.send("GET", PODS, {})).status == 200
 
 
 async def test_closing_the_transport_ends_this_and_every_later_read(loopback: Loopback) -> None:
-    async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
+    async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY) as stream:
         reading = asyncio.ensure_future(error_from(stream.read()))
         await until(loopback, lambda: loopback.server.watches == 1)
         await transport.aclose()
@@ -178,12 +178,12 @@ async def test_closing_the_transport_ends_every_wait_for_a_response(loopback: Lo
     loopback.server.inject(Hang())
     loopback.server.inject(Answer(200, b"x" * 5000), Trickle(1, PATIENCE))
     async with transport_to(loopback) as transport:
-        opening = asyncio.ensure_future(error_from(transport.stream(PODS, NEW_ONLY, JSON).__aenter__()))
+        opening = asyncio.ensure_future(error_from(transport.stream(PODS, NEW_ONLY).__aenter__()))
         await until(loopback, lambda: len(loopback.requests) == 1)
-        getting = asyncio.ensure_future(error_from(transport.get(PODS, {}, JSON)))
+        getting = asyncio.ensure_future(error_from(transport.send("GET", PODS, {})))
         await until(loopback, lambda: len(loopback.requests) == 2)
         await asyncio.sleep(0.05)
         await transport.aclose()
-        later = error_from(transport.stream(PODS, {}, JSON).__aenter__())
+        later = error_from(transport.stream(PODS, {}).__aenter__())
         for error in (await opening, await getting, await later):
             assert "was closed" in str(error)

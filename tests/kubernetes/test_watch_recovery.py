@@ -134,7 +134,7 @@ def set_waits(monkeypatch: pytest.MonkeyPatch, waits: Iterable[float]) -> list[f
         taken.append(next(remaining))
         return taken[-1]
 
-    monkeypatch.setattr("aioresolve._core.retry.random", SimpleNamespace(uniform=uniform))
+    monkeypatch.setattr("aioresolve._core.deadline.random", SimpleNamespace(uniform=uniform))
     return taken
 
 

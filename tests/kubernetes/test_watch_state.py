@@ -16,7 +16,7 @@ from aioresolve import (
     ProtocolError,
     UnauthorizedError,
 )
-from aioresolve._core.retry import RetryPolicy
+from aioresolve._core.deadline import RetryPolicy
 from aioresolve._core.telemetry import Outage
 from aioresolve.kubernetes.watch.reflector import WatchState
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from aioresolve._core.http import close_one_sidedly
+from aioresolve._core.network import close_one_sidedly
 from aioresolve.testing import GoogleServer, KubernetesServer, pod
 
 if TYPE_CHECKING:

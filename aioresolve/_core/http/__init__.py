@@ -3,12 +3,9 @@
 Redirects are not followed and cookies are not kept: a request goes to its host and to no other.
 """
 
-from .auth import Auth, Credentials
-from .client import CONNECT_TIMEOUT, HTTPClient, timeout_to_connect_only
+from .client import CONNECT_TIMEOUT, Auth, Credentials, HTTPClient, timeout_to_connect_only
 from .errors import FAILURES, BodyTooLongError, ConnectionHints, RequestContext
-from .response import OpenResponses, Response, StreamingResponse, check_length, translate_errors
-from .tls import close_one_sidedly
-from .urls import environment_proxy, is_loopback, origin
+from .response import OpenResponses, Response, StreamingResponse, translate_errors
 
 __all__ = [
     "CONNECT_TIMEOUT",
@@ -22,11 +19,6 @@ __all__ = [
     "RequestContext",
     "Response",
     "StreamingResponse",
-    "check_length",
-    "close_one_sidedly",
-    "environment_proxy",
-    "is_loopback",
-    "origin",
     "timeout_to_connect_only",
     "translate_errors",
 ]

@@ -1,4 +1,4 @@
-"""The HTTP client: requests with credentials, retries, and responses read at once or as they arrive.
+"""The HTTP client: requests with credentials, and responses read at once or as they arrive.
 
 Kubernetes, Google's APIs, token servers and the metadata server are all called through `HTTPClient`. It
 follows no redirect, keeps no cookie, reads no netrc, and limits the size of responses.
@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import socket
 from contextlib import asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakSet
+from typing import TYPE_CHECKING
 
 import aiohttp
 import anyio
 import anyio.lowlevel
+import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from aioresolve._core.tcp import look_up
+from aioresolve._core.network import close_one_sidedly, look_up, origin, system_ssl_context
+from aioresolve._core.redaction import Confidential
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve._version import __version__
 from aioresolve.errors import TLSError
 
-from .auth import NO_AUTH, Auth
 from .errors import RequestContext
 from .response import OpenResponses, Response, StreamingResponse, translate_errors
-from .tls import close_one_sidedly, system_ssl_context
-from .urls import origin
 
 if TYPE_CHECKING:
     import logging
@@ -39,12 +37,45 @@ if TYPE_CHECKING:
 
     from .errors import ConnectionHints
 
-T = TypeVar("T")
-
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect to a server; an address that drops packets must not use up the whole deadline."""
 
 USER_AGENT = f"aioresolve/{__version__}"
+
+
+class Credentials(Confidential, frozen=True):
+    """What one request is sent with: headers, and a TLS context, which may have a client certificate.
+
+    Without a TLS context, that of the client is used.
+    """
+
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    ssl_context: ssl.SSLContext | None = None
+
+
+class Auth:
+    """The credentials of a request. This class sends none."""
+
+    async def credentials(self) -> Credentials:
+        """Return what authenticates the request: once for each, so that its parts belong together."""
+        return Credentials()
+
+    async def renew(self, rejected: Credentials, response: Response) -> Credentials | None:
+        """Renew the credentials after a 401 for `rejected`.
+
+        Returns what to send the request with once more; None if there are no credentials to renew.
+        """
+        return None
+
+    async def renew_trust(self, rejected: ssl.SSLContext) -> ssl.SSLContext | None:
+        """Read the certificate authorities again after the TLS context `rejected` did not accept a server.
+
+        Returns the TLS context to send the request with once more; None if they are the same.
+        """
+        return None
+
+
+NO_AUTH = Auth()
 
 
 class HTTPClient:
@@ -60,7 +91,7 @@ class HTTPClient:
         socket_timeout: seconds to connect after the name was resolved, including TLS.
         server_hostname: the name in the certificate of the server, if it is not the host name.
         proxy: returns the URL of the proxy for a URL, if any.
-        logger: logs each request of `send`, which also gets a span. Without it, the caller does that.
+        logger: logs each request, which also gets a span. Without it, the caller does that.
     """
 
     def __init__(
@@ -127,38 +158,20 @@ class HTTPClient:
             ProtocolError: the response is not HTTP, or too long.
             ConfigurationError: the URL is invalid.
         """
-        credentials = await auth.credentials()
+        context = self._context(url, scope, hints)
+        credentials, renewed = await auth.credentials(), None
         for is_last in (False, True):
-            call: AbstractContextManager[HTTPCall | None] = nullcontext()
-            if self._logger is not None:
-                call = HTTPCall(
-                    self._logger,
-                    method,
-                    origin(str(url)),
-                    url.raw_path,
-                    scope=scope,
-                    attempt=1 if attempts is None else next(attempts),
-                    expected=expected,
-                )
-            with call as observed:
-                opening = self._request(
-                    method,
-                    url,
-                    scope,
-                    {**(headers or {}), **credentials.headers},
-                    body,
-                    auth,
-                    ssl_context or credentials.ssl_context,
-                    hints,
-                )
+            opening = self._request(
+                method, url, headers or {}, body, credentials, auth, context, ssl_context=ssl_context
+            )
+            with self._call(method, url, scope, attempts, expected) as call:
                 async with self._open.reading(opening) as opened:
                     response = await opened.aread()
-                if observed is not None:
-                    observed.set_response(response.status, len(response.body))
-            renewed = None
+                if call is not None:
+                    call.set_response(response.status, len(response.body))
             if response.status == 401 and not is_last:
                 renewed = await auth.renew(credentials, response)
-            if renewed is None:
+            if renewed is None or is_last:
                 break
             credentials = renewed
         return response
@@ -173,22 +186,15 @@ class HTTPClient:
         headers: Mapping[str, str],
         auth: Auth = NO_AUTH,
     ) -> AsyncIterator[StreamingResponse]:
-        """Yield a response whose body is read as it arrives.
+        """Yield a response whose body is read as it arrives. It is not logged.
 
         After the block the connection is closed, unless the body was read completely. The body of a failure
         is complete. The other arguments and the errors are those of `send`.
         """
+        context = self._context(url, scope)
         credentials = await auth.credentials()
         for is_last in (False, True):
-            opening = self._request(
-                method,
-                url,
-                scope,
-                {**headers, **credentials.headers},
-                None,
-                auth,
-                credentials.ssl_context,
-            )
+            opening = self._request(method, url, headers, None, credentials, auth, context)
             async with self._open.reading(opening) as opened:
                 await opened.read_failure()
                 renewed = None
@@ -219,48 +225,67 @@ class HTTPClient:
             for _ in range(3):
                 await anyio.lowlevel.checkpoint()
 
-    async def _request(
-        self,
-        method: str,
-        url: URL,
-        scope: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        auth: Auth,
-        ssl_context: ssl.SSLContext | None,
-        hints: ConnectionHints | None = None,
-    ) -> StreamingResponse:
-        """Send one request, and return as soon as the headers of the response have arrived.
-
-        If `ssl_context` does not accept the server, the request is sent once more if `auth` has another one.
-        """
+    def _context(self, url: URL, scope: str, hints: ConnectionHints | None = None) -> RequestContext:
         host, proxy = origin(str(url)), self._proxy(url)
         where = host if proxy is None else f"{host} through the proxy {origin(proxy)}"
         if self._source is not None:
             where = f"{where} (from {self._source})"
-        context = RequestContext(scope, host, where, hints or self._hints, lambda: self._session.closed)
-        if url.scheme == "https" and ssl_context is None:
-            ssl_context = self._ssl_context = self._ssl_context or await system_ssl_context()
-        if self._session.closed:
-            raise context.closed_error()
+        return RequestContext(scope, host, where, hints or self._hints, lambda: self._session.closed)
+
+    def _call(
+        self,
+        method: str,
+        url: URL,
+        scope: str,
+        attempts: Iterator[int] | None,
+        expected: Collection[int],
+    ) -> AbstractContextManager[HTTPCall | None]:
+        if self._logger is None:
+            return nullcontext()
+        number = 1 if attempts is None else next(attempts)
+        server, path = origin(str(url)), url.raw_path
+        return HTTPCall(self._logger, method, server, path, scope=scope, attempt=number, expected=expected)
+
+    async def _request(
+        self,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        credentials: Credentials,
+        auth: Auth,
+        context: RequestContext,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> StreamingResponse:
+        """Send one request, and return as soon as the headers of the response have arrived.
+
+        If the TLS context does not accept the server, the request is sent once more if `auth` has another
+        one.
+        """
+        trusted = ssl_context or credentials.ssl_context
+        if url.scheme == "https" and trusted is None:
+            trusted = self._ssl_context = self._ssl_context or await system_ssl_context()
 
         async def send(ssl_context: ssl.SSLContext | None) -> aiohttp.ClientResponse:
+            if self._session.closed:
+                raise context.closed_error()
             request = self._session.request(
                 method,
                 url,
-                headers=headers,
+                headers={**headers, **credentials.headers},
                 data=body,
                 allow_redirects=False,
                 ssl=ssl_context or True,
                 server_hostname=self._server_hostname,
-                proxy=proxy,
+                proxy=self._proxy(url),
             )
             return await translate_errors(request, context)
 
         try:
-            response = await send(ssl_context)
+            response = await send(trusted)
         except TLSError:
-            renewed = None if ssl_context is None else await auth.renew_trust(ssl_context)
+            renewed = None if trusted is None else await auth.renew_trust(trusted)
             if renewed is None:
                 raise
             response = await send(renewed)
@@ -302,21 +327,13 @@ class _Connector(aiohttp.TCPConnector):
     aiohttp would take that data for the response to the next request.
     """
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self._used = WeakSet[Any]()
-
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
     ) -> Connection:
-        while True:
-            connection = await super().connect(req, traces, timeout)
-            protocol = connection.protocol
-            if protocol is None or protocol not in self._used or not protocol.should_close:
-                break
+        connection = await super().connect(req, traces, timeout)
+        if connection.protocol is not None and connection.protocol.should_close:
             connection.close()
-        if protocol is not None:
-            self._used.add(protocol)
+            connection = await super().connect(req, traces, timeout)
         return connection
 
 

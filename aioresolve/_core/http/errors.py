@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 FAILURES = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofStream, OSError, ValueError)
 """What aiohttp raises if there is no complete response; `connection_error` distinguishes the causes."""
 
+_BROKEN = (
+    aiohttp.ClientPayloadError,
+    aiohttp.ServerDisconnectedError,
+    aiohttp.EofStream,
+    aiohttp.ClientOSError,
+    ConnectionError,
+)
+"""What is raised if a connection breaks after it was established."""
+
 
 class ConnectionHints(msgspec.Struct, frozen=True):
     """The hint of each kind of failure, for one kind of server (see `connection_error`).
@@ -86,21 +95,24 @@ class BodyTooLongError(ProtocolError):
 def connection_error(error: Exception, context: RequestContext) -> ResolveError:
     """Return our error for one of `FAILURES`."""
     kind: type[ConnectionFailedError | ProtocolError] = ConnectionFailedError
+    is_retryable: bool | None = None  # that of the class
     where, scope, hints = context.where, context.scope, context.hints
     # The order matters: most of these classes are OSErrors or ValueErrors too.
     match error:
         case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
             kind, hint = TLSError, hints.certificate
-            summary = f"the certificate of {where} was not accepted: {_certificate_reason(error)}"
+            cause = getattr(error, "certificate_error", error)
+            reason = getattr(cause, "verify_message", "") or cause
+            summary = f"the certificate of {where} was not accepted: {reason}"
         case _ if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError) or _alert(error):
             kind, hint = TLSError, hints.tls
             summary = f"TLS with {where} failed: {_text(error)}"
         # The second one for an address with an invalid zone, which aiohttp does not look up.
         case aiohttp.ClientConnectorDNSError() | aiohttp.ClientConnectorError(os_error=socket.gaierror()):
-            hint = hints.name
+            hint, is_retryable = hints.name, error.os_error.errno == socket.EAI_AGAIN
             summary = f"the name of {where} was not found: {error.os_error.strerror or error}"
         case aiohttp.ClientHttpProxyError():
-            hint = hints.proxy
+            hint, is_retryable = hints.proxy, error.status >= 500
             summary = f"cannot connect to {where}: the proxy returned status {error.status}"
         case aiohttp.InvalidURL():
             return ConfigurationError(f"invalid URL for {scope}", hint=hints.url)
@@ -110,16 +122,15 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
         case OSError(errno=errno.EMFILE | errno.ENFILE):
             hint = "Raise its limit (`ulimit -n`), or keep fewer open at a time."
             summary = f"cannot connect to {where}: this process has too many files and sockets open"
-        case _ if _is_broken(error):
+        case _ if isinstance(error, _BROKEN) and not isinstance(error, aiohttp.ClientConnectorError):
             hint = "Try again."
             summary = f"the connection to {where} broke during {scope}: {_text(error)}"
         case _:
             hint = hints.reach
             summary = f"cannot connect to {where}: {_text(error)}"
     translated = kind(summary.rstrip("."), hint=Hint(hint), host=context.host, scope=scope)
-    retryable = _retryable(error)
-    if retryable is not None:
-        translated.retryable = retryable
+    if is_retryable is not None:
+        translated.retryable = is_retryable
     return translated
 
 
@@ -154,28 +165,6 @@ def _alert(error: Exception) -> str | None:
     return reason if "_ALERT_" in reason else None
 
 
-def _is_broken(error: Exception) -> bool:
-    """Whether the connection was established before it broke."""
-    broken = (
-        aiohttp.ClientPayloadError,
-        aiohttp.ServerDisconnectedError,
-        aiohttp.EofStream,
-        aiohttp.ClientOSError,
-        ConnectionError,
-    )
-    return isinstance(error, broken) and not isinstance(error, aiohttp.ClientConnectorError)
-
-
-def _retryable(error: Exception) -> bool | None:
-    """Whether a retry can help; None for the default of the error class."""
-    match error:
-        case aiohttp.ClientConnectorDNSError() | aiohttp.ClientConnectorError(os_error=socket.gaierror()):
-            return error.os_error.errno == socket.EAI_AGAIN
-        case aiohttp.ClientHttpProxyError():
-            return error.status >= 500
-    return None
-
-
 def _text(error: Exception) -> str:
     match error:
         case aiohttp.ClientPayloadError():
@@ -195,8 +184,3 @@ def _text(error: Exception) -> str:
         text = os.strerror(cause.errno)
         return text[0].lower() + text[1:]
     return str(cause) or type(cause).__name__
-
-
-def _certificate_reason(error: Exception) -> str:
-    cause = getattr(error, "certificate_error", error)
-    return getattr(cause, "verify_message", "") or str(cause)

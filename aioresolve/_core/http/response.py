@@ -11,12 +11,12 @@ import msgspec
 from msgspec.structs import replace
 from yarl import URL
 
+from aioresolve._core.deadline import parse_retry_after
+from aioresolve._core.network import origin
 from aioresolve._core.redaction import Confidential
-from aioresolve._core.retry import parse_retry_after
 from aioresolve.errors import ResolveError
 
 from .errors import FAILURES, RequestContext, connection_error, safe_cause
-from .urls import origin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -48,25 +48,19 @@ class StreamingResponse:
     """
 
     def __init__(self, response: aiohttp.ClientResponse, context: RequestContext) -> None:
+        headers = response.headers
         self.response = Response(
             response.status,
             b"",
-            response.headers,
-            parse_retry_after(response.headers.get("Retry-After")),
-            _location(response),
+            headers,
+            parse_retry_after(headers.get("Retry-After")),
+            _location(response.url, headers["Location"]) if "Location" in headers else None,
         )
         self._aiohttp_response = response
         self._is_closed = False
         self._context = replace(context, is_closed=lambda: self._is_closed or context.is_closed())
         # aiohttp has already released the connection of a response that is complete.
         self._transport = None if response.connection is None else response.connection.transport
-        self._protocol = None if response.connection is None else response.connection.protocol
-        self._lost = None if self._protocol is None else self._protocol.closed
-        if self._lost is not None:
-            # Once is enough, however many responses arrive over this connection.
-            self._lost.remove_done_callback(_retrieve_exception)
-            self._lost.add_done_callback(_retrieve_exception)
-            self._lost.add_done_callback(self._end_body)
 
     async def read(self) -> bytes:
         """Return the next bytes, decompressed, as soon as they arrive; `b""` at the clean end of the body.
@@ -81,7 +75,7 @@ class StreamingResponse:
         while chunk := await self.read():
             chunks.append(chunk)
             length += len(chunk)
-            check_length(length, self._context)
+            self.check_length(length)
         return replace(self.response, body=b"".join(chunks))
 
     async def read_failure(self) -> None:
@@ -92,9 +86,10 @@ class StreamingResponse:
     def close(self) -> None:
         """Close the connection at once; if the body was read completely, keep it for the next request."""
         self._is_closed = True
-        if self._lost is not None:
-            self._lost.remove_done_callback(self._end_body)
-        self._end_body()
+        # Wake the reader: aiohttp does not if the connection is closed on this side.
+        content = self._aiohttp_response.content
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ServerDisconnectedError())
         is_incomplete = self._aiohttp_response.connection is not None
         self._aiohttp_response.close()
         if is_incomplete and self._transport is not None:
@@ -102,18 +97,17 @@ class StreamingResponse:
             self._transport.abort()
 
     def check_length(self, length: int, *, limit: int | None = None) -> None:
-        """Raise a BodyTooLongError if `length` exceeds `limit`, by default MAX_BODY."""
-        check_length(length, self._context, limit=limit)
+        """Raise a BodyTooLongError if the bytes so far exceed `limit`, by default MAX_BODY."""
+        limit = MAX_BODY if limit is None else limit
+        if length > limit:
+            raise self._context.length_error(limit)
 
-    def _end_body(self, _: asyncio.Future[None] | None = None) -> None:
-        """Wake the reader of a lost connection.
 
-        aiohttp does not if it closed the connection itself: after a non-HTTP response, or with its session.
-        """
-        content = self._aiohttp_response.content
-        if not content.is_eof() and content.exception() is None:
-            error = None if self._protocol is None else self._protocol.exception()
-            content.set_exception(error or aiohttp.ServerDisconnectedError())
+def _location(url: URL, location: str) -> str:
+    try:
+        return origin(str(url.join(URL(location))))
+    except ValueError:
+        return "an invalid URL"
 
 
 class OpenResponses:
@@ -160,36 +154,9 @@ async def translate_errors(call: Awaitable[T], context: RequestContext) -> T:
         if task is None or task.cancelling():
             raise
         # Not this task was cancelled, but the look-up it waits for: aiohttp does so as its session closes.
-        closed = ConnectionAbortedError("its session was closed")
-        error, cause = _translated(closed, context), None
-    except FAILURES as failure:
-        error, cause = _translated(failure, context), safe_cause(failure)
+        failure: Exception = ConnectionAbortedError("its session was closed")
+        cause = None
+    except FAILURES as error:
+        failure, cause = error, safe_cause(error)
     # Outside of `except`: the context would be the error of aiohttp, which contains the headers.
-    raise error from cause
-
-
-def _translated(error: Exception, context: RequestContext) -> ResolveError:
-    return context.closed_error() if context.is_closed() else connection_error(error, context)
-
-
-def _retrieve_exception(lost: asyncio.Future[None]) -> None:
-    # asyncio logs the exceptions of futures that were never retrieved.
-    if not lost.cancelled():
-        lost.exception()
-
-
-def check_length(length: int, context: RequestContext, *, limit: int | None = None) -> None:
-    """Raise a BodyTooLongError if the bytes of a body so far exceed `limit`, by default MAX_BODY."""
-    limit = MAX_BODY if limit is None else limit
-    if length > limit:
-        raise context.length_error(limit)
-
-
-def _location(response: aiohttp.ClientResponse) -> str | None:
-    location = response.headers.get("Location")
-    if location is None:
-        return None
-    try:
-        return origin(str(response.url.join(URL(location))))
-    except ValueError:
-        return "an invalid URL"
+    raise context.closed_error() if context.is_closed() else connection_error(failure, context) from cause

@@ -1,6 +1,6 @@
 """The client of one API server: lists and watches of pods and other objects.
 
-A `Transport` sends one GET. `ObjectAPI` adds retries, pages and typed errors to any transport.
+A `Transport` sends one request. `ObjectAPI` adds retries, pages and typed errors to any transport.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import anyio
 import msgspec
 from yarl import URL
 
+from aioresolve._core.deadline import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
 from aioresolve._core.http import (
     CONNECT_TIMEOUT,
     Auth,
@@ -25,9 +26,8 @@ from aioresolve._core.http import (
     HTTPClient,
     Response,
     StreamingResponse,
-    origin,
 )
-from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
+from aioresolve._core.network import origin
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 
@@ -37,7 +37,7 @@ from .splitting import ListSplitter
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from aioresolve._core.deadline import Progress
@@ -64,23 +64,17 @@ HINTS = ConnectionHints(
 logger = logging.getLogger("aioresolve.kubernetes")
 
 AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
-AS_LIST = "application/json"
+AS_JSON = "application/json"
 """For whole pods too: in protobuf they arrive no sooner, and Python takes longer to decode them."""
 
 PAGE = 250
 """Pods per page, 1 to 4 MB of JSON, where a list in one response fails."""
-
-SMALL_PAGE = 16
-"""Pods per page after a page that was too long: etcd limits a pod to 1.5 MiB, so these fit in any case."""
 
 MAX_PAGES = 800
 """The maximum number of pages: 200,000 pods, more than Kubernetes supports in one cluster (150,000)."""
 
 MAX_LIST = 512 << 20
 """The maximum length of a list in one response, in bytes: 64,000 pods of 8 KB."""
-
-SLICE = 128 << 10
-"""How many bytes of a list are decoded at a time."""
 
 PAGES_AFTER = frozenset({200, 413, 500, 504})
 """The statuses of a list in one response after which pages are requested, because the server may be unable to
@@ -91,17 +85,14 @@ MAX_RESTARTS = 3
 
 
 class Transport(abc.ABC):
-    """Sends GET requests to one API server.
+    """Sends requests to one API server.
 
     Attributes:
-        can_stream: whether `stream` is supported; if not, the resolver polls instead of watching.
-        has_tables: whether `get` can return Tables and select by field; if not, whole pods are listed.
-        reads_any_path: whether `get` can read objects other than pods.
+        only_lists_pods: whether it only lists whole pods: the resolver then polls instead of watching, and
+            reads no other objects.
     """
 
-    can_stream = True
-    has_tables = True
-    reads_any_path = True
+    only_lists_pods = False
 
     @property
     @abc.abstractmethod
@@ -117,30 +108,32 @@ class Transport(abc.ABC):
         """Wait until the credentials are available, for which a plugin may have to run."""
 
     @abc.abstractmethod
-    async def get(self, path: str, query: Mapping[str, str], accept: str) -> Response:
-        """Return the response to a GET, whatever its status."""
+    async def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        accept: str = AS_JSON,
+        body: bytes | None = None,
+        content_type: str = AS_JSON,
+    ) -> Response:
+        """Send a request and return the response, whatever its status."""
 
     def stream(
-        self, path: str, query: Mapping[str, str], accept: str
+        self, path: str, query: Mapping[str, str], *, is_watch: bool = True
     ) -> AbstractAsyncContextManager[StreamingResponse]:
         """Return a context manager that yields the response to a GET, to be read as it arrives.
 
         The body of a failure is complete. The connection is closed after the block, even if more would
-        arrive. Only a deadline of the caller ends it. Not called if `can_stream` is false.
+        arrive. Only a deadline of the caller ends it. Not called if `only_lists_pods` is true.
         """
         raise NotImplementedError
 
-    def receive(
-        self, path: str, query: Mapping[str, str], accept: str
-    ) -> AbstractAsyncContextManager[StreamingResponse]:
-        """Return the same as `stream`, for a long response that ends; its connection may be used again."""
-        return self.stream(path, query, accept)
-
     async def close_idle(self) -> None:  # noqa: B027 - a client that the user passes keeps its connections
-        """Close the connections that `get` keeps for its next call, unless one is in use."""
+        """Close the connections that are kept for the next request, unless one is in use."""
 
-    @abc.abstractmethod
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: B027 - the user closes a client that they pass
         """Close what the transport opened itself, including streams that are being read."""
 
 
@@ -170,8 +163,8 @@ class AiohttpTransport(Transport):
         self._connection = connection
         self._auth = _ConnectionAuth(connection)
         self._client = self._new_client()
-        # Streams have connections of their own: one that carried a long list keeps the memory it took.
-        self._streams = self._new_client()
+        # Watches have connections of their own: one that carried a long list keeps the memory it took.
+        self._watches = self._new_client()
 
     @property
     def host(self) -> str:
@@ -184,45 +177,31 @@ class AiohttpTransport(Transport):
     async def prepare(self) -> None:
         await self._auth.credentials()
 
-    async def get(self, path: str, query: Mapping[str, str], accept: str) -> Response:
+    async def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        accept: str = AS_JSON,
+        body: bytes | None = None,
+        content_type: str = AS_JSON,
+    ) -> Response:
+        headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
+        url = self._url(path, query)
         return await self._client.send(
-            "GET",
-            self._url(path, query),
-            scope=f"GET {path}",
-            headers={"Accept": accept},
-            auth=self._auth,
-        )
-
-    async def post(self, path: str, body: bytes) -> Response:
-        """Return the response to a POST of a JSON document, whatever its status."""
-        return await self._client.send(
-            "POST",
-            self._url(path, {}),
-            scope=f"POST {path}",
-            headers={"Accept": AS_LIST, "Content-Type": "application/json"},
-            body=body,
-            auth=self._auth,
+            method, url, scope=f"{method} {path}", headers=headers, body=body, auth=self._auth
         )
 
     def stream(
-        self, path: str, query: Mapping[str, str], accept: str
+        self, path: str, query: Mapping[str, str], *, is_watch: bool = True
     ) -> AbstractAsyncContextManager[StreamingResponse]:
-        # Compression would save little on small events, and a decoder for each stream takes memory.
-        headers = {"Accept": accept, "Accept-Encoding": "identity"}
-        return self._streams.stream(
-            "GET", self._url(path, query), scope=f"GET {path}", headers=headers, auth=self._auth
-        )
-
-    def receive(
-        self, path: str, query: Mapping[str, str], accept: str
-    ) -> AbstractAsyncContextManager[StreamingResponse]:
-        return self._client.stream(
-            "GET",
-            self._url(path, query),
-            scope=f"GET {path}",
-            headers={"Accept": accept},
-            auth=self._auth,
-        )
+        client, headers = self._client, {"Accept": AS_JSON}
+        if is_watch:
+            # Compression would save little on small events, and a decoder for each stream takes memory.
+            client, headers = self._watches, {**headers, "Accept-Encoding": "identity"}
+        url = self._url(path, query)
+        return client.stream("GET", url, scope=f"GET {path}", headers=headers, auth=self._auth)
 
     async def close_idle(self) -> None:
         await self._client.close_idle()
@@ -231,7 +210,7 @@ class AiohttpTransport(Transport):
         try:
             await self._client.aclose()
         finally:
-            await self._streams.aclose()
+            await self._watches.aclose()
 
     def _url(self, path: str, query: Mapping[str, str]) -> URL:
         return URL(self._connection.server + path).with_query(query)
@@ -285,9 +264,35 @@ class ObjectAPI:
         self._sleeps: dict[anyio.CancelScope, float] = {}  # to the earliest end, on the loop's clock
 
     @property
+    def host(self) -> str:
+        """The server, `scheme://host:port`."""
+        return self._transport.host
+
+    @property
+    def source(self) -> str:
+        """Where the credentials come from, as text."""
+        return self._transport.source
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether `rows` can be used."""
+        return not self._transport.only_lists_pods
+
+    @property
     def is_closed(self) -> bool:
         """Whether `aclose` was called."""
         return self._closed.is_set()
+
+    async def close_idle(self) -> None:
+        """Close the connections that are kept for the next list, unless one is in use."""
+        await self._transport.close_idle()
+
+    async def aclose(self) -> None:
+        """Close the transport."""
+        try:
+            await self._transport.aclose()
+        finally:
+            self._closed.set()
 
     async def sleep(self, seconds: float, *, at_least: float = 0.0) -> bool:
         """Sleep for `seconds`, for `at_least` seconds if `end_sleeps` is called, or until `aclose` is called.
@@ -311,15 +316,47 @@ class ObjectAPI:
             end = max(now + random.uniform(0.0, within), earliest_end)  # noqa: S311
             sleep.deadline = min(sleep.deadline, end)
 
-    @property
-    def has_tables(self) -> bool:
-        """Whether `rows` can be used; see `Transport`."""
-        return self._transport.has_tables
-
     async def prepare(self, query: Query[Any], progress: Progress) -> None:
         """Wait until the credentials for `query` are available, for which a plugin may have to run."""
-        progress.waiting(query.scope, f"the credentials of {self.source} are not available yet")
-        await self._transport.prepare()
+        await self._prepare(query.scope, progress)
+
+    async def request(
+        self,
+        method: str,
+        query: Query[Any],
+        name: str,
+        progress: Progress,
+        *,
+        body: bytes | None = None,
+        content_type: str = AS_JSON,
+        verbs: Sequence[str],
+        expected: Collection[int] = (),
+    ) -> Response:
+        """Send a request for one object, or with an empty `name` for the collection, and return the response.
+
+        `query` says which resource and namespace it is in. A request that fails is repeated until the
+        deadline, so it must be one that can be repeated. `verbs` are the RBAC verbs that it needs.
+
+        Raises:
+            ResolveError: the status is neither of success nor in `expected`.
+        """
+        path, scope = f"{query.path}/{name}".rstrip("/"), f"{query.resource.noun} {name!r} in {query.where}"
+        response = await self._exchange(
+            method, path, scope, progress, body=body, content_type=content_type, expected=expected
+        )
+        if response.status < 300 or response.status in expected:
+            return response
+        raise error_from_response(response, query, host=self.host, source=self.source, verbs=verbs)
+
+    async def read(self, path: str, scope: str, progress: Progress) -> bytes | None:
+        """Return the body of one object, which may be of any kind.
+
+        None if it does not exist, or if the user or the client cannot read it.
+        """
+        if self._transport.only_lists_pods:
+            return None
+        response = await self._exchange("GET", path, scope, progress, expected=(403, 404))
+        return response.body if response.status == 200 else None
 
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | None:
         """Return the rows of a Table; None if the server has no Tables, or splits this one into pages."""
@@ -329,14 +366,16 @@ class ObjectAPI:
             return await self._send(query, parameters, AS_TABLE, progress, LIST_VERBS, attempts)
 
         try:
-            response = await self._retry(query, progress, send)
+            response = await self._retry(query.scope, progress, send)
         except APIError as error:
             if error.status == 406:
                 return None
             raise
-        rows = self._decode(query, response, lambda: _decode_rows(response.body))
+        found = self._decode(query, partial(decode_list, response.body))
         progress.done(query.scope, "received")
-        return rows
+        if not isinstance(found, Table) or found.metadata.continue_:
+            return None
+        return self._decode(query, partial(Rows.from_table, found))
 
     @overload
     async def objects(
@@ -383,46 +422,6 @@ class ObjectAPI:
                 progress.done(query.scope, f"{len(found.items)} {query.resource.name}")
                 return found
 
-    async def read(self, path: str, scope: str, progress: Progress) -> bytes | None:
-        """Return the body of one object, which may be of any kind.
-
-        None if it does not exist, or if the user or the client cannot read it.
-        """
-        transport = self._transport
-        if not transport.reads_any_path:
-            return None
-
-        async def send(attempts: Iterator[int]) -> Response:
-            with HTTPCall(
-                logger, "GET", transport.host, path, scope=scope, attempt=next(attempts), expected=(403, 404)
-            ) as call:
-                response = await transport.get(path, {}, AS_LIST)
-                call.set_response(response.status, len(response.body))
-            if response.status not in RETRYABLE_STATUSES:
-                return response
-            raise APIError(
-                f"{transport.host} returned {response.status} for {scope}: the server is overloaded",
-                hint="Try again later.",
-                host=transport.host,
-                scope=scope,
-                status=response.status,
-                retry_after=response.retry_after,
-                retryable=True,
-            )
-
-        progress.waiting(scope, "no response yet")
-        await transport.prepare()
-        response = await send_with_retries(
-            send,
-            scope=scope,
-            host=transport.host,
-            progress=progress,
-            policy=self._policy,
-            limiter=self.limiter,
-        )
-        progress.done(scope, f"status {response.status}")
-        return response.body if response.status == 200 else None
-
     @asynccontextmanager
     async def watch(
         self, query: Query[Any], version: str | None, lifetime: float
@@ -433,7 +432,6 @@ class ObjectAPI:
         watch starts after the resourceVersion `version`; with None it starts with an event for each object
         that exists, and a bookmark after them. The server should end it after `lifetime` seconds.
         """
-        transport = self._transport
         if version is None:
             start = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         else:
@@ -448,60 +446,26 @@ class ObjectAPI:
         # The call ends with the headers of the response; the stream must outlive it.
         async with AsyncExitStack() as stack:
             with HTTPCall(
-                logger, "GET", transport.host, query.path, scope=f"watch of {query.scope}", query=parameters
+                logger, "GET", self.host, query.path, scope=f"watch of {query.scope}", query=parameters
             ) as call:
-                opening = transport.stream(query.path, parameters, AS_LIST)
+                opening = self._transport.stream(query.path, parameters, is_watch=True)
                 stream = await stack.enter_async_context(opening)
                 call.set_response(stream.response.status)
             if stream.response.status != 200:
-                raise error_from_watch_response(
-                    stream.response, query, host=transport.host, source=transport.source
-                )
+                raise error_from_watch_response(stream.response, query, host=self.host, source=self.source)
             content_type: str = stream.response.headers.get("Content-Type", "")
             media_type = content_type.partition(";")[0].strip().lower()
-            if media_type not in ("", AS_LIST):
+            if media_type not in ("", AS_JSON):
                 # A login page may remain open, or end, without an event that would show what it is.
                 raise self.invalid_event(query, f"the Content-Type is {media_type!r}")
             yield stream
 
-    @property
-    def host(self) -> str:
-        """The server, `scheme://host:port`."""
-        return self._transport.host
-
-    @property
-    def source(self) -> str:
-        """Where the credentials come from, as text."""
-        return self._transport.source
-
-    async def close_idle(self) -> None:
-        """Close the connections that are kept for the next list, unless one is in use."""
-        await self._transport.close_idle()
-
-    async def aclose(self) -> None:
-        """Close the transport."""
-        try:
-            await self._transport.aclose()
-        finally:
-            self._closed.set()
-
-    def invalid_list(self, query: Query[Any], reason: str) -> ProtocolError:
-        """Return the error for a response to `query` that is not a list of such objects."""
-        host = self._transport.host
-        return ProtocolError(
-            f"{host} returned an invalid {query.resource.noun} list for {query.scope}: {reason}",
-            hint="Check that the kubeconfig points to a Kubernetes API server, not to a login page.",
-            host=host,
-            scope=query.scope,
-        )
-
     def invalid_event(self, query: Query[Any], reason: str) -> ProtocolError:
         """Return the error for an invalid or impossible event of a watch."""
-        host = self._transport.host
         return ProtocolError(
-            f"invalid watch event from {host} for {query.scope}: {reason}",
+            f"invalid watch event from {self.host} for {query.scope}: {reason}",
             hint="Check the server, and any proxy in front of it.",
-            host=host,
+            host=self.host,
             scope=query.scope,
         )
 
@@ -513,33 +477,27 @@ class ObjectAPI:
         verbs: Sequence[str],
     ) -> Found[U]:
         items: list[U] = []
-        continue_ = ""
-        limit = None if self._transport.can_stream else PAGE
+        limit, continue_ = None, ""
 
         def use_pages() -> None:
             nonlocal limit
             limit = PAGE
 
         async def send(attempts: Iterator[int]) -> tuple[list[U], ListMeta]:
-            page_query = query.page(limit, continue_)
-            if limit is None:
-                return await self._receive(page_query, progress, convert, verbs, attempts, use_pages)
-            parameters = page_query.parameters
-            response = await self._send(page_query, parameters, AS_LIST, progress, verbs, attempts)
-            page = self._decode(page_query, response, lambda: query.resource.decode_page(response.body))
-            return convert(page.items or []), page.metadata
+            page = query.page(limit, continue_)
+            if not self._transport.only_lists_pods:
+                return await self._receive(page, progress, convert, verbs, attempts, use_pages)
+            response = await self._send(page, page.parameters, AS_JSON, progress, verbs, attempts)
+            listed = self._decode(query, partial(query.resource.decode_page, response.body))
+            return convert(listed.items or []), listed.metadata
 
         for _ in range(MAX_PAGES):
-            requested = limit
+            is_whole = limit is None
             try:
-                page, metadata = await self._retry(query, progress, send)
-            except BodyTooLongError:
-                if requested == SMALL_PAGE:
-                    raise
-                limit = PAGE if requested is None else SMALL_PAGE
-                continue
-            except APIError as error:
-                if requested is None and error.status == 413:
+                page, metadata = await self._retry(query.scope, progress, send)
+            except (APIError, BodyTooLongError) as error:
+                if is_whole and (isinstance(error, BodyTooLongError) or error.status == 413):
+                    use_pages()
                     continue
                 raise
             items += page
@@ -547,10 +505,10 @@ class ObjectAPI:
                 return Found(items, metadata.resource_version)
             continue_ = metadata.continue_
         raise ProtocolError(
-            f"{self._transport.host} returned more than {MAX_PAGES} pages ({len(items)}"
-            f" {query.resource.name}) for {query.scope}, more than a cluster can have",
+            f"{self.host} returned more than {MAX_PAGES} pages ({len(items)} {query.resource.name}) for"
+            f" {query.scope}, more than a cluster can have",
             hint="Narrow the selector, or check whether this is the API server.",
-            host=self._transport.host,
+            host=self.host,
             scope=query.scope,
         )
 
@@ -567,47 +525,72 @@ class ObjectAPI:
 
         `use_pages` is called if the rest, or another attempt, has to be requested in pages.
         """
-        parameters = query.parameters
         items: list[U] = []
-        length = 0
-        with self._call(query, parameters, attempts) as call:
-            async with self._transport.receive(query.path, parameters, AS_LIST) as stream:
+        length, splitter = 0, ListSplitter(query.resource)
+        with self._call(query, query.parameters, attempts) as call:
+            async with self._transport.stream(query.path, query.parameters, is_watch=False) as stream:
                 response = stream.response
                 call.set_response(response.status, len(response.body))
                 if response.status in PAGES_AFTER:
                     use_pages()
-                splitter = ListSplitter(query.resource)
-                if response.status == 200:
-                    while chunk := memoryview(await stream.read()):
-                        length += len(chunk)
-                        # What was compressed may arrive as megabytes at a time.
-                        for start in range(0, len(chunk), SLICE):
-                            piece = chunk[start : start + SLICE]
-                            items += convert(self._decode(query, response, partial(splitter.feed, piece)))
-                        stream.check_length(splitter.pending)
-                        stream.check_length(length, limit=MAX_LIST)
-                        if len(items) > MAX_PAGES * PAGE:
-                            raise self.invalid_list(
-                                query, f"it has more than {MAX_PAGES * PAGE} {query.resource.name}"
-                            )
+                while response.status == 200 and (chunk := await stream.read()):
+                    length += len(chunk)
+                    stream.check_length(length, limit=None if query.limit else MAX_LIST)
+                    items += convert(self._decode(query, partial(splitter.feed, chunk)))
+                    stream.check_length(splitter.pending)
                     call.set_response(response.status, length)
         if response.status != 200:
             raise self._error(response, query, progress, verbs)
-        page = self._decode(query, response, splitter.finish)
+        page = self._decode(query, splitter.finish)
         return items + convert(page.items or []), page.metadata
 
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        scope: str,
+        progress: Progress,
+        *,
+        body: bytes | None = None,
+        content_type: str = AS_JSON,
+        expected: Collection[int] = (),
+    ) -> Response:
+        """Return the response to one request, which is repeated while the server is overloaded."""
+        transport = self._transport
+
+        async def send(attempts: Iterator[int]) -> Response:
+            with HTTPCall(
+                logger, method, self.host, path, scope=scope, attempt=next(attempts), expected=expected
+            ) as call:
+                response = await transport.send(method, path, {}, body=body, content_type=content_type)
+                call.set_response(response.status, len(response.body))
+            if response.status not in RETRYABLE_STATUSES:
+                return response
+            raise APIError(
+                f"{self.host} returned {response.status} for {scope}: the server is overloaded",
+                hint="Try again later.",
+                host=self.host,
+                scope=scope,
+                status=response.status,
+                retry_after=response.retry_after,
+                retryable=True,
+            )
+
+        response = await self._retry(scope, progress, send)
+        progress.done(scope, f"status {response.status}")
+        return response
+
+    async def _prepare(self, scope: str, progress: Progress) -> None:
+        progress.waiting(scope, f"the credentials of {self.source} are not available yet")
+        await self._transport.prepare()
+
     async def _retry(
-        self, query: Query[Any], progress: Progress, send: Callable[[Iterator[int]], Awaitable[T]]
+        self, scope: str, progress: Progress, send: Callable[[Iterator[int]], Awaitable[T]]
     ) -> T:
         """Return the result of `send`, repeated while its error is retryable."""
-        await self.prepare(query, progress)
+        await self._prepare(scope, progress)
         return await send_with_retries(
-            send,
-            scope=query.scope,
-            host=self._transport.host,
-            progress=progress,
-            policy=self._policy,
-            limiter=self.limiter,
+            send, scope=scope, host=self.host, progress=progress, policy=self._policy, limiter=self.limiter
         )
 
     async def _send(
@@ -621,39 +604,36 @@ class ObjectAPI:
     ) -> Response:
         """Send one GET; return the response if its status is 200."""
         with self._call(query, parameters, attempts) as call:
-            response = await self._transport.get(query.path, parameters, accept)
+            response = await self._transport.send("GET", query.path, parameters, accept=accept)
             call.set_response(response.status, len(response.body))
         if response.status != 200:
             raise self._error(response, query, progress, verbs)
         return response
 
     def _call(self, query: Query[Any], parameters: dict[str, str], attempts: Iterator[int]) -> HTTPCall:
-        host = self._transport.host
+        number = next(attempts)
         return HTTPCall(
-            logger, "GET", host, query.path, scope=query.scope, attempt=next(attempts), query=parameters
+            logger, "GET", self.host, query.path, scope=query.scope, attempt=number, query=parameters
         )
 
     def _error(
         self, response: Response, query: Query[Any], progress: Progress, verbs: Sequence[str]
     ) -> ResolveError:
         """Return the error for a response whose status is not 200."""
-        transport = self._transport
-        error = error_from_response(
-            response, query, host=transport.host, source=transport.source, verbs=verbs
-        )
+        error = error_from_response(response, query, host=self.host, source=self.source, verbs=verbs)
         if isinstance(error, (ForbiddenError, UnauthorizedError)) and progress.last_error is not None:
             # An API server that has just started rejects every user until it has read its roles.
             error.retryable = True
         return error
 
-    def _decode(self, query: Query[Any], response: Response, decode: Callable[[], T]) -> T:
+    def _decode(self, query: Query[Any], decode: Callable[[], T]) -> T:
         """Return what `decode` returns, a part of the response to `query`."""
         try:
             return decode()
         except ValueError as error:
-            raise self.invalid_list(query, str(error)) from error
-
-
-def _decode_rows(body: bytes) -> Rows | None:
-    found = decode_list(body)
-    return Rows.from_table(found) if isinstance(found, Table) and not found.metadata.continue_ else None
+            raise ProtocolError(
+                f"{self.host} returned an invalid {query.resource.noun} list for {query.scope}: {error}",
+                hint="Check that the kubeconfig points to a Kubernetes API server, not to a login page.",
+                host=self.host,
+                scope=query.scope,
+            ) from error

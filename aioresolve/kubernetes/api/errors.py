@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from aioresolve._core.retry import RETRYABLE_STATUSES
+from aioresolve._core.deadline import RETRYABLE_STATUSES
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -45,6 +45,12 @@ Kubernetes version behind the same address.
 
 MAX_MESSAGE = 500
 """The maximum length of a server's message that is quoted, in characters."""
+
+ANONYMOUS = "system:anonymous"
+SERVICE_ACCOUNT = "system:serviceaccount:"
+
+_DENIAL = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot(?: (\S+) resource "([^"]*)")?')
+"""`User "NAME" cannot VERB resource "RESOURCE" in API group ...`: `ForbiddenMessage` of k8s.io/apiserver."""
 
 
 def error_from_response(
@@ -105,6 +111,10 @@ def _version_expired(code: int, status: Status, query: Query[Any], host: str) ->
     )
 
 
+def _quoted(status: Status) -> str:
+    return f"{status.message[:MAX_MESSAGE]!r}" if status.message else "no reason given"
+
+
 def _error(
     code: int,
     status: Status,
@@ -119,17 +129,12 @@ def _error(
     attributes: dict[str, Any] = {**place, "status": code, "reason": status.reason}
     match code:
         case 400 if status.message and not query.continue_:
-            return ConfigurationError(
-                summary,
-                hint=Hint("Correct the selector {selector}.", values={"selector": repr(query.selector)}),
-            )
+            hint = Hint("Correct the selector {selector}.", values={"selector": repr(query.selector)})
+            return ConfigurationError(summary, hint=hint)
         case 400 if not query.continue_:
             # An API server gives a reason. A server that expects https but receives http does not.
-            return ProtocolError(
-                summary,
-                hint="Check that this is a Kubernetes API server, and whether it expects https.",
-                **place,
-            )
+            protocol = "Check that this is a Kubernetes API server, and whether it expects https."
+            return ProtocolError(summary, hint=protocol, **place)
         case 401:
             return UnauthorizedError(
                 f"{summary}: it rejects the credentials from {source}, also after they were renewed",
@@ -140,58 +145,44 @@ def _error(
             return _forbidden(status, query, verbs, summary, attributes)
         case 404:
             summary = f"{summary}: there is no {query.resource.name} API at that address"
-            hint = "Correct the server in the kubeconfig."
+            remedy = "Correct the server in the kubeconfig."
         case 410:
             summary = f"{summary}: the pages of the list expired faster than they could be read"
-            hint = "Try again."
+            remedy = "Try again."
         case _ if code in RETRYABLE_STATUSES:
             summary = f"{summary}: the server is overloaded or unhealthy"
-            hint = "Try again later."
+            remedy = "Try again later."
         case _:
-            hint = "Check that this is a Kubernetes API server, and check its log."
+            remedy = "Check that this is a Kubernetes API server, and check its log."
     if retry_after is None and status.details is not None:
         retry_after = status.details.retry_after_seconds
     return APIError(
-        summary, hint=hint, retry_after=retry_after, retryable=code in RETRYABLE_STATUSES, **attributes
+        summary, hint=remedy, retry_after=retry_after, retryable=code in RETRYABLE_STATUSES, **attributes
     )
-
-
-def _quoted(status: Status) -> str:
-    return f"{status.message[:MAX_MESSAGE]!r}" if status.message else "no reason given"
 
 
 def _forbidden(
     status: Status, query: Query[Any], verbs: Sequence[str], summary: str, attributes: dict[str, Any]
 ) -> ForbiddenError:
-    host = attributes["host"]
-    denial = parse_denial(status.message)
-    if denial is None or not denial.user:
+    found = _DENIAL.search(status.message)
+    user, verb, resource = found.groups(default="") if found is not None else ("", "", "")
+    user = _unquote(user)
+    if user in ("", ANONYMOUS):
         return ForbiddenError(
-            summary,
+            f"{summary}: it knows no user who sent the request",
             hint="Check that the kubeconfig has a user with credentials, and that no proxy denied the"
             " request.",
             **attributes,
         )
-    if denial.user == ANONYMOUS:
-        return ForbiddenError(
-            f"an unknown user may not {denial.verb or verbs[-1]} {query.resource.name} in {query.where}:"
-            f" {host} returned 403 for {query.scope}; no credentials were accepted",
-            hint="Check that the kubeconfig has a user with credentials.",
-            **attributes,
-        )
-    if denial.resource != query.resource.name or denial.verb not in WATCH_VERBS:
-        impersonation = "remove the impersonation (`as` in the kubeconfig, or {impersonate}), or "
-        prefix = impersonation if denial.verb == "impersonate" else ""
-        hint = f"{prefix}have a cluster administrator grant user {{user}} that permission."
-        return ForbiddenError(
-            summary,
-            hint=Hint(hint[0].upper() + hint[1:], values={"user": repr(denial.user)}),
-            **attributes,
-        )
-    manifest = rbac_manifest(denial.user, query.namespace, verbs, query.resource)
+    if resource != query.resource.name or verb not in verbs:
+        hint = "Have a cluster administrator grant user {user} that permission."
+        if verb == "impersonate":
+            hint += " Or remove the impersonation (`as` in the kubeconfig, or {impersonate})."
+        return ForbiddenError(summary, hint=Hint(hint, {"user": repr(user)}), **attributes)
+    manifest = rbac_manifest(user, query.namespace, verbs, query.resource)
     return ForbiddenError(
-        f"user {denial.user!r} may not {denial.verb} {query.resource.name} in {query.where}: {host}"
-        f" returned 403 for {query.scope}",
+        f"user {user!r} may not {verb} {resource} in {query.where}: {attributes['host']} returned 403 for"
+        f" {query.scope}",
         hint=Hint(
             "Have a cluster administrator apply this (`kubectl apply -f -`)"
             f"{query.alternative}:\n{{manifest}}",
@@ -200,42 +191,6 @@ def _forbidden(
         manifest=manifest,
         **attributes,
     )
-
-
-ANONYMOUS = "system:anonymous"
-SERVICE_ACCOUNT = "system:serviceaccount:"
-MAX_READABLE = 63
-"""The maximum length of the user's name in the name of a binding, in characters."""
-
-
-class Denial(NamedTuple):
-    """What the message of a 403 says.
-
-    Attributes:
-        user: the user.
-        verb: the verb that the user may not use, such as `list` or `impersonate`; empty if not given.
-        resource: the resource to which the verb applies, such as `pods` or `users`; empty if not given.
-    """
-
-    user: str
-    verb: str
-    resource: str
-
-
-_DENIAL = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot(?: (\S+) resource "([^"]*)")?')
-
-
-def parse_denial(message: str) -> Denial | None:
-    """Return what the message of a 403 says, or None if it names no user.
-
-    Format: `User "NAME" cannot VERB resource "RESOURCE" in API group ...`, from `ForbiddenMessage` of
-    k8s.io/apiserver.
-    """
-    found = _DENIAL.search(message)
-    if found is None:
-        return None
-    user, verb, resource = found.groups(default="")
-    return Denial(_unquote(user), verb, resource)
 
 
 def _unquote(text: str) -> str:
@@ -270,8 +225,12 @@ def rbac_manifest(
     where = "" if namespace is None else f", namespace: {json.dumps(namespace)}"
     of_resource = [] if resource is PODS else [resource.name]
     role = "-".join(["aioresolve", *of_resource, *verbs])
-    readable = re.sub("[^A-Za-z0-9.-]+", "-", user.removeprefix(SERVICE_ACCOUNT))[:MAX_READABLE]
+    readable = re.sub("[^A-Za-z0-9.-]+", "-", user.removeprefix(SERVICE_ACCOUNT))[:63]
     binding = f"{role}-{readable}-{hashlib.sha256(user.encode()).hexdigest()[:8]}"
+    subject = f"{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {json.dumps(user)}}}"
+    match user.split(":"):
+        case ["system", "serviceaccount", owner, name]:
+            subject = f"{{kind: ServiceAccount, name: {json.dumps(name)}, namespace: {json.dumps(owner)}}}"
     return f"""\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {cluster}Role
@@ -286,12 +245,5 @@ kind: {cluster}RoleBinding
 metadata: {{name: {json.dumps(binding)}{where}}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: {cluster}Role, name: {role}}}
 subjects:
-- {_subject(user)}
+- {subject}
 """
-
-
-def _subject(user: str) -> str:
-    match user.split(":"):
-        case ["system", "serviceaccount", namespace, name]:
-            return f"{{kind: ServiceAccount, name: {json.dumps(name)}, namespace: {json.dumps(namespace)}}}"
-    return f"{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {json.dumps(user)}}}"

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MAX_EVENT = 8 << 20
+"""The maximum length of an event, in bytes. etcd limits objects to 1.5 MiB; their JSON may be longer."""
+
 
 class ListSplitter(Generic[T]):
     """Decodes the items of a list from its bytes, which arrive in arbitrary chunks.
@@ -39,7 +42,7 @@ class ListSplitter(Generic[T]):
         """The number of bytes that were not decoded yet."""
         return len(self._tail)
 
-    def feed(self, data: bytes | memoryview) -> list[T]:
+    def feed(self, data: bytes) -> list[T]:
         """Return the items that are complete with `data`."""
         tail = self._tail
         tail += data
@@ -70,10 +73,6 @@ class ListSplitter(Generic[T]):
         return self._decode_page(self._head + self._tail)
 
 
-MAX_EVENT = 8 << 20
-"""The maximum length of an event, in bytes. etcd limits objects to 1.5 MiB; their JSON may be longer."""
-
-
 class EventLines(Generic[T]):
     """Splits the bytes of a watch, which arrive in arbitrary chunks, into events.
 
@@ -85,13 +84,12 @@ class EventLines(Generic[T]):
 
     def __init__(self, decode: Callable[[bytes], WatchEvent[T]]) -> None:
         self._decode = decode
-        self._pieces: list[bytes] = []  # of the incomplete line at the end
-        self._length = 0
+        self._rest = bytearray()  # the incomplete line at the end
 
     @property
     def at_boundary(self) -> bool:
         """Whether the last line has arrived whole."""
-        return not self._length
+        return not self._rest
 
     def feed(self, data: bytes) -> list[WatchEvent[T]]:
         """Return the events of the lines that end in `data`, in order. Empty lines are ignored.
@@ -100,29 +98,13 @@ class EventLines(Generic[T]):
             ValueError: a line is longer than MAX_EVENT, or is not an event; the message says where it
                 differs.
         """
-        first, *others = data.split(b"\n")
-        self._add(first)
-        if not others:
-            return []
-        *complete, rest = others
-        lines = [b"".join(self._pieces), *complete]
-        self._pieces, self._length = [], 0
-        self._add(rest)
-        events = []
-        for line in lines:
-            if line and not line.isspace():
-                _check_length(len(line))
-                events.append(self._decode(line))
-        return events
-
-    def _add(self, piece: bytes) -> None:
-        if not piece:
-            return
-        self._length += len(piece)
-        _check_length(self._length)
-        self._pieces.append(piece)
-
-
-def _check_length(length: int) -> None:
-    if length > MAX_EVENT:
-        raise ValueError(f"a line of more than {MAX_EVENT >> 20} MiB, longer than any event")
+        complete, newline, rest = data.rpartition(b"\n")
+        self._rest += complete
+        lines = []
+        if newline:
+            lines = bytes(self._rest).split(b"\n")
+            self._rest.clear()
+        self._rest += rest
+        if max(map(len, [*lines, self._rest])) > MAX_EVENT:
+            raise ValueError(f"a line of more than {MAX_EVENT >> 20} MiB, longer than any event")
+        return [self._decode(line) for line in lines if line.strip()]

@@ -6,6 +6,8 @@ One call reads everything it needs, so that loading a kubeconfig takes one switc
 
 from __future__ import annotations
 
+import base64
+import binascii
 import enum
 import errno
 import os
@@ -20,28 +22,25 @@ from aioresolve._core import service_account
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError
 
-from .connection import ClientCertificate, Connection, DiscoveredServer, Identity, Trust, basic, bearer
+from .addresses import proxy_from_environment, validate_server_url
+from .connection import Connection, DiscoveredServer, Identity, basic, bearer
 from .kubeconfig import (
     Cluster,
     Kubeconfig,
-    PEMSource,
     Selection,
     User,
-    default_scheme,
     is_valid_in_header,
     merge_kubeconfigs,
     parse_kubeconfig,
-    proxy_from_environment,
     select_context,
-    validate_server_url,
 )
+from .tls import ClientCertificate, Trust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from .auth_provider import GoogleCommand
     from .connection import CredentialCache
-    from .exec_plugin import ExecCall
+    from .plugins import ExecCall
 
 SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 """The variables that the kubelet sets in every container: the address of the API server."""
@@ -74,9 +73,9 @@ class ConnectionOverrides(msgspec.Struct, frozen=True, kw_only=True):
         impersonate_groups: the groups to act as, instead of those of the kubeconfig.
     """
 
-    server: str | None = None
-    token_file: str | None = None
-    impersonate: str | None = None
+    server: str = ""
+    token_file: str = ""
+    impersonate: str = ""
     impersonate_groups: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -86,37 +85,26 @@ class ConnectionOverrides(msgspec.Struct, frozen=True, kw_only=True):
     def apply(self, selection: Selection) -> Selection:
         """Return the context with these parts replaced."""
         cluster, user, given = selection.cluster, selection.user, []
-        if self.server is not None:
-            scheme = default_scheme(cluster.certificate_authority, insecure=cluster.insecure_skip_tls_verify)
-            server = validate_server_url(self.server, "server", scheme)
-            cluster = replace(cluster, server=server, tls_server_name=None)
+        if self.server:
+            server = validate_server_url(self.server, None, cluster.default_scheme)
+            cluster = replace(cluster, server=server, tls_server_name="")
             given.append("server")
-        if self.token_file is not None:
+        if self.token_file:
             user = User(
-                where="given credentials", token_file=self.token_file, impersonation=user.impersonation
+                where="given credentials",
+                token_file=self.token_file,
+                **{name: getattr(user, name) for name in ("as_user", "as_uid", "as_groups", "as_user_extra")},
             )
             given.append("token file")
-        if self.impersonate is not None or self.impersonate_groups:
-            user = replace(user, impersonation=self.impersonation(user.impersonation))
+        if self.impersonate or self.impersonate_groups:
+            user = replace(
+                user,
+                as_user=self.impersonate or user.as_user,
+                as_groups=self.impersonate_groups or user.as_groups,
+            )
             given.append("impersonation")
         where = f"{selection.where} with the given {' and '.join(given)}" if given else selection.where
         return replace(selection, where=where, cluster=cluster, user=user)
-
-    def impersonation(self, headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-        """Return the headers of an impersonation with this user and these groups."""
-        given = {
-            "Impersonate-User": () if self.impersonate is None else (self.impersonate,),
-            "Impersonate-Group": self.impersonate_groups,
-        }
-        kept = [header for header in headers if not given.get(header[0])]
-        headers = (*((name, value) for name, values in given.items() for value in values), *kept)
-        if headers and not dict(headers).get("Impersonate-User"):
-            raise ConfigurationError(
-                "groups can only be impersonated together with a user",
-                argument="impersonate_groups",
-                hint="Pass {impersonate} too.",
-            )
-        return headers
 
 
 NO_OVERRIDES = ConnectionOverrides()
@@ -132,11 +120,14 @@ async def find_connection(
 ) -> Connection:
     """Return the connection to the API server of the environment. Sends no request and runs no plugin."""
     location = validate_location(executable_location, kubeconfig=kubeconfig, context=context)
-    paths, environ = kubeconfig_paths(kubeconfig), dict(os.environ)
+    paths, search = kubeconfig_paths(kubeconfig), Search(dict(os.environ), context, location, overrides)
     # The thread of a read that hangs, as on a lost network drive, is abandoned when the deadline passes.
-    purpose = f"read the kubeconfig {os.pathsep.join(paths) or environ.get('KUBECONFIG') or 'of this user'}"
-    discovered = await run_in_thread(purpose, discover_server, paths, context, location, environ, overrides)
+    shown = os.pathsep.join(paths) or search.environ.get("KUBECONFIG") or "of this user"
+    discovered = await run_in_thread(f"read the kubeconfig {shown}", search.find, paths)
     return Connection(discovered, cache)
+
+
+# The arguments of a resolver. Nothing is read.
 
 
 def validate_location(
@@ -145,7 +136,7 @@ def validate_location(
     kubeconfig: KubeconfigPath | Sequence[KubeconfigPath] | None = None,
     context: object = None,
 ) -> ExecutableLocation | None:
-    """Return `executable_location` as a member; None for both sides. Reads nothing.
+    """Return `executable_location` as a member; None for both sides.
 
     TensorFlow's `KubernetesExecutableLocation` is accepted as well, by the names of its members.
     """
@@ -182,7 +173,11 @@ def validate_overrides(
     impersonate: object = None,
     impersonate_groups: object = None,
 ) -> ConnectionOverrides:
-    """Return these arguments of a resolver as overrides. Reads nothing."""
+    """Return these arguments of a resolver as overrides."""
+    if server is not None:
+        validate_server_url(
+            str(server), None
+        )  # kept as it is: the scheme of HOST:PORT depends on the cluster
     groups = (impersonate_groups,) if isinstance(impersonate_groups, str) else impersonate_groups or ()
     if not isinstance(groups, (list, tuple)):
         raise ConfigurationError(
@@ -191,32 +186,11 @@ def validate_overrides(
             hint="Pass the name of a group, or a list of names.",
         )
     return ConnectionOverrides(
-        server=None if server is None else _validate_server(server),
-        token_file=None if token_file is None else _validate_token_file(token_file),
-        impersonate=None if impersonate is None else _validate_subject("impersonate", impersonate),
+        server=str(server or ""),
+        token_file="" if token_file is None else _validate_path("token_file", token_file),
+        impersonate="" if impersonate is None else _validate_subject("impersonate", impersonate),
         impersonate_groups=tuple(_validate_subject("impersonate_groups", group) for group in groups),
     )
-
-
-def _validate_server(server: object) -> str:
-    if not isinstance(server, str) or not server:
-        raise ConfigurationError(
-            f"{server!r} is not a URL", argument="server", hint="Write https://HOST:PORT."
-        )
-    try:
-        validate_server_url(server, "server")
-        return server  # as it is: the scheme of HOST:PORT depends on the cluster
-    except ConfigurationError as error:
-        summary, hint = error.summary.removeprefix("server: "), error.hint
-    raise ConfigurationError(summary, argument="server", hint=hint)
-
-
-def _validate_token_file(path: object) -> str:
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise ConfigurationError(
-            f"{path!r} is not a path", argument="token_file", hint="Pass the path of a file with a token."
-        )
-    return _absolute_path(os.path.expanduser(os.fsdecode(path)))
 
 
 def _validate_subject(argument: str, name: object) -> str:
@@ -234,14 +208,16 @@ def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
     """Return the absolute paths of the given kubeconfigs, with a `~` at the start expanded."""
     if kubeconfig is None:
         return ()
-    given = kubeconfig if isinstance(kubeconfig, (list, tuple)) else [kubeconfig]
-    if not given or not all(isinstance(path, (str, os.PathLike)) and os.fspath(path) for path in given):
+    given = kubeconfig if isinstance(kubeconfig, (list, tuple)) and kubeconfig else [kubeconfig]
+    return tuple(_validate_path("kubeconfig", path) for path in given)
+
+
+def _validate_path(argument: str, path: object) -> str:
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise ConfigurationError(
-            f"{kubeconfig!r} is not a path",
-            argument="kubeconfig",
-            hint="Pass a path, a list of paths, or None to search for a kubeconfig.",
+            f"{path!r} is not a path", argument=argument, hint="Pass a path, or None for the default."
         )
-    return tuple(_absolute_path(os.path.expanduser(os.fsdecode(path))) for path in given)
+    return _absolute_path(os.path.expanduser(os.fsdecode(path)))
 
 
 def _absolute_path(path: str) -> str:
@@ -249,127 +225,158 @@ def _absolute_path(path: str) -> str:
     return os.path.join(os.getcwd(), path)
 
 
-def discover_server(
-    paths: Sequence[str],
-    context: str | None,
-    location: ExecutableLocation | None,
-    environ: Mapping[str, str],
-    overrides: ConnectionOverrides = NO_OVERRIDES,
-) -> DiscoveredServer:
-    """Return the first of: the given kubeconfigs, `$KUBECONFIG`, service account, `~/.kube/config`.
-
-    If none exists, a given server is used alone.
+class Search(msgspec.Struct, frozen=True):
+    """A search for an API server and its credentials.
 
     A source that exists but cannot be read or is invalid is an error, not a reason to try the next one, which
     may be another cluster. For the same reason `~/.kube/config` is ignored while `$KUBECONFIG` is set, as by
     kubectl.
+
+    Attributes:
+        environ: the environment variables.
+        context: the context of the kubeconfig; None for the current one.
+        location: the sources to search; None for all.
+        overrides: what replaces parts of what is found.
     """
-    if paths:
-        files = [parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path) for path in paths]
-        return _from_kubeconfigs(files, context, environ, overrides)
-    attempts: dict[str, Callable[[], DiscoveredServer | str]] = {}
-    if location is not ExecutableLocation.WITHIN_CLUSTER:
-        attempts["$KUBECONFIG"] = lambda: _from_variable(context, environ, overrides)
-    if location is not ExecutableLocation.OFF_CLUSTER and context is None:
-        attempts["in-cluster service account"] = lambda: _from_service_account(environ, overrides)
-    if location is not ExecutableLocation.WITHIN_CLUSTER:
-        attempts["~/.kube/config"] = lambda: _from_home(context, environ, overrides)
-    tried: list[str] = []
-    for name, attempt in attempts.items():
-        result = attempt()
-        if isinstance(result, DiscoveredServer):
-            return result
-        tried.append(f"{name}: {result}")
-    if overrides.server is not None and context is None and location is not ExecutableLocation.WITHIN_CLUSTER:
-        return _from_given_server(overrides.server, environ, overrides)
-    hint = "Pass {kubeconfig}, set KUBECONFIG, or run in a pod that has a service account."
-    if location is ExecutableLocation.WITHIN_CLUSTER:
-        hint = "WITHIN_CLUSTER works only in a pod that has a service account."
-    raise CredentialsError(
-        f"no credentials for an API server were found. Tried {'; '.join(tried)}",
-        hint=hint,
-        tried=tried,
-    )
 
+    environ: Mapping[str, str]
+    context: str | None = None
+    location: ExecutableLocation | None = None
+    overrides: ConnectionOverrides = NO_OVERRIDES
 
-def _from_variable(
-    context: str | None, environ: Mapping[str, str], overrides: ConnectionOverrides
-) -> DiscoveredServer | str:
-    variable = environ.get("KUBECONFIG")
-    if not variable:
-        return "is not set"
-    entries = dict.fromkeys(entry for entry in variable.split(os.pathsep) if entry)
-    return _from_existing([_absolute_path(entry) for entry in entries], context, environ, overrides)
+    def find(self, paths: Sequence[str] = ()) -> DiscoveredServer:
+        """Return the first of: the given kubeconfigs, `$KUBECONFIG`, service account, `~/.kube/config`.
 
-
-def _from_home(
-    context: str | None, environ: Mapping[str, str], overrides: ConnectionOverrides
-) -> DiscoveredServer | str:
-    if environ.get("KUBECONFIG"):
-        return "ignored while KUBECONFIG is set"
-    home = environ.get("HOME")
-    if not home:
-        return "HOME is not set"
-    return _from_existing(
-        [os.path.normpath(os.path.join(home, ".kube", "config"))], context, environ, overrides
-    )
-
-
-def _from_existing(
-    paths: Sequence[str], context: str | None, environ: Mapping[str, str], overrides: ConnectionOverrides
-) -> DiscoveredServer | str:
-    """Return the server of the kubeconfigs that exist, or why no server was found."""
-    files = _read_existing_kubeconfigs(paths)
-    if not files:
-        return f"{', '.join(paths)}: no such file" if paths else "names no file"
-    if merge_kubeconfigs(files).is_empty:
-        return (
-            f"{', '.join(path for file in files for path in file.paths)}: has no clusters, contexts or users"
+        If none exists, a given server is used alone.
+        """
+        if paths:
+            return self._from_files(paths)
+        in_pod = ExecutableLocation.WITHIN_CLUSTER
+        attempts: dict[str, Callable[[], DiscoveredServer | str]] = {}
+        if self.location is not in_pod:
+            attempts["$KUBECONFIG"] = self._from_variable
+        if self.location is not ExecutableLocation.OFF_CLUSTER and self.context is None:
+            attempts["in-cluster service account"] = self._from_service_account
+        if self.location is not in_pod:
+            attempts["~/.kube/config"] = self._from_home
+        tried: list[str] = []
+        for name, attempt in attempts.items():
+            result = attempt()
+            if isinstance(result, DiscoveredServer):
+                return result
+            tried.append(f"{name}: {result}")
+        if self.overrides.server and self.context is None and self.location is not in_pod:
+            return self._from_given_server()
+        hint = "Pass {kubeconfig}, set KUBECONFIG, or run in a pod that has a service account."
+        if self.location is in_pod:
+            hint = "WITHIN_CLUSTER works only in a pod that has a service account."
+        raise CredentialsError(
+            f"no credentials for an API server were found. Tried {'; '.join(tried)}", hint=hint, tried=tried
         )
-    return _from_kubeconfigs(files, context, environ, overrides)
 
+    def _from_variable(self) -> DiscoveredServer | str:
+        variable = self.environ.get("KUBECONFIG")
+        if not variable:
+            return "is not set"
+        return self._from_existing(
+            [_absolute_path(entry) for entry in dict.fromkeys(variable.split(os.pathsep)) if entry]
+        )
 
-def _from_given_server(
-    server: str, environ: Mapping[str, str], overrides: ConnectionOverrides
-) -> DiscoveredServer:
-    """Return a server without a kubeconfig, verified by the CA certificates of the system, as for kubectl."""
-    where = "an empty kubeconfig"
-    selection = overrides.apply(Selection("", where, None, Cluster(where, server), User(where)))
-    return _from_selection(selection, environ, partial(_from_given_server, server, environ, overrides))
+    def _from_home(self) -> DiscoveredServer | str:
+        if self.environ.get("KUBECONFIG"):
+            return "ignored while KUBECONFIG is set"
+        home = self.environ.get("HOME")
+        if not home:
+            return "HOME is not set"
+        return self._from_existing([os.path.normpath(os.path.join(home, ".kube", "config"))])
 
+    def _from_existing(self, paths: Sequence[str]) -> DiscoveredServer | str:
+        """Return the server of the kubeconfigs that exist, or why no server was found."""
+        contents = {path: _read_if_exists(path, f"kubeconfig {path}") for path in paths}
+        files = [parse_kubeconfig(content, path) for path, content in contents.items() if content is not None]
+        if not files:
+            return f"{', '.join(paths)}: no such file" if paths else "names no file"
+        config = merge_kubeconfigs(files)
+        if config.is_empty:
+            return f"{', '.join(config.paths)}: has no clusters, contexts or users"
+        return self._from_kubeconfig(config)
 
-def _from_service_account(
-    environ: Mapping[str, str], overrides: ConnectionOverrides
-) -> DiscoveredServer | str:
-    for name in SERVICE_VARIABLES:
-        if not environ.get(name):
-            return f"{name} is not set, so this process is not in a pod"
-    host, port = (environ[name] for name in SERVICE_VARIABLES)
-    server = validate_server_url(
-        f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-        "the address in KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
-    )
-    token, authorities = (os.path.join(service_account.FOLDER, name) for name in ("token", "ca.crt"))
-    for path in (token, authorities) if overrides.token_file is None else (authorities,):
-        if _read_if_exists(path) is None:
-            return f"{path}: no such file (automountServiceAccountToken may be false)"
-    where = "in-cluster service account"
-    selection = Selection(
-        context="",
-        where=where,
-        namespace=service_account.pod_namespace(environ),
-        cluster=Cluster(where, server, PEMSource(where, path=authorities)),
-        user=User(where, token_file=token),
-    )
-    reread = partial(_reread_service_account, environ, overrides)
-    return _from_selection(overrides.apply(selection), environ, reread)
+    def _from_files(self, paths: Sequence[str]) -> DiscoveredServer:
+        files = [parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path) for path in paths]
+        return self._from_kubeconfig(merge_kubeconfigs(files))
 
+    def _from_kubeconfig(self, config: Kubeconfig) -> DiscoveredServer:
+        selection = select_context(config, self.context)
+        if selection.namespace is None and _is_in_pod(self.environ):
+            # As for kubectl, also if the context is that of another cluster than the pod's.
+            selection = replace(selection, namespace=service_account.pod_namespace(self.environ))
+        again = replace(self, context=selection.context)
+        return self._from_selection(selection, partial(again._from_files, config.paths))
 
-def _reread_service_account(environ: Mapping[str, str], overrides: ConnectionOverrides) -> DiscoveredServer:
-    found = _from_service_account(environ, overrides)
-    if isinstance(found, str):
-        raise ConfigurationError(found)
-    return found
+    def _from_given_server(self) -> DiscoveredServer:
+        """Return a server without a kubeconfig, verified by the system's CA certificates, as for kubectl."""
+        where = "an empty kubeconfig"
+        selection = Selection(where=where, cluster=Cluster(where=where), user=User(where=where))
+        return self._from_selection(selection, self._from_given_server)
+
+    def _from_service_account(self) -> DiscoveredServer | str:
+        for name in SERVICE_VARIABLES:
+            if not self.environ.get(name):
+                return f"{name} is not set, so this process is not in a pod"
+        host, port = (self.environ[name] for name in SERVICE_VARIABLES)
+        server = validate_server_url(
+            f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+            "the address in KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
+        )
+        token, authorities = (os.path.join(service_account.FOLDER, name) for name in ("token", "ca.crt"))
+        for path in (authorities,) if self.overrides.token_file else (token, authorities):
+            if _read_if_exists(path, path) is None:
+                return f"{path}: no such file (automountServiceAccountToken may be false)"
+        where = "in-cluster service account"
+        selection = Selection(
+            where=where,
+            namespace=service_account.pod_namespace(self.environ),
+            cluster=Cluster(where=where, server=server, certificate_authority=authorities),
+            user=User(where=where, token_file=token),
+        )
+        return self._from_selection(selection, self._service_account_again)
+
+    def _service_account_again(self) -> DiscoveredServer:
+        found = self._from_service_account()
+        if isinstance(found, str):
+            raise ConfigurationError(found)
+        return found
+
+    def _from_selection(
+        self, selection: Selection, reread: Callable[[], DiscoveredServer]
+    ) -> DiscoveredServer:
+        selection = self.overrides.apply(selection)
+        cluster, user = selection.cluster, selection.user
+        compression = (("Accept-Encoding", "identity"),) if cluster.disable_compression else ()
+        found = DiscoveredServer(
+            server=cluster.server,
+            source=selection.where,
+            namespace=selection.namespace,
+            proxy=cluster.proxy_url or proxy_from_environment(cluster.server, self.environ),
+            headers=(*user.impersonation, *compression),
+            reread=reread,
+        )
+        if not cluster.is_https:
+            # As in client-go: credentials are not sent over a connection that others can read.
+            source = f"{selection.where} (no credentials are sent over plain http)"
+            return replace(found, source=source)
+        trust = _trust(cluster)
+        plugin = _plugin(user, cluster, trust)
+        files = cluster.certificate_authority, user.token_file, user.client_certificate, user.client_key
+        return replace(
+            found,
+            tls_server_name=cluster.tls_server_name or None,
+            trust=trust,
+            user=str(user),
+            plugin=plugin,
+            identity=Identity() if plugin is not None else _identity(user),
+            rotates=any(files),
+        )
 
 
 def _is_in_pod(environ: Mapping[str, str]) -> bool:
@@ -379,153 +386,69 @@ def _is_in_pod(environ: Mapping[str, str]) -> bool:
     )
 
 
-def _from_kubeconfigs(
-    files: Sequence[Kubeconfig],
-    context: str | None,
-    environ: Mapping[str, str],
-    overrides: ConnectionOverrides,
-) -> DiscoveredServer:
-    config = merge_kubeconfigs(files)
-    selection = overrides.apply(select_context(config, context))
-    if selection.namespace is None and _is_in_pod(environ):
-        # As for kubectl, also if the context is that of another cluster than the pod's.
-        selection = replace(selection, namespace=service_account.pod_namespace(environ))
-    reread = partial(_reread_kubeconfigs, config.paths, selection.context, environ, overrides)
-    return _from_selection(selection, environ, reread)
-
-
-def _reread_kubeconfigs(
-    paths: Sequence[str], context: str, environ: Mapping[str, str], overrides: ConnectionOverrides
-) -> DiscoveredServer:
-    return _from_kubeconfigs(_read_existing_kubeconfigs(paths), context, environ, overrides)
-
-
-def _from_selection(
-    selection: Selection, environ: Mapping[str, str], reread: Callable[[], DiscoveredServer]
-) -> DiscoveredServer:
-    cluster, user = selection.cluster, selection.user
-    headers = user.impersonation
-    if cluster.disable_compression:
-        headers = (*headers, ("Accept-Encoding", "identity"))
-    proxy = cluster.proxy_url or proxy_from_environment(cluster.server, environ)
-    if not cluster.is_https:
-        # As in client-go: credentials are not sent over a connection that others can read.
-        return DiscoveredServer(
-            server=cluster.server,
-            source=f"{selection.where} (no credentials are sent over plain http)",
-            namespace=selection.namespace,
-            proxy=proxy,
-            trust=None,
-            headers=headers,
-            identity=Identity(),
-            reread=reread,
-        )
-    trust = _trust(cluster)
-    plugin = _plugin(user, cluster, trust)
-    return DiscoveredServer(
-        server=cluster.server,
-        source=selection.where,
-        namespace=selection.namespace,
-        proxy=proxy,
-        tls_server_name=cluster.tls_server_name,
-        trust=trust,
-        headers=headers,
-        user=str(user),
-        plugin=plugin,
-        identity=Identity() if plugin is not None else _identity(user),
-        reread=reread,
-        rotates=_rotates(user),
-        trust_rotates=cluster.certificate_authority is not None
-        and cluster.certificate_authority.path is not None,
-    )
-
-
 def _trust(cluster: Cluster) -> Trust:
-    authority = cluster.certificate_authority
-    if authority is None:
-        return Trust(verify=not cluster.insecure_skip_tls_verify)
-    return Trust(_read_pem(authority), _describe(authority))
+    where = f"{cluster.where}: certificate-authority"
+    authorities = _read_pem(where, cluster.certificate_authority, cluster.certificate_authority_data)
+    return Trust(authorities, where, verify=not cluster.insecure_skip_tls_verify)
 
 
-def _plugin(user: User, cluster: Cluster, trust: Trust) -> ExecCall | GoogleCommand | None:
+def _plugin(user: User, cluster: Cluster, trust: Trust) -> ExecCall | None:
     """Return the command to run; None if the user has static credentials, which client-go prefers."""
-    if user.has_static_credentials:
+    if user.exec is None or user.has_static_credentials:
         return None
     # Imported here: most users have a token or a certificate.
-    if user.exec_plugin is not None:
-        from .exec_plugin import exec_call
+    from .plugins import exec_call
 
-        return exec_call(user.exec_plugin, cluster, trust.authorities)
-    if user.auth_provider is not None:
-        from .auth_provider import google_command
-
-        return google_command(user.auth_provider)
-    return None
+    return exec_call(user.exec, cluster, trust.authorities)
 
 
 def _identity(user: User) -> Identity:
-    authorization, expires = _file_authorization(user), None
-    is_fallback = user.token_file is not None and authorization is None
-    if authorization is None:
-        authorization = _inline_authorization(user)
-    if authorization is None and user.auth_provider is not None:
-        from .auth_provider import identity_of
+    authorization = _file_authorization(user)
+    is_fallback = bool(user.token_file) and authorization is None
+    identity = Identity()
+    if authorization is None and user.token:
+        authorization = bearer(user.token, f"{user.where}: token")
+    elif authorization is None and user.username:
+        authorization = basic(user.username, user.password)
+    elif authorization is None and user.auth_provider is not None:
+        from .plugins import identity_of
 
-        provided = identity_of(user.auth_provider)
-        authorization, expires = provided.authorization, provided.expires
-    certificate = None
-    if user.client_certificate is not None and user.client_key is not None:
-        certificate = ClientCertificate(
-            chain=_read_pem(user.client_certificate),
-            key=_read_pem(user.client_key),
-            where=f"{_describe(user.client_certificate)} and {_describe(user.client_key)}",
-        )
-    return Identity(
-        authorization=authorization, certificate=certificate, expires=expires, is_fallback=is_fallback
-    )
+        identity = identity_of(user.auth_provider, f"{user.where}, auth-provider {user.auth_provider.name!r}")
+        authorization = identity.authorization
+    where = f"{user.where}: client-certificate"
+    chain = _read_pem(where, user.client_certificate, user.client_certificate_data)
+    key = chain and _read_pem(f"{user.where}: client-key", user.client_key, user.client_key_data)
+    certificate = ClientCertificate(chain, key, where=f"{where} and client-key") if chain and key else None
+    return replace(identity, authorization=authorization, certificate=certificate, is_fallback=is_fallback)
 
 
 def _file_authorization(user: User) -> str | None:
     """Return the header with the token in the token file; None without a file, or if `token` replaces it."""
-    if user.token_file is None:
+    if not user.token_file:
         return None
     where = f"{user.where}: tokenFile {_shown(user.token_file)}"
     content = b""
     # As in client-go: `token` is for the time at which the file cannot be read or is empty.
-    with suppress(ConfigurationError) if user.token is not None else nullcontext():
+    with suppress(ConfigurationError) if user.token else nullcontext():
         content = _read_file(user.token_file, where)
-    if user.token is not None and not content.strip():
+    if user.token and not content.strip():
         return None
-    return _bearer(content, where)
-
-
-def _inline_authorization(user: User) -> str | None:
-    """Return the header with the credentials that are written in the kubeconfig."""
-    if user.token is not None:
-        return bearer(user.token, f"{user.where}: token")
-    if user.username is not None:
-        return basic(user.username, user.password or "")
-    return None
-
-
-def _rotates(user: User) -> bool:
-    sources = (user.client_certificate, user.client_key)
-    return user.token_file is not None or any(pem is not None and pem.path for pem in sources)
-
-
-def _bearer(content: bytes, where: str) -> str:
     return bearer(content.decode("utf-8", "replace"), where)
 
 
-def _read_pem(pem: PEMSource) -> bytes:
-    if pem.data is not None:
-        return pem.data
-    assert pem.path is not None
-    return _read_file(pem.path, _describe(pem))
-
-
-def _describe(pem: PEMSource) -> str:
-    return pem.where if pem.path is None else f"{pem.where} {_shown(pem.path)}"
+def _read_pem(where: str, path: str, data: str) -> bytes | None:
+    """Return the PEM text in the base64 text `data` or in the file `path`; None if neither is given."""
+    if path and data:
+        raise ConfigurationError(f"{where} is both a path and data", hint="Remove one of them.")
+    if path:
+        return _read_file(path, f"{where} {_shown(path)}")
+    if not data:
+        return None
+    with suppress(binascii.Error, ValueError):  # ValueError: not ASCII
+        return base64.b64decode("".join(data.split()), validate=True)
+    raise ConfigurationError(
+        f"{where}-data is not valid base64", hint="Encode the PEM file with `base64 -w0`."
+    )
 
 
 def _shown(path: str) -> str:
@@ -533,20 +456,15 @@ def _shown(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
-def _read_existing_kubeconfigs(paths: Iterable[str]) -> list[Kubeconfig]:
-    contents = [(path, _read_if_exists(path, f"kubeconfig {path}")) for path in paths]
-    return [parse_kubeconfig(content, path) for path, content in contents if content is not None]
-
-
-def _read_file(path: str, where: str | None = None) -> bytes:
-    """Return the content of a file."""
+def _read_file(path: str, where: str) -> bytes:
+    """Return the content of a file; `where` describes it for messages."""
     content = _read_if_exists(path, where)
     if content is None:
-        raise _unreadable(where or path, os.strerror(errno.ENOENT))
+        raise _unreadable(where, os.strerror(errno.ENOENT))
     return content
 
 
-def _read_if_exists(path: str, where: str | None = None) -> bytes | None:
+def _read_if_exists(path: str, where: str) -> bytes | None:
     """Return the content of a file; None if it does not exist.
 
     As in client-go, any other reason why it cannot be read (permissions, a file in place of a folder, or
@@ -558,12 +476,12 @@ def _read_if_exists(path: str, where: str | None = None) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _unreadable(where or path, error.strerror or type(error).__name__) from error
+        raise _unreadable(where, error.strerror or type(error).__name__) from error
     except ValueError:  # a null character, or half of a surrogate pair
-        raise _unreadable(where or path, "the path contains an invalid character") from None
+        raise _unreadable(where, "the path contains an invalid character") from None
     if len(content) > MAX_FILE:
         raise ConfigurationError(
-            f"{where or path} is larger than {MAX_FILE >> 20} MiB", hint="Check that this is the right file."
+            f"{where} is larger than {MAX_FILE >> 20} MiB", hint="Check that this is the right file."
         )
     return content
 

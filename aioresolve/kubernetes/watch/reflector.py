@@ -29,8 +29,7 @@ import anyio
 import msgspec
 
 from aioresolve._core.concurrency import gather
-from aioresolve._core.deadline import within_deadline
-from aioresolve._core.retry import Backoff, RetryPolicy
+from aioresolve._core.deadline import Backoff, RetryPolicy, within_deadline
 from aioresolve._core.telemetry import Outage, record_retry, record_watch_restart
 from aioresolve.errors import (
     APIError,

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from aioresolve._core.telemetry import calls
+from aioresolve._core import telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +97,7 @@ def record_telemetry() -> Iterator[Recording]:
 
 
 def _clear_telemetry_state() -> None:
-    calls._tracer.cache_clear()
-    calls._instruments.cache_clear()
-    calls.task_counts.clear()
-    calls.stale_since.clear()
+    telemetry._tracer.cache_clear()
+    telemetry._instruments.cache_clear()
+    telemetry.task_counts.clear()
+    telemetry.stale_since.clear()

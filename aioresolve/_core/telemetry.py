@@ -1,6 +1,13 @@
-"""A call to a server as a log record, an OpenTelemetry span and a measurement.
+"""Log records with structured `extra`, and OpenTelemetry spans and metrics if the process uses it.
 
-Attributes and metric names follow OpenTelemetry's semantic conventions.
+Nothing has to be enabled. Log records go to loggers of the standard library. Spans and metrics go to the
+global providers of OpenTelemetry after the process has imported `opentelemetry.trace` or
+`opentelemetry.metrics`, as any setup of its SDK does; in any other process they cost one look-up in
+`sys.modules`. docs/observability.md has the loggers, the keys of `extra`, and the metrics. Names and
+attributes follow OpenTelemetry's semantic conventions (https://opentelemetry.io/docs/specs/semconv/).
+
+Records, spans and metrics contain no headers and no bodies. From the query of a URL they contain only the
+selectors of Kubernetes, in the scope and in the text of log records.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from urllib.parse import urlsplit
 from aioresolve._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -28,12 +35,19 @@ if TYPE_CHECKING:
 
 Attributes: TypeAlias = dict[str, str | int]
 
+watch_logger = logging.getLogger("aioresolve.watch")
+retry_logger = logging.getLogger("aioresolve.retry")
+
+
+# Calls to servers
+
 
 @dataclass(slots=True, eq=False)
 class _Call(ABC):
     """A call to a server, used as a context manager: it has a duration, and a response or an error.
 
-    While OpenTelemetry is in use it has a span of kind CLIENT, which is the current span inside the block.
+    It is a log record, a measurement, and while OpenTelemetry is in use a span of kind CLIENT, which is the
+    current span inside the block.
     """
 
     logger: logging.Logger
@@ -47,9 +61,9 @@ class _Call(ABC):
             from opentelemetry.trace import SpanKind
 
             self._context = _tracer().start_as_current_span(
-                self._name(),
+                self._name,
                 kind=SpanKind.CLIENT,
-                attributes=self._request_attributes(),
+                attributes=self._attributes,
                 record_exception=False,  # the status has the message; the stack of each retry helps no one
                 set_status_on_exception=False,
             )
@@ -62,32 +76,44 @@ class _Call(ABC):
     ) -> None:
         seconds, metrics = time.perf_counter() - self._started, instruments()
         if self.logger.isEnabledFor(logging.INFO):
-            self._log(seconds, error)
+            what, result, extra = self._record
+            extra["seconds"] = seconds
+            if error is None:
+                self.logger.info("%s: %s in %.3f s", what, result, seconds, extra=extra)
+            else:
+                extra |= error_extra(error)
+                self.logger.info("%s failed after %.3f s: %s", what, seconds, extra["error"], extra=extra)
+        outcome = self._outcome(error)
+        if error is not None:
+            outcome["error.type"] = error_type(error)
         if metrics is not None:  # while the span is current, because an exporter may link the two
-            self._measure(metrics, seconds, self._outcome_attributes(error))
+            self._measure(metrics, seconds, outcome)
         if self._span is not None and self._context is not None:
             from opentelemetry.trace import StatusCode
 
-            outcome = self._outcome_attributes(error)
             self._span.set_attributes(outcome)
             if "error.type" in outcome:
                 self._span.set_status(StatusCode.ERROR, None if error is None else error_text(error))
             self._context.__exit__(None, None, None)
 
+    @property
     @abstractmethod
     def _name(self) -> str:
-        """Return the name of the span, one of a small set."""
+        """The name of the span, one of a small set."""
+
+    @property
+    @abstractmethod
+    def _attributes(self) -> Attributes:
+        """The attributes of the span that are known before the call."""
 
     @abstractmethod
-    def _request_attributes(self) -> Attributes:
-        """Return the attributes of the span that are known before the call."""
-
-    @abstractmethod
-    def _outcome_attributes(self, error: BaseException | None) -> Attributes:
+    def _outcome(self, error: BaseException | None) -> Attributes:
         """Return the attributes of the span and of measurements that are known after the call."""
 
+    @property
     @abstractmethod
-    def _log(self, seconds: float, error: BaseException | None) -> None: ...
+    def _record(self) -> tuple[str, str, dict[str, Any]]:
+        """The request and its response as text, and the `extra` of the log record."""
 
     @abstractmethod
     def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None: ...
@@ -128,10 +154,12 @@ class HTTPCall(_Call):
         """Set the HTTP status of the response, and its size in bytes if the body is complete."""
         self._status, self._size = status, size
 
+    @property
     def _name(self) -> str:
         return f"{self.method} {path_template(self.path)}"
 
-    def _request_attributes(self) -> Attributes:
+    @property
+    def _attributes(self) -> Attributes:
         attributes: Attributes = {
             "http.request.method": self.method,
             **server_attributes(self.server),
@@ -145,34 +173,24 @@ class HTTPCall(_Call):
             attributes["http.request.resend_count"] = self.attempt - 1
         return attributes
 
-    def _outcome_attributes(self, error: BaseException | None) -> Attributes:
-        outcome: Attributes = {} if self._status is None else {"http.response.status_code": self._status}
-        if error is not None:
-            outcome["error.type"] = error_type(error)
-        elif self._status is not None and self._status >= 400 and self._status not in self.expected:
+    def _outcome(self, error: BaseException | None) -> Attributes:
+        if self._status is None:
+            return {}
+        outcome: Attributes = {"http.response.status_code": self._status}
+        if self._status >= 400 and self._status not in self.expected:
             outcome["error.type"] = str(self._status)
         return outcome
 
-    def _log(self, seconds: float, error: BaseException | None) -> None:
-        extra: dict[str, Any] = {
-            "server": self.server,
-            "scope": self.scope,
-            "method": self.method,
-            "path": self.path,
-            "attempt": self.attempt,
-            "seconds": seconds,
-        }
+    @property
+    def _record(self) -> tuple[str, str, dict[str, Any]]:
+        names = ("server", "scope", "method", "path", "attempt")
+        extra: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self._status is not None:
             extra["status"] = self._status
         if self._size is not None:
             extra["size"] = self._size
         request = f"{self.method} {self.server}{self.path}{'' if self.query is None else f' {self.query}'}"
-        if error is not None:
-            extra |= error_extra(error)
-            self.logger.info("%s failed after %.3f s: %s", request, seconds, error_text(error), extra=extra)
-        else:
-            size = "" if self._size is None else f", {self._size} bytes"
-            self.logger.info("%s: %s%s in %.3f s", request, self._status, size, seconds, extra=extra)
+        return request, f"{self._status}{'' if self._size is None else f', {self._size} bytes'}", extra
 
     def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None:
         attributes = {**server_attributes(self.server), **outcome}
@@ -197,45 +215,121 @@ class ProbeCall(_Call):
         self._source = source
         self.method = method
         if self._span is not None:
-            self._span.update_name(self._name())
+            self._span.update_name(self._name)
 
+    @property
     def _name(self) -> str:
         return self.method.lstrip("/")
 
-    def _request_attributes(self) -> Attributes:
+    @property
+    def _attributes(self) -> Attributes:
         return {
             "rpc.system": "grpc",  # the name until 1.38 of the conventions, which many dashboards still use
             "rpc.system.name": "grpc",
             **server_attributes(f"//{self.address}"),
         }
 
-    def _outcome_attributes(self, error: BaseException | None) -> Attributes:
-        outcome: Attributes = {"rpc.method": self._name()}
-        if error is not None:
-            outcome["error.type"] = error_type(error)
-            for attribute, name in (("rpc.response.status_code", "status"), ("aioresolve.code", "code")):
-                if isinstance(value := getattr(error, name, None), str):
-                    outcome[attribute] = value
-        elif self._source is not None:
+    def _outcome(self, error: BaseException | None) -> Attributes:
+        outcome: Attributes = {"rpc.method": self._name}
+        if self._source is not None:
             outcome["rpc.response.status_code"] = "OK"
+        for attribute, name in (("rpc.response.status_code", "status"), ("aioresolve.code", "code")):
+            if isinstance(value := getattr(error, name, None), str):
+                outcome[attribute] = value
         return outcome
 
-    def _log(self, seconds: float, error: BaseException | None) -> None:
-        extra: dict[str, Any] = {"server": self.address, "seconds": seconds}
-        if error is not None:
-            extra |= error_extra(error)
-            self.logger.info(
-                "probe of %s failed after %.3f s: %s", self.address, seconds, extra["error"], extra=extra
-            )
-        else:
+    @property
+    def _record(self) -> tuple[str, str, dict[str, Any]]:
+        extra = {"server": self.address}
+        if self._source is not None:
             extra["source"] = self._source
-            self.logger.info(
-                "probe of %s: reported by %s in %.3f s", self.address, self._source, seconds, extra=extra
-            )
+        return f"probe of {self.address}", f"reported by {self._source}", extra
 
     def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None:
         # Without the worker: a thousand workers would make a thousand histograms.
         metrics.probe_seconds.record(seconds, {"rpc.system.name": "grpc", **outcome})
+
+
+# Events between calls
+
+
+class Outage:
+    """Logs when a source becomes unavailable and when it is available again, but not each retry between.
+
+    Args:
+        logger: where the records go.
+        source: the source, as text.
+        extra: more about it, by the keys of `extra`: `server`, `scope`, `target`.
+    """
+
+    __slots__ = ("_extra", "_logger", "_source", "_started")
+
+    def __init__(self, logger: logging.Logger, source: str, **extra: str) -> None:
+        self._logger = logger
+        self._source = source
+        self._extra = extra
+        self._started: float | None = None
+
+    def update(self, error: Exception | None) -> None:
+        """Note the outcome of a request to the source: its error, or None if it succeeded."""
+        if error is not None and self._started is None:
+            self._started = time.monotonic()
+            extra = {**self._extra, **error_extra(error)}
+            self._logger.warning("%s is unavailable: %s", self._source, extra["error"], extra=extra)
+        elif error is None and self._started is not None:
+            seconds = time.monotonic() - self._started
+            self._started = None
+            outage = {**self._extra, "seconds": seconds}
+            self._logger.info("%s is available again after %.1f s", self._source, seconds, extra=outage)
+
+
+def record_retry(error: Exception, *, attempt: int, wait: float) -> None:
+    """Log and count a retry, `wait` seconds after the attempt with this number (from 1) and error."""
+    server: str | None = getattr(error, "host", None)
+    if retry_logger.isEnabledFor(logging.DEBUG):
+        extra: dict[str, Any] = {**error_extra(error), "attempt": attempt, "wait": wait}
+        if server is not None:
+            extra["server"] = server
+        retry_logger.debug(
+            "attempt %d failed, retrying in %.3f s: %s", attempt, wait, extra["error"], extra=extra
+        )
+    metrics = instruments()
+    if metrics is not None:
+        attributes = {} if server is None else server_attributes(server)
+        metrics.retries.add(1, {**attributes, "error.type": error_type(error)})
+
+
+def record_watch_restart(server: str, scope: str, reason: str, *, seconds: float) -> None:
+    """Log and count the restart of a watch whose last connection lived for `seconds`.
+
+    `reason` is one of a small set: `ended`, `broken`, `silent`, `expired`, ...
+    """
+    if watch_logger.isEnabledFor(logging.INFO):
+        extra = {"server": server, "scope": scope, "reason": reason, "seconds": seconds}
+        watch_logger.info(
+            "watch of %s at %s restarts after %.1f s: %s", scope, server, seconds, reason, extra=extra
+        )
+    metrics = instruments()
+    if metrics is not None:
+        metrics.restarts.add(1, {**server_attributes(server), "aioresolve.watch.reason": reason})
+
+
+def record_members(tasks: Mapping[str, Sized], *, target: str) -> None:
+    """Set the tasks of each job of a target, which the gauge shows until `remove_target`."""
+    task_counts[target] = {job: len(each) for job, each in tasks.items()}
+    instruments()  # creates the gauge, if metrics are in use
+
+
+def record_staleness(target: str, since: datetime | None) -> None:
+    """Set the time since which a target is stale, None if it is not; the gauge grows from then on."""
+    stale_since[target] = since
+    instruments()
+
+
+def remove_target(target: str) -> None:
+    """Remove a target from the gauges."""
+    task_counts.pop(target, None)
+    stale_since.pop(target, None)
 
 
 # Attributes
@@ -244,14 +338,12 @@ _NAMES_IN_PATHS = re.compile(
     r"(?<=/)(namespace|project|location|zone|node|queuedResource|instanceGroup|serviceAccount)s/[^/:]+"
 )
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-
 
 def server_attributes(url: str) -> Attributes:
     """Return the address and port of a server, given as `scheme://host:port` or `//host:port`."""
     try:
         parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     except ValueError:  # an invalid URL; the request to it raises the error
         return {"server.address": ""}
     address: Attributes = {"server.address": parts.hostname or ""}
@@ -289,16 +381,14 @@ def error_extra(error: BaseException) -> dict[str, str]:
 
 # OpenTelemetry
 
-_INSTRUMENTATION = "aioresolve"
-
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """Bucket boundaries of histograms in seconds, as in the conventions."""
 
 # What gauges show. An exporter reads it at any time, in its own thread.
-task_counts: dict[str | None, dict[str, int]] = {}
-"""Target to the number of tasks of each job; the target is None for a cluster outside of a fleet."""
+task_counts: dict[str, dict[str, int]] = {}
+"""Target to the number of tasks of each job."""
 
-stale_since: dict[str | None, datetime | None] = {}
+stale_since: dict[str, datetime | None] = {}
 """Target to the time since which its state is stale; None if the latest request succeeded."""
 
 
@@ -320,7 +410,7 @@ def _tracer() -> Tracer:
     # Before a provider is set this is a proxy, which uses the provider as soon as there is one.
     from opentelemetry import trace
 
-    return trace.get_tracer(_INSTRUMENTATION, __version__)
+    return trace.get_tracer("aioresolve", __version__)
 
 
 @cache
@@ -328,7 +418,11 @@ def _instruments() -> _Instruments:
     # Proxies as well. A process has one provider, and its instruments are created once.
     from opentelemetry import metrics
 
-    meter = metrics.get_meter(_INSTRUMENTATION, __version__)
+    meter = metrics.get_meter("aioresolve", __version__)
+
+    def histogram(name: str, description: str) -> Histogram:
+        return meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=_BUCKETS)
+
     meter.create_observable_gauge(
         "aioresolve.members", [_callback(_observed_tasks)], "{task}", "Tasks that are members of a cluster."
     )
@@ -340,18 +434,8 @@ def _instruments() -> _Instruments:
     )
     return _Instruments(
         requests=meter.create_counter("aioresolve.requests", "{request}", "HTTP requests."),
-        request_seconds=meter.create_histogram(
-            "http.client.request.duration",
-            "s",
-            "Duration of HTTP client requests.",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
-        ),
-        probe_seconds=meter.create_histogram(
-            "rpc.client.call.duration",
-            "s",
-            "Duration of probes of workers.",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
-        ),
+        request_seconds=histogram("http.client.request.duration", "Duration of HTTP client requests."),
+        probe_seconds=histogram("rpc.client.call.duration", "Duration of probes of workers."),
         retries=meter.create_counter("aioresolve.retries", "{retry}", "Requests repeated after a failure."),
         restarts=meter.create_counter("aioresolve.watch.restarts", "{restart}", "Restarts of watches."),
     )
@@ -359,16 +443,15 @@ def _instruments() -> _Instruments:
 
 def _observed_tasks() -> Iterator[tuple[int, Attributes]]:
     for target, jobs in task_counts.copy().items():
-        attributes: Attributes = {} if target is None else {"aioresolve.target": target}
         for job, tasks in jobs.items():
-            yield tasks, {"aioresolve.job": job, **attributes}
+            yield tasks, {"aioresolve.job": job, "aioresolve.target": target}
 
 
 def _observed_staleness() -> Iterator[tuple[float, Attributes]]:
     now = datetime.now(UTC)
     for target, since in stale_since.copy().items():
         seconds = 0.0 if since is None else max(0.0, (now - since).total_seconds())
-        yield seconds, {} if target is None else {"aioresolve.target": target}
+        yield seconds, {"aioresolve.target": target}
 
 
 def _callback(

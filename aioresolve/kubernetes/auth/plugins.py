@@ -1,12 +1,15 @@
-"""Exec plugins: commands, named in a kubeconfig, that print credentials.
+"""Credentials that others provide: exec plugins, and the auth-provider `oidc` from before they existed.
 
-Protocol: `client.authentication.k8s.io/v1` and `v1beta1`,
+An exec plugin is a command, named in a kubeconfig, that prints credentials. Protocol:
+`client.authentication.k8s.io/v1` and `v1beta1`,
 https://kubernetes.io/docs/reference/config-api/client-authentication.v1/.
 
-`kubernetes_asyncio.config` is not used to run plugins. It reads one pipe after the other, which deadlocks
-with a plugin that writes much to its standard error; it leaves the plugin running when it is cancelled; it
-drops a client certificate that comes with a token; and it writes a certificate without a token, with its key,
-to files that exist until the process exits.
+`kubernetes_asyncio.config` is not used. It reads one pipe of a plugin after the other, which deadlocks with a
+plugin that writes much to its standard error; it leaves the plugin running when it is cancelled; it drops a
+client certificate that comes with a token; and it refreshes an OIDC token without verifying the server.
+
+An expired OIDC token is not refreshed here: issuers accept a refresh token once, and the new one would have
+to be written to the user's kubeconfig, which is the task of kubectl.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -25,23 +29,22 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from aioresolve._core.concurrency import wait_until_done
 from aioresolve._core.redaction import Confidential, redact
 from aioresolve._core.threads import run_in_thread
-from aioresolve.errors import CredentialsError, Hint
+from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
-from .connection import ClientCertificate, Identity, bearer, unix_time
-from .kubeconfig import parse_json, parse_yaml
+from .connection import Identity, bearer, jwt_claims, unix_time
+from .kubeconfig import parse_document
+from .tls import ClientCertificate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from .kubeconfig import Cluster, ExecPlugin
+    from .kubeconfig import AuthProvider, Cluster, ExecPlugin
 
-MAX_STDOUT = 1024 * 1024
+MAX_STDOUT = 256 * 1024
 """The largest standard output that is accepted, in bytes; credentials take a few KB."""
-
-MAX_YAML = 64 * 1024
-"""The largest standard output that is parsed as YAML, in bytes; that takes much longer than JSON."""
 
 MAX_STDERR = 64 * 1024
 """Bytes of standard error that are kept, from its end."""
@@ -75,9 +78,13 @@ async def run_command(
     """
     # asyncio's subprocess protocol, because `Process.wait()` of asyncio, and of anyio before 4.14, waits
     # until every pipe is closed: a grandchild that inherited one would delay the credentials until the
-    # deadline. The start is its own task: a cancellation in the middle of it, even one by asyncio, would
-    # leave a child process that no one kills.
-    starting = asyncio.ensure_future(_start(command, env))
+    # deadline. A session of its own has a process group of its own, which `_kill` reaches. The start is its
+    # own task: a cancellation in the middle of it would leave a child process that no one kills.
+    starting = asyncio.ensure_future(
+        asyncio.get_running_loop().subprocess_exec(
+            _Child, *command, stdin=subprocess.DEVNULL, env=dict(env), start_new_session=True
+        )
+    )
     try:
         transport, child = await asyncio.shield(starting)
         await child.done.wait()
@@ -89,41 +96,20 @@ async def run_command(
         # Without its traceback, whose frames hold the arguments.
         raise CredentialsError(f"cannot start {what}: {reason}") from error.with_traceback(None)
     finally:
-        with anyio.CancelScope(shield=True):
-            await _finish(asyncio.ensure_future(_terminate(starting)))
+        await wait_until_done(asyncio.create_task(_terminate(starting)))
     if child.overflowed:
-        raise CredentialsError(f"{what} wrote more than {MAX_STDOUT >> 20} MiB to its standard output")
+        raise CredentialsError(f"{what} wrote more than {MAX_STDOUT >> 10} KiB to its standard output")
     if (code := transport.get_returncode()) != 0:
-        message = _stderr_text(child, {*secrets, *_argument_values(command[1:])})
+        values = {each.partition("=")[2] if each.startswith("-") else each for each in command[1:]}
+        message = _stderr_text(child, {*secrets, *values})
         raise CredentialsError(f"{what} {_exit_text(code)}{message}")
     return bytes(child.stdout)
-
-
-async def _start(
-    command: Sequence[str], env: Mapping[str, str]
-) -> tuple[asyncio.SubprocessTransport, _Child]:
-    # In a session, and so a process group, of its own: `_kill` then reaches the processes that it starts.
-    return await asyncio.get_running_loop().subprocess_exec(
-        _Child, *command, stdin=subprocess.DEVNULL, env=dict(env), start_new_session=True
-    )
-
-
-async def _finish(cleanup: asyncio.Future[None]) -> None:
-    """Wait for `cleanup`, which is short, even if asyncio cancels the caller repeatedly."""
-    cancellation = None
-    while not cleanup.done():
-        try:
-            await asyncio.shield(cleanup)
-        except asyncio.CancelledError as error:
-            cancellation = error
-    if cancellation is not None:
-        raise cancellation
 
 
 async def _terminate(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, _Child]]) -> None:
     """Wait until the child has started, and kill it unless it has exited."""
     await asyncio.wait([starting])
-    if starting.cancelled() or starting.exception() is not None:
+    if starting.exception() is not None:
         return
     transport, child = starting.result()
     if transport.get_returncode() is None:
@@ -181,17 +167,14 @@ def _exit_text(code: int | None) -> str:
     return f"exited with code {code}"
 
 
-def _argument_values(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield the arguments, and of options such as `--token=VALUE` the value."""
-    for argument in arguments:
-        yield argument.partition("=")[2] if argument.startswith("-") else argument
-
-
 def _stderr_text(child: _Child, secrets: Collection[str]) -> str:
     """Return the end of the standard error for a message."""
-    text = redact(_ANSI.sub("", child.stderr.decode("utf-8", "replace")), secrets)
-    text = "".join(char if char.isprintable() or char == "\n" else " " for char in text).strip()
+    text = _printable(redact(_ANSI.sub("", child.stderr.decode("utf-8", "replace")), secrets))
     return f": {text[-MAX_QUOTED:]}" if text else ", without a message on its standard error"
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in text).strip()
 
 
 class ExecCall(Confidential, frozen=True):
@@ -209,12 +192,13 @@ class ExecCall(Confidential, frozen=True):
         """Run the plugin once and return the credentials that it prints."""
         plugin = self.plugin
         what = f"the plugin {os.path.basename(plugin.command)!r} ({plugin.where})"
-        path = await run_in_thread(f"find {what}", find_program, plugin.command, what, plugin.install_hint)
+        path = await run_in_thread(f"find {what}", _find_program, plugin.command, what, plugin.install_hint)
+        variables = {variable.name: variable.value for variable in plugin.env}
         output = await run_command(
             [path, *plugin.args],
-            env={**os.environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": self.info},
+            env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": self.info},
             what=what,
-            secrets=[value for _, value in plugin.env],
+            secrets=variables.values(),
         )
         return parse_exec_credential(output, plugin.api_version, what)
 
@@ -242,52 +226,46 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
 
     As for client-go, it is JSON or YAML, and may lack its kind.
     """
-    credential = _parse_document(output)
-    if credential is None:
+    credential = None
+    with suppress(ValueError):
+        credential = parse_document(output)
+    if not isinstance(credential, dict):
         raise CredentialsError(
             f"{what} printed {len(output)} bytes that are neither a JSON nor a YAML object",
             hint="It must print an ExecCredential; run it in a shell to see its output.",
         )
-    for name, expected in (("apiVersion", api_version), ("kind", "ExecCredential")):
-        if (credential.get(name) or ("ExecCredential" if name == "kind" else None)) != expected:
-            raise CredentialsError(
-                f"{what} printed a {name} other than {expected}, which the kubeconfig requires",
-                hint="Upgrade the plugin, or set the apiVersion that it prints in the kubeconfig.",
-            )
-    if not isinstance(credential.get("status"), dict):
-        raise CredentialsError(f"{what} printed an ExecCredential without status, and so no credentials")
-    status = credential["status"]
-    token = _text(status, "token", what)
-    chain, key = _text(status, "clientCertificateData", what), _text(status, "clientKeyData", what)
-    if not token and not chain and not key:
-        raise CredentialsError(f"{what} returned neither a token nor a client certificate")
+    found = credential.get("apiVersion"), credential.get("kind") or "ExecCredential"
+    if found != (api_version, "ExecCredential"):
+        raise CredentialsError(
+            f"{what} printed no ExecCredential of {api_version}, which the kubeconfig requires",
+            hint="Upgrade the plugin, or set the apiVersion that it prints in the kubeconfig.",
+        )
+    status = credential.get("status")
+    names = ("token", "clientCertificateData", "clientKeyData", "expirationTimestamp")
+    values = [status.get(name) or "" for name in names] if isinstance(status, dict) else [""] * 4
+    # YAML reads a time without quotes as a time.
+    texts = [value.isoformat() if isinstance(value, datetime) else value for value in values]
+    if not all(isinstance(text, str) for text in texts):
+        raise CredentialsError(f"{what} printed a {' or '.join(names)} that is not a string")
+    token, chain, key, end = texts
     if bool(chain) != bool(key):
         raise CredentialsError(
             f"{what} returned only one of clientCertificateData and clientKeyData, which belong together"
         )
+    if not token and not chain:
+        raise CredentialsError(f"{what} returned neither a token nor a client certificate")
+    certificate = None
+    if chain:
+        where = f"the client certificate of {what}"
+        certificate = ClientCertificate(chain.encode(), key.encode(), where=where)
     return Identity(
         authorization=bearer(token, f"the token of {what}") if token else None,
-        certificate=ClientCertificate(chain.encode(), key.encode(), where=f"the client certificate of {what}")
-        if chain
-        else None,
-        expires=unix_time(_text(status, "expirationTimestamp", what), f"the expirationTimestamp of {what}"),
+        certificate=certificate,
+        expires=unix_time(end, f"the expirationTimestamp of {what}"),
     )
 
 
-def _parse_document(output: bytes) -> dict[str, Any] | None:
-    """Return a JSON or YAML object; None if `output` is something else."""
-    value = None
-    if output.lstrip().startswith(b"{"):
-        value = parse_json(output)
-    elif len(output) <= MAX_YAML:
-        import yaml
-
-        with suppress(yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
-            value = parse_yaml(output.decode("utf-8-sig"))
-    return value if isinstance(value, dict) else None
-
-
-def find_program(command: str, what: str, install_hint: str | None = None) -> str:
+def _find_program(command: str, what: str, install_hint: str) -> str:
     """Return the absolute path of a command. Blocking: for worker threads."""
     import shutil
 
@@ -301,16 +279,27 @@ def find_program(command: str, what: str, install_hint: str | None = None) -> st
             hint="Remove `.` and empty entries from PATH, or write the full path of the command.",
         )
     reason = "there is no such program" if os.path.dirname(command) else "it is not on PATH"
-    hint = "".join(char for char in install_hint or "" if char.isprintable() or char == "\n").strip()
-    raise CredentialsError(
-        f"{what} is not installed: {reason}",
-        # The text is the plugin's and may contain braces, which have a meaning in a hint.
-        hint=Hint("{hint}", {"hint": hint}) if hint else "Install it, or correct the command.",
-    )
+    # The text is the plugin's and may contain braces, which have a meaning in a hint.
+    hint = Hint("{hint}", {"hint": _printable(install_hint) or "Install it, or correct the command."})
+    raise CredentialsError(f"{what} is not installed: {reason}", hint=hint)
 
 
-def _text(status: dict[str, Any], name: str, what: str) -> str:
-    if not isinstance(status.get(name), (str, datetime, type(None))):
-        raise CredentialsError(f"{what} returned a {name} that is not a string")
-    value = status.get(name) or ""
-    return value.isoformat() if isinstance(value, datetime) else value  # unquoted in YAML
+def identity_of(provider: AuthProvider, where: str) -> Identity:
+    """Return the credentials of an auth-provider; `where` describes it for messages."""
+    if provider.name != "oidc":
+        raise ConfigurationError(
+            f"{where} is not supported, and not by kubectl since 1.26 either",
+            hint="Replace it with an exec plugin (gke-gcloud-auth-plugin for gcp, kubelogin for azure).",
+        )
+    token = provider.config.get("id-token", "")
+    claims = jwt_claims(token)
+    if token and claims is None:
+        raise ConfigurationError(f"{where}: its id-token is not a JSON Web Token", hint="Log in again.")
+    end = None if claims is None else claims.get("exp")
+    expires = float(end) if isinstance(end, (int, float)) else None
+    if not token or (expires is not None and expires <= time.time()):
+        raise CredentialsError(
+            f"{where}: its token {'has expired' if token else 'is missing'}",
+            hint="Run any kubectl command, which gets and stores a new one.",
+        )
+    return Identity(authorization=bearer(token, f"{where}: its token"), expires=expires)

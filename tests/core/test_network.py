@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve._core import tcp
+from aioresolve._core import network
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ def name_has(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
 async def peer_of(host: str, port: int) -> str:
     """Return the address that a connection to `host` leads to."""
     with anyio.fail_after(PATIENCE):
-        async with await tcp.connect(host, port) as stream:
+        async with await network.connect(host, port) as stream:
             return str(stream.extra(anyio.abc.SocketAttribute.remote_address)[0])
 
 
@@ -72,10 +72,10 @@ async def test_next_address_is_tried_while_one_does_not_respond(
 async def test_error_is_that_of_the_last_address(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     name_has(monkeypatch, "127.0.0.2", "127.0.0.3")
     with pytest.raises(OSError, match="connection attempts failed") as caught:
-        await tcp.connect(NAME, port)
+        await network.connect(NAME, port)
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
 async def test_name_that_is_invalid_is_an_os_error() -> None:
     with pytest.raises(OSError, match="label"):
-        await tcp.connect(f"{'x' * 64}.example", 1)
+        await network.connect(f"{'x' * 64}.example", 1)

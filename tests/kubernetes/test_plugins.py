@@ -1,0 +1,437 @@
+"""Exec plugins: their input, their output, how long it is used, and no processes left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import psutil
+import pytest
+import trustme
+
+from aioresolve.errors import ConfigurationError, CredentialsError, DeadlineExceededError, ResolveError
+from aioresolve.kubernetes import KubernetesClusterResolver
+from aioresolve.kubernetes.auth import Connection, CredentialCache
+from aioresolve.testing import pod
+
+from .kubeconfigs import (
+    EXEC_V1,
+    SERVER,
+    base64_of,
+    bearer_of,
+    client_pair,
+    connect,
+    context_of,
+    exec_user,
+    headers_of,
+    isolate,
+    kubeconfig,
+    runs_of,
+    write_file,
+    write_plugin,
+)
+from .loopback import TOKEN, TRAIN, run_loopback
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("warm", "no_leak")
+
+EXEC_V1BETA1 = "client.authentication.k8s.io/v1beta1"
+
+
+@pytest.fixture(scope="module")
+def warm() -> None:
+    """Make uvloop open its pipe for signals, once per process, before the check for leaks."""
+    with suppress(ImportError):
+        import uvloop
+
+        async def run() -> None:
+            await (await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "")).wait()
+
+        uvloop.run(run())
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    isolate(tmp_path, monkeypatch)
+    return tmp_path
+
+
+async def connect_with(folder: Path, code: str, *, cluster: Any = None, **fields: Any) -> Connection:
+    """Return a connection whose plugin runs `code`."""
+    user = exec_user(write_plugin(folder, code), **fields)
+    return await connect(write_file(folder / "config", kubeconfig(user, **(cluster or {}))))
+
+
+async def token_from(folder: Path, code: str, **options: Any) -> str | None:
+    with anyio.fail_after(60):
+        return await bearer_of(await connect_with(folder, code, **options))
+
+
+async def failure(folder: Path, code: str, **options: Any) -> str:
+    """Return the message for a plugin that fails, after the description of the plugin."""
+    with pytest.raises(ResolveError) as caught:
+        await token_from(folder, code, **options)
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value.__context__)
+    assert "hunter22" not in shown
+    plugin = f"the plugin 'plugin' (kubeconfig {folder}/config, user 'dev', exec)"
+    assert plugin in str(caught.value)
+    return str(caught.value).replace(plugin, "it")
+
+
+# What the plugin prints
+
+
+def printing(status: Any, **fields: Any) -> str:
+    credential = {"apiVersion": EXEC_V1, "kind": "ExecCredential", "status": status, **fields}
+    return f"print({json.dumps(credential)!r})"
+
+
+async def test_certificate_and_token_may_be_combined(folder: Path) -> None:
+    chain, key = client_pair(trustme.CA())
+    parts = {"clientCertificateData": chain.decode(), "clientKeyData": key.decode()}
+    identity = await (await connect_with(folder, printing({"token": "t", **parts}))).identity()
+    assert identity.certificate is not None
+    assert (identity.headers, identity.certificate.chain) == ({"Authorization": "Bearer t"}, chain)
+
+
+async def test_expiration_time_is_read_and_the_zero_time_of_go_means_none(folder: Path) -> None:
+    for timestamp, expires in (
+        ("2030-01-31T13:00:00+01:00", 1896091200),
+        ("2030-01-31T12:00:00.000000000Z", 1896091200),
+        ("0001-01-01T00:00:00Z", None),
+    ):
+        connection = await connect_with(folder, printing({"token": "t", "expirationTimestamp": timestamp}))
+        assert (await connection.identity()).expires == expires
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("print('hunter22')", "printed 9 bytes that are neither a JSON nor"),
+        ("sys.stdout.buffer.write(bytes([255, 254, 253]))", "that are neither a JSON nor"),
+        ("print('token: hunter22')", f"printed no ExecCredential of {EXEC_V1}"),
+        (printing({"token": "hunter22"}, apiVersion=EXEC_V1BETA1), f"printed no ExecCredential of {EXEC_V1}"),
+        (printing({"token": "hunter22"}, kind="Token"), f"printed no ExecCredential of {EXEC_V1}"),
+        (printing(None), "neither a token nor a client certificate"),
+        (printing({"token": ""}), "neither a token nor a client certificate"),
+        (printing({"token": 5}), "that is not a string"),
+        (printing({"token": "hunter22 x"}), "contains a line break, a space"),
+        (printing({"clientKeyData": "hunter22"}), "only one of clientCertificateData and clientKeyData"),
+        *(
+            (printing({"token": "hunter22", "expirationTimestamp": time}), "is not an RFC 3339 time")
+            for time in ("2030-01-31T12:00:00", "2030-13-31T12:00:00Z")
+        ),
+    ],
+)
+async def test_invalid_output_is_an_error_that_does_not_show_it(
+    folder: Path, code: str, expected: str
+) -> None:
+    assert expected in await failure(folder, code)
+
+
+async def test_output_may_be_yaml_of_which_the_first_document_is_read(folder: Path) -> None:
+    output = f"""apiVersion: {EXEC_V1}
+status: {{token: t, expirationTimestamp: 2030-01-31T12:00:00Z}}
+---
+x: 1
+"""
+    connection = await connect_with(folder, f"print({output!r})")
+    assert (await bearer_of(connection), (await connection.identity()).expires) == ("t", 1896091200)
+
+
+# The input of the plugin
+
+
+async def test_plugin_gets_arguments_variables_and_the_cluster_but_no_terminal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INHERITED", "yes")
+    authority = base64_of(trustme.CA().cert_pem.bytes())
+    cluster = {
+        "tls-server-name": "api.example",
+        "certificate-authority-data": authority,
+        "proxy-url": "http://proxy:3128",
+        "disable-compression": True,
+        "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}],
+    }
+    code = f"""
+try:
+    open("/dev/tty")
+except OSError:
+    received = [sys.argv[1:], os.environ["GIVEN"], os.environ["INHERITED"], sys.stdin.read()]
+    received.append(json.loads(os.environ["KUBERNETES_EXEC_INFO"]))
+    open({str(folder / "received")!r}, "w").write(json.dumps(received))
+    credential({{"token": "t"}}, api_version={EXEC_V1BETA1!r})
+"""
+    options = {"apiVersion": EXEC_V1BETA1, "args": ["a", "b"], "provideClusterInfo": True}
+    await token_from(folder, code, cluster=cluster, env=[{"name": "GIVEN", "value": "g"}], **options)
+    *received, info = json.loads((folder / "received").read_text())
+    assert received == [["a", "b"], "g", "yes", ""]
+    assert info == {
+        "apiVersion": EXEC_V1BETA1,
+        "kind": "ExecCredential",
+        "spec": {
+            "interactive": False,
+            "cluster": {
+                "server": SERVER,
+                "tls-server-name": "api.example",
+                "certificate-authority-data": authority,
+                "proxy-url": "http://proxy:3128",
+                "disable-compression": True,
+                "config": {"audience": "a"},
+            },
+        },
+    }
+
+
+# Finding the command
+
+
+@pytest.mark.parametrize("entry", ["", "bin"])
+async def test_command_in_a_relative_folder_of_path_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    (folder / entry).mkdir(exist_ok=True)
+    path = write_plugin(folder / entry, 'credential({"token": "t"})', "my-login")
+    config = write_file(folder / "config", kubeconfig(exec_user("my-login")))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", f"/nothing:{entry}:{os.environ['PATH']}")
+    with pytest.raises(CredentialsError, match="in a folder of PATH that is not absolute"):
+        await bearer_of(await connect(config))
+    assert not runs_of(path)
+    monkeypatch.setenv("PATH", f"{folder / entry}:{entry}")
+    assert await bearer_of(await connect(config)) == "t"
+
+
+async def test_error_for_a_missing_command_has_its_install_hint(folder: Path) -> None:
+    hint = "Get it:\n\x1b[1mhttps://example.com/{x}"
+    for command, install_hint, expected in (
+        ("my-login", hint, "it is not on PATH. Get it:\n [1mhttps://example.com/{x}"),
+        (str(folder / "my-login"), None, "there is no such program. Install it, or correct the command."),
+    ):
+        user = exec_user(command, installHint=install_hint)
+        connection = await connect(write_file(folder / "config", kubeconfig(user)))
+        with pytest.raises(CredentialsError) as caught:
+            await headers_of(connection)
+        where = f"kubeconfig {folder}/config, user 'dev', exec"
+        assert str(caught.value) == f"the plugin 'my-login' ({where}) is not installed: {expected}"
+
+
+async def test_command_that_cannot_be_started_is_reported(folder: Path) -> None:
+    write_file(folder / "text", "#!/no/such/interpreter").chmod(0o755)
+    connection = await connect(write_file(folder / "config", kubeconfig(exec_user(folder / "text"))))
+    with pytest.raises(CredentialsError, match=r"^cannot start the plugin 'text' .*: No such file"):
+        await headers_of(connection)
+
+
+# Failures
+
+
+async def test_error_shows_exit_code_and_standard_error_but_never_the_output(folder: Path) -> None:
+    code = "print('hunter22'); sys.stderr.write('\\x1b[31mexpired\\x1b[0m:\\tlog in'); sys.exit(3)"
+    assert await failure(folder, code) == "it exited with code 3: expired: log in"
+    none = "without a message on its standard error"
+    assert await failure(folder, "raise SystemExit(1)") == f"it exited with code 1, {none}"
+    assert await failure(folder, "os.kill(os.getpid(), 9)") == f"it was killed by SIGKILL, {none}"
+
+
+async def test_only_the_end_of_a_long_standard_error_is_shown(folder: Path) -> None:
+    message = await failure(folder, "sys.stderr.write('x ' * 50_000 + 'the end'); sys.exit(1)")
+    assert message.endswith("the end")
+    assert len(message) < 2200
+
+
+async def test_what_the_command_was_given_is_removed_from_its_standard_error(folder: Path) -> None:
+    message = await failure(
+        folder,
+        "sys.exit('hunter221, hunter222, hunter223, abc and abcd: --region not found')",
+        args=["hunter221", "--token=hunter222", "--region"],
+        env=[{"name": "A", "value": "hunter223"}, {"name": "B", "value": "abc"}],
+    )
+    assert message == (
+        "it exited with code 1: (secret), (secret), (secret), (secret) and abcd: --region not found"
+    )
+
+
+# Processes
+
+
+async def test_much_standard_error_does_not_block(folder: Path) -> None:
+    assert await token_from(folder, f"sys.stderr.write('x' * 5_000_000); {printing({'token': 't'})}") == "t"
+
+
+@pytest.fixture
+def fifo(folder: Path) -> Path:
+    os.mkfifo(folder / "fifo")
+    return folder / "fifo"
+
+
+async def read_pids(fifo: Path) -> list[int]:
+    """Return the process ids that a plugin writes to `fifo`."""
+    with anyio.fail_after(60):
+        text = await anyio.to_thread.run_sync(fifo.read_text, abandon_on_cancel=True)
+    return [int(word) for word in text.split()]
+
+
+async def wait_for_exit(pid: int) -> None:
+    """Wait until the process has exited; an orphan of another process may remain unreaped for a while."""
+    with anyio.fail_after(60):
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
+async def test_command_that_writes_too_much_is_killed(folder: Path, fifo: Path) -> None:
+    code = f"""
+open({str(fifo)!r}, "w").write(str(os.getpid()))
+while True:
+    sys.stdout.write("x" * 65536)
+"""
+    message, [pid] = await asyncio.gather(failure(folder, code), read_pids(fifo))
+    assert "wrote more than 256 KiB" in message
+    assert not psutil.pid_exists(pid)
+
+
+WAIT = "import signal; signal.pause()"
+
+
+async def test_command_cancelled_during_its_start_is_killed(folder: Path) -> None:
+    connection = await connect_with(folder, WAIT)
+    for turns in range(12):
+        task = asyncio.create_task(headers_of(connection))
+        for _ in range(turns):
+            await asyncio.sleep(0.0005)
+        task.cancel()
+        await asyncio.wait([task])
+        assert not psutil.Process().children()
+
+
+async def test_cancelled_command_is_killed_with_its_children_although_it_ignores_signals(
+    folder: Path, fifo: Path
+) -> None:
+    code = f"""
+import signal, subprocess
+for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(name, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-S", "-c", {WAIT!r}])
+open({str(fifo)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+while True:
+    signal.pause()
+"""
+    task = asyncio.create_task(token_from(folder, code))
+    own, child = await read_pids(fifo)
+    before = time.monotonic()
+    task.cancel()
+    await asyncio.wait([task])
+    assert time.monotonic() - before < 20
+    assert not psutil.pid_exists(own)
+    await wait_for_exit(child)
+
+
+async def test_grandchild_with_open_pipes_does_not_block(folder: Path, fifo: Path) -> None:
+    """A plugin may leave a helper running, such as an agent that caches logins."""
+    code = f"""
+import subprocess
+child = subprocess.Popen([sys.executable, "-S", "-c", {WAIT!r}])
+{printing({"token": "t" * 60_000})}
+sys.stdout.flush()
+open({str(fifo)!r}, "w").write(str(child.pid))
+"""
+    token, [pid] = await asyncio.gather(token_from(folder, code), read_pids(fifo))
+    assert token == "t" * 60_000
+    psutil.Process(pid).kill()
+    await wait_for_exit(pid)
+
+
+# How long the credentials are used
+
+
+async def test_plugin_runs_once_and_only_when_its_credentials_are_needed(folder: Path) -> None:
+    connection = await connect_with(folder, 'credential({"token": "t"})')
+    path = folder / "plugin"
+    assert runs_of(path) == 0
+    assert [await bearer_of(connection) for _ in range(3)] == ["t"] * 3
+    assert runs_of(path) == 1
+    assert not await connection.renew(await headers_of(connection))
+    assert runs_of(path) == 2
+
+
+async def test_cache_keeps_the_credentials_of_a_plugin_for_the_next_connection(folder: Path) -> None:
+    path = write_plugin(folder, 'credential({"token": f"t{runs}"})')
+    config = write_file(folder / "config", kubeconfig(exec_user(path)))
+    cache = CredentialCache()
+    for _ in range(2):
+        assert await bearer_of(await connect(config, cache=cache)) == "t1"
+    write_file(config, kubeconfig(exec_user(path, args=["other"])))
+    assert await bearer_of(await connect(config, cache=cache)) == "t2"
+    assert await bearer_of(await connect(config, cache=CredentialCache())) == "t3"
+
+
+async def test_plugin_runs_again_when_its_credentials_expire(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = 'credential({"token": f"t{runs}", "expirationTimestamp": f"{1950 + runs * 50}-01-01T00:00:00Z"})'
+    connection = await connect_with(folder, code)
+    assert await bearer_of(connection) == "t1"
+    later = time.monotonic() + 10.0
+    monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: later)
+    assert [await bearer_of(connection) for _ in range(2)] == ["t2", "t2"]
+
+
+async def test_call_runs_a_plugin_once_even_if_its_credentials_have_expired(folder: Path) -> None:
+    path = write_plugin(
+        folder, f'credential({{"token": "{TOKEN}", "expirationTimestamp": "2000-01-01T00:00:00Z"}})'
+    )
+    pods = [pod(f"train-{number}", namespace="ml", labels=TRAIN) for number in range(3)]
+    with run_loopback(folder, *pods) as loopback:
+        document = json.loads(loopback.kubeconfig.read_text())
+        document["users"][0]["user"] = exec_user(path)
+        loopback.kubeconfig.write_text(json.dumps(document))
+        selectors = [f"app=train,number notin ({number})" for number in range(4)]
+        spec = await loopback.resolver({"worker": selectors}).cluster_spec()
+        assert spec.num_tasks("worker") == 12
+        assert len(loopback.requests) >= 4
+    assert runs_of(path) == 1
+
+
+async def test_certificate_of_a_plugin_is_used_and_renewed(folder: Path) -> None:
+    authority = trustme.CA()
+    for number in (1, 2):
+        chain, key = client_pair(authority)
+        write_file(folder / f"chain{number}", chain)
+        write_file(folder / f"key{number}", key)
+    for part in ("chain3", "key3"):
+        write_file(folder / part, "hunter22")
+    code = f"""
+def read(name):
+    return open({str(folder)!r} + "/" + name + str(runs)).read()
+credential({{"clientCertificateData": read("chain"), "clientKeyData": read("key")}})
+"""
+    connection = await connect_with(folder, code)
+    assert await headers_of(connection) == {}
+    before = await context_of(connection)
+    assert before is await context_of(connection)
+    assert await connection.renew({})
+    assert await context_of(connection) is not before
+    assert await connection.renew({})
+    with pytest.raises(ConfigurationError, match="the client certificate of the plugin 'plugin'") as caught:
+        await context_of(connection)
+    assert "hunter22" not in str(caught.value)
+
+
+async def test_error_at_the_deadline_names_the_credentials_that_are_waited_for(folder: Path) -> None:
+    path = write_file(folder / "config", kubeconfig(exec_user(write_plugin(folder, "time.sleep(600)"))))
+    resolver = KubernetesClusterResolver({"worker": ["app=t"]}, kubeconfig=path)
+    with pytest.raises(DeadlineExceededError) as caught:
+        await resolver.cluster_spec(timeout=0.5)
+    assert "the credentials of kubeconfig" in caught.value.missing["selector 'app=t' in all namespaces"]
+    assert caught.value.reached == {}

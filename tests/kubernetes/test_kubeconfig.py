@@ -148,8 +148,8 @@ async def test_impersonation_becomes_headers(folder: Path) -> None:
         ("Impersonate-Extra-acme.com%2F%C3%BC%20%25", "c"),
         ("Impersonate-Extra-acme.com%2F%C3%BC%20%25", "d"),
     )
-    nobody = {"token": "t", "as-groups": [], "as-user-extra": {}}
-    assert not (await read(folder, kubeconfig(nobody))).fixed_headers
+    without_user = {"token": "t", "as-groups": [], "as-user-extra": {}}
+    assert not (await read(folder, kubeconfig(without_user))).fixed_headers
 
 
 async def test_first_document_is_read_and_merge_keys_replace_fields_as_for_kubectl(folder: Path) -> None:

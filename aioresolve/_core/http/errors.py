@@ -35,7 +35,7 @@ _BROKEN = (
     aiohttp.ClientOSError,
     ConnectionError,
 )
-"""What is raised if a connection breaks after it was established."""
+"""The errors of a connection that breaks after it was established."""
 
 
 class ConnectionHints(msgspec.Struct, frozen=True):

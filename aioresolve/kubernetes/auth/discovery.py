@@ -236,7 +236,7 @@ class Search(msgspec.Struct, frozen=True):
         environ: the environment variables.
         context: the context of the kubeconfig; None for the current one.
         location: the sources to search; None for all.
-        overrides: what replaces parts of what is found.
+        overrides: replace parts of the server and credentials that are found.
     """
 
     environ: Mapping[str, str]

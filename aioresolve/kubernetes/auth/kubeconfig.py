@@ -218,7 +218,7 @@ class Entry(Confidential, frozen=True):
         return ConfigurationError(f"{self.where}: {problem}", hint=hint)
 
     def absolute_path(self, path: str) -> str:
-        """Return a path in the entry as an absolute path; an empty one stays empty.
+        """Return a path in the entry as an absolute path; an empty one is returned.
 
         As in client-go, `..` in a relative path removes the part before it, also if that is a symbolic link;
         an absolute path is used as it is.

@@ -23,7 +23,8 @@ from .status import condition_of
 from .target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.copying import Arguments
@@ -282,6 +283,45 @@ class Fleet(Copyable):
         async with aclosing(stream) as statuses:
             async for status in statuses:
                 yield status
+
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        allowed_hosts: Sequence[str] = (),
+        peers: Sequence[str] = (),
+    ) -> AbstractAsyncContextManager[str]:
+        """Serve a page about this fleet inside the block; the value of the block is its URL.
+
+        >>> fleet = Fleet({"fixed": SimpleClusterResolver(ClusterSpec({"worker": ["10.0.0.1:8470"]}))})
+        >>> async with fleet.serve() as url:
+        ...     async for status in fleet.watch():
+        ...         break
+        >>> url, status
+        ('http://127.0.0.1:.../', <TargetStatus 'fixed', Ready 1/1>)
+
+        It shows what polls and watches of this fleet find, and requests nothing by itself. `/api/targets` and
+        `/api/targets/NAME` are JSON, `/events` sends changes, `/metrics` is for Prometheus, and `/sd` is the
+        members as Prometheus' HTTP service discovery. `/healthz` and `/readyz` are for probes. Everything is
+        read-only, and anyone who can connect may read it.
+
+        Args:
+            host: the address to listen on, without brackets; `"0.0.0.0"` for all IPv4 addresses.
+            port: the port; 0 for one that is free.
+            allowed_hosts: the names under which browsers reach the server, besides IP addresses, `localhost`
+                and `host`. Requests for other names are rejected.
+            peers: URLs of the servers of other shards, such as `"http://shard-1:8080"`: their pages may read
+                this server, and the page of this one shows them too with `?peers=URL,URL`.
+
+        Raises:
+            ConfigurationError: (a ValueError) the port is in use, or cannot be listened on; or `peers` is
+                invalid.
+            MissingDependencyError: (an ImportError) the extra `serve` is not installed.
+        """
+        from .server import serve  # loads aiohttp's server and prometheus_client
+
+        return serve(self._targets, self._listeners, host, port, allowed_hosts=allowed_hosts, peers=peers)
 
     async def aclose(self) -> None:
         """Close the connections shared inside `async with`; running polls and watches keep theirs."""

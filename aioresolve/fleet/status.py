@@ -131,11 +131,11 @@ class TargetStatus:
     def as_dict(self, spell: Callable[[str, str | None], str] | None = None) -> dict[str, Any]:
         """Return the status as one object for JSON.
 
-        `{"name", "health", "reason", "since", "found": {job: number}, "wanted": {job: number}, "tasks": {job:
-        number}, "jobs", "version", "observed_at", "absent": [{"job", "name", "reason"}], "unready": [{"job",
-        "name", "reason"}], "latency", "stale_since", "error": {"type", "message", "retryable"}}`: `jobs`,
-        `version` and `observed_at` are those of `ClusterState.as_dict`, latency is in seconds. Unknown
-        values, `error` after a success, and `reason` of a target that is ready, are null.
+        `{"name", "health", "reason", "since", "found": {job: number}, "wanted": {job: number}, "num_wanted",
+        "tasks": {job: number}, "jobs", "version", "observed_at", "absent": [{"job", "name", "reason"}],
+        "unready": [{"job", "name", "reason"}], "latency", "stale_since", "error": {"type", "message",
+        "retryable"}}`: `jobs`, `version` and `observed_at` are those of `ClusterState.as_dict`, latency is in
+        seconds. Unknown values, `error` after a success, and `reason` of a target that is ready, are null.
 
         Args:
             spell: how the message of the error spells arguments; by default as in Python.
@@ -162,6 +162,7 @@ class TargetStatus:
             "since": _instant(self.since),
             "found": dict(self.found),
             "wanted": dict(self.wanted),
+            "num_wanted": self.num_wanted,
             "tasks": self.tasks_by_job,
             "latency": None if self.latency is None else round(self.latency, 6),
             "stale_since": _instant(self.stale_since),

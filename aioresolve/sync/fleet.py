@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aioresolve import fleet as fleets
@@ -10,10 +12,11 @@ from aioresolve.errors import InvalidClusterError
 from aioresolve.fleet.fleet import named_resolvers
 
 from .facade import Facade, blocking, blocking_iterator
+from .loop_thread import get_loop_thread
 from .resolvers import ClusterResolver, async_resolver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aioresolve._core.copying import Arguments
     from aioresolve.fleet import TargetStatus
@@ -99,6 +102,24 @@ class Fleet(Facade[fleets.Fleet]):
         """
         self._shared.call("remove", name)
         self._facades.pop(name, None)
+
+    @contextmanager
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        allowed_hosts: Sequence[str] = (),
+        peers: Sequence[str] = (),
+    ) -> Iterator[str]:
+        """Serve a page about this fleet inside the block; see `aioresolve.Fleet.serve`."""
+        served = self._shared.resource.serve(host, port, allowed_hosts=allowed_hosts, peers=peers)
+        thread = get_loop_thread()
+        url = thread.run(served.__aenter__)
+        try:
+            yield url
+        finally:
+            thread.run(partial(served.__aexit__, None, None, None))
 
     resolve = blocking(fleets.Fleet.resolve)
     poll = blocking_iterator(fleets.Fleet.poll)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -115,3 +117,14 @@ def test_closing_a_resolver_makes_its_reading_stale_and_enters_it_again() -> Non
         assert next(readings).error is None
     facades["t0"].close()
     assert resolvers["t0"].history == ["entered", "left"] * 2
+
+
+def test_fleet_is_served_inside_the_block() -> None:
+    _, facades = scripted(1)
+    fleet = sync.Fleet(facades)
+    with fleet.serve() as url:
+        fleet.resolve()
+        with urllib.request.urlopen(f"{url}api/targets/t0") as response:
+            assert json.load(response)["health"] == "ready"
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url)

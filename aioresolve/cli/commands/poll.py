@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections import Counter
@@ -54,6 +55,10 @@ Examples:
   aioresolve poll fleet.yaml --once -o json | jq -r 'select(.reason) | [.name, .reason] | @tsv'
 
 \b
+  # a page for a browser, and metrics for Prometheus
+  aioresolve poll fleet.yaml -w --listen 127.0.0.1:8080
+
+\b
   # a quarter of the fleet, in a pod of an Indexed Job of four
   aioresolve poll fleet.yaml --shards 4 -o json
 
@@ -63,7 +68,7 @@ Outputs:
          the target, its status (Ready, Degraded, Empty, Stale or Error) with the numbers of usable
          and expected tasks, the tasks of each job, why it is not ready, and how old that is
   json   {"name", "health", "reason", "since", "found": {JOB: N}, "wanted": {JOB: N},
-         "tasks": {JOB: N}, "jobs", "version", "observed_at", "absent", "unready", "latency",
+         "num_wanted", "tasks": {JOB: N}, "jobs", "version", "observed_at", "absent", "unready", "latency",
          "stale_since", "error": null or {"type", "message", "retryable"}}, on one line for each
          response; latency in seconds
 
@@ -72,6 +77,16 @@ Exit codes: with --once 0 all targets are ready, 1 some are not, 3 only deadline
 otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
 2 invalid usage or configuration.
 """
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return the host and the port of `HOST:PORT`; raises a ValueError for another format."""
+    match = re.fullmatch(r"(\[[^]]+\]|[^:\[\]]+):([0-9]{1,5})", text)
+    if match is None or int(match[2]) > options.MAX_PORT:
+        raise ValueError(
+            f"{text!r} is not an address and a port; write one such as 127.0.0.1:8080, or [::1]:8080 for IPv6"
+        )
+    return match[1].strip("[]"), int(match[2])
 
 
 @click.command(epilog=EPILOG, short_help="Many clusters, polled or watched at once.")
@@ -95,6 +110,27 @@ otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
     help="Only the I-th of N parts of the targets, counted from 0. Without I, the part of this pod of an"
     " Indexed Job, $JOB_COMPLETION_INDEX.",
 )
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    callback=options.parse_with(parse_listen),
+    help="Serve a page, JSON, events, and metrics for Prometheus there, read-only; for what see the"
+    " documentation of fleets. HOST is an address of this machine, such as 127.0.0.1, 0.0.0.0 or [::1].",
+)
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="With --listen: a name under which browsers reach the server; can be repeated.",
+)
+@click.option(
+    "--peer",
+    "peers",
+    metavar="URL",
+    multiple=True,
+    help="With --listen: the server of another shard, which the page shows with ?peers=URL; can be repeated.",
+)
 @options.output_option(("table", "json"))
 @options.quiet_option
 @options.verbose_option
@@ -105,6 +141,9 @@ def poll(
     is_once: bool,
     is_watched: bool,
     interval: float | None,
+    listen: tuple[str, int] | None,
+    allowed_hosts: Sequence[str],
+    peers: Sequence[str],
     output: str,
     has_headers: bool,
     quiet: bool,
@@ -117,6 +156,10 @@ def poll(
     """
     if is_once and is_watched:
         raise click.UsageError("--once and --watch exclude each other; pass one of them")
+    if is_once and listen is not None:
+        raise click.UsageError("--once and --listen exclude each other; pass one of them")
+    if listen is None and (allowed_hosts or peers):
+        raise click.UsageError("--allow-host and --peer need --listen HOST:PORT")
     fleet, file_interval = _read_fleet(quiet=quiet, **parameters)
     if is_once:
         from aioresolve.fleet.status import worst_first
@@ -134,6 +177,11 @@ def poll(
         updates = fleet.watch if is_watched else fleet.poll
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(fleet)
+            if listen is not None:
+                served = fleet.serve(*listen, allowed_hosts=allowed_hosts, peers=peers)
+                url = await stack.enter_async_context(served)
+                if not quiet:
+                    streams.write_stderr(f"serving {url}\n")
             statuses = updates(interval=interval or file_interval or INTERVAL)
             await stack.enter_async_context(aclosing(statuses))
             if output == "table" and streams.can_draw(sys.stdout):

@@ -82,7 +82,7 @@ otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
 def parse_listen(text: str) -> tuple[str, int]:
     """Return the host and the port of `HOST:PORT`; raises a ValueError for another format."""
     match = re.fullmatch(r"(\[[^]]+\]|[^:\[\]]+):([0-9]{1,5})", text)
-    if match is None or int(match[2]) > options.MAX_PORT:
+    if match is None or int(match[2]) > 65535:
         raise ValueError(
             f"{text!r} is not an address and a port; write one such as 127.0.0.1:8080, or [::1]:8080 for IPv6"
         )

@@ -42,7 +42,7 @@ from .api.objects import (
     version_number,
 )
 from .tasks.order_by import natural_keys
-from .tasks.pod_index import IndexLabel, PodIndex
+from .tasks.pod_labels import IndexLabel, PodIndex
 from .tasks.pods import MatchedPod, raise_not_running
 from .tasks.task_order import are_identical
 from .watch.cluster_cache import ClusterCache, QueryStore

@@ -32,14 +32,17 @@ from aioresolve.errors import TaskIdentityError
 from .api.client import AiohttpTransport, ObjectAPI
 from .api.objects import PodQuery
 from .auth import CredentialCache, ExecutableLocation, find_connection
-from .tasks.controllers import (
+from .tasks.pod_labels import (
+    COMPLETION_INDEX,
     JOBSET_NAME,
+    JOBSET_REPLICATED_JOB,
+    KUBEFLOW_ROLES,
+    LWS_GROUP,
     LWS_NAME,
     MPI_LAUNCHER,
     POD_GROUP_NAME,
     VOLCANO_JOB,
 )
-from .tasks.pod_index import COMPLETION_INDEX, JOBSET_REPLICATED_JOB, KUBEFLOW_ROLES, LWS_GROUP
 
 if TYPE_CHECKING:
     from .api.objects import Pod

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import time
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,31 +13,23 @@ import anyio.to_thread
 import pytest
 
 from aioresolve.errors import IncompleteClusterError
-from aioresolve.kubernetes.tasks.controllers import (
-    MIN_PAUSE,
-    Controller,
-    Controllers,
-    SelectedPods,
-    parse_controller,
-    pod_set,
-)
+from aioresolve.kubernetes.tasks.controllers import MIN_PAUSE
 from aioresolve.spec import ExpectedTasks
-from aioresolve.testing import Answer
-from aioresolve.testing import pod as pod_document
+from aioresolve.testing import Answer, pod
 
 from . import samples
 from .peer_clients import sync_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from aioresolve import KubernetesClusterResolver
-    from aioresolve.kubernetes import Pod
     from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback
 
 LWS, JOBSET = "leaderworkerset.sigs.k8s.io", "jobset.sigs.k8s.io"
+GROUP_NAME, GROUP_COUNT = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
 
 
 def owner(kind: str, name: str, api_version: str) -> dict[str, Any]:
@@ -45,14 +37,16 @@ def owner(kind: str, name: str, api_version: str) -> dict[str, Any]:
 
 
 def owned(
+    name: str,
     owned_by: dict[str, Any] | None,
-    labels: Mapping[str, str] | None = None,
+    labels: Mapping[str, str],
     annotations: Mapping[str, str] | None = None,
-) -> Pod:
-    metadata: dict[str, Any] = {"labels": dict(labels or {}), "annotations": dict(annotations or {})}
-    if owned_by is not None:
-        metadata["ownerReferences"] = [owned_by]
-    return samples.pod(metadata=metadata)
+    **more: Any,
+) -> dict[str, Any]:
+    """Return a pod with the label `app=train`, unless it has another one."""
+    made = pod(name, "ml", labels={"app": "train", **labels}, annotations=dict(annotations or {}), **more)
+    made["metadata"]["ownerReferences"] = [] if owned_by is None else [owned_by]
+    return made
 
 
 JOB = owner("Job", "train", "batch/v1")
@@ -60,35 +54,59 @@ STATEFUL_SET = owner("StatefulSet", "train", "apps/v1")
 RAY = owner("RayCluster", "ray", "ray.io/v1")
 VOLCANO = owner("Job", "vc", "batch.volcano.sh/v1alpha1")
 MPI = owner("MPIJob", "pi", "kubeflow.org/v2beta1")
+TORCH = owner("PyTorchJob", "pt", "kubeflow.org/v1")
+LLM = owner("LeaderWorkerSet", "llm", "leaderworkerset.x-k8s.io/v1")
+SET = owner("JobSet", "train", "jobset.x-k8s.io/v1alpha2")
 
 
-def lws_pod(group: int, worker: int, size: int = 4) -> Pod:
+def lws_pod(group: int, worker: int, size: object = 4) -> dict[str, Any]:
     labels = {f"{LWS}/name": "llm", f"{LWS}/group-index": str(group), f"{LWS}/worker-index": str(worker)}
-    return owned(STATEFUL_SET, labels, {f"{LWS}/size": str(size)})
+    labels |= {"app": "llm", "role": "worker" if worker else "leader"}
+    return owned(f"llm-{group}-{worker}", STATEFUL_SET, labels, {f"{LWS}/size": str(size)})
 
 
-def jobset_pod(role: str, job: int, replicas: int = 2, jobset: str = "train") -> Pod:
-    labels = {
-        f"{JOBSET}/jobset-name": jobset,
-        f"{JOBSET}/replicatedjob-name": role,
-        f"{JOBSET}/replicatedjob-replicas": str(replicas),
-        f"{JOBSET}/job-index": str(job),
-    }
-    return owned(owner("Job", f"{jobset}-{role}-{job}", "batch/v1"), labels)
+def jobset_pod(job: int) -> dict[str, Any]:
+    name = f"train-workers-{job}"
+    labels = {f"{JOBSET}/jobset-name": "train", f"{JOBSET}/replicatedjob-name": "workers", "job-name": name}
+    labels |= {f"{JOBSET}/job-index": str(job), "app": "t"}
+    return owned(f"{name}-0", owner("Job", name, "batch/v1"), labels)
 
 
 def template(**labels: str) -> dict[str, Any]:
     return {"metadata": {"labels": labels}, "spec": {"containers": []}}
 
 
-OBJECTS: dict[str, tuple[Pod, dict[str, Any]]] = {
-    "indexed Job": (owned(JOB), {"completions": 16, "parallelism": 16}),
-    "Job as a work queue": (owned(JOB), {"parallelism": 4}),
-    "Job with few workers": (owned(JOB), {"completions": 16, "parallelism": 4}),
-    "StatefulSet": (owned(STATEFUL_SET), {"replicas": 5}),
-    "ReplicaSet": (owned(owner("ReplicaSet", "train-5d", "apps/v1")), {"replicas": 3}),
+def groups(replicas: int, size: int, **leader: Any) -> dict[str, Any]:
+    return {
+        "replicas": replicas,
+        "leaderWorkerTemplate": {"size": size, "workerTemplate": template(app="llm"), **leader},
+    }
+
+
+INDEXED = owned("train-0", JOB, {"job-name": "train"}, index=0)
+ORDINAL = owned("train-1", STATEFUL_SET, {"apps.kubernetes.io/pod-index": "1"})
+LLM_PODS = [lws_pod(group, worker) for group in range(2) for worker in (0, 2)]
+RAY_POD = owned(
+    "ray-tpu-0",
+    RAY,
+    {"ray.io/group": "tpu", "ray.io/cluster": "ray", "ray.io/worker-group-replica-index": "1"},
+)
+WORKLOADS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]] = {
+    "indexed Job": ([INDEXED], JOB, {"completions": 16, "parallelism": 16}),
+    "Job as a work queue": ([INDEXED], JOB, {"parallelism": 4}),
+    "Job with few workers": ([INDEXED], JOB, {"completions": 16, "parallelism": 4}),
+    "StatefulSet": ([ORDINAL], STATEFUL_SET, {"replicas": 5}),
+    "StatefulSet of the largest size": ([ORDINAL], STATEFUL_SET, {"replicas": 200_000}),
+    "StatefulSet that is too large": ([ORDINAL], STATEFUL_SET, {"replicas": 200_001}),
+    "StatefulSet that is malformed": ([ORDINAL], STATEFUL_SET, {"replicas": "many"}),
+    "ReplicaSet": (
+        [owned("train-0", owner("ReplicaSet", "train-5d", "apps/v1"), {})],
+        owner("ReplicaSet", "train-5d", "apps/v1"),
+        {"replicas": 3},
+    ),
     "JobSet": (
-        jobset_pod("workers", 0),
+        [jobset_pod(0), jobset_pod(1)],
+        SET,
         {
             "replicatedJobs": [
                 {
@@ -100,12 +118,16 @@ OBJECTS: dict[str, tuple[Pod, dict[str, Any]]] = {
             ]
         },
     ),
-    "LeaderWorkerSet": (
-        lws_pod(0, 0),
-        {"replicas": 3, "leaderWorkerTemplate": {"size": 4, "workerTemplate": template(app="llm")}},
+    "LeaderWorkerSet": (LLM_PODS, LLM, groups(3, 4)),
+    "LeaderWorkerSet with a template for leaders": (
+        LLM_PODS,
+        LLM,
+        groups(2, 4, leaderTemplate=template(role="leader")),
     ),
+    "groups that are too large together": (LLM_PODS, LLM, groups(150_000, 2)),
     "Volcano Job": (
-        owned(VOLCANO, {"volcano.sh/task-spec": "worker"}),
+        [owned("vc-0", VOLCANO, {"volcano.sh/task-spec": "worker", "volcano.sh/job-name": "vc"})],
+        VOLCANO,
         {
             "tasks": [
                 {"name": "master", "replicas": 1, "template": template()},
@@ -114,7 +136,8 @@ OBJECTS: dict[str, tuple[Pod, dict[str, Any]]] = {
         },
     ),
     "RayCluster": (
-        owned(RAY, {"ray.io/group": "tpu"}),
+        [RAY_POD],
+        RAY,
         {
             "headGroupSpec": {"template": template()},
             "workerGroupSpecs": [
@@ -124,7 +147,8 @@ OBJECTS: dict[str, tuple[Pod, dict[str, Any]]] = {
         },
     ),
     "RayCluster that changes its size": (
-        owned(RAY, {"ray.io/group": "tpu"}),
+        [RAY_POD],
+        RAY,
         {
             "headGroupSpec": {"template": template()},
             "workerGroupSpecs": [
@@ -135,7 +159,8 @@ OBJECTS: dict[str, tuple[Pod, dict[str, Any]]] = {
         },
     ),
     "MPIJob": (
-        owned(MPI, {"training.kubeflow.org/job-role": "worker"}),
+        [owned("pi-worker-0", MPI, {"training.kubeflow.org/job-role": "worker", "job": "pi"})],
+        MPI,
         {
             "mpiReplicaSpecs": {
                 "Launcher": {"replicas": 1, "template": template()},
@@ -143,12 +168,9 @@ OBJECTS: dict[str, tuple[Pod, dict[str, Any]]] = {
             }
         },
     ),
-    "groups that are too large together": (
-        lws_pod(0, 0),
-        {"replicas": 150_000, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template()}},
-    ),
     "PyTorchJob": (
-        owned(owner("PyTorchJob", "pt", "kubeflow.org/v1"), {"training.kubeflow.org/replica-type": "master"}),
+        [owned("pt-master-0", TORCH, {"training.kubeflow.org/replica-type": "master", "job": "pt"})],
+        TORCH,
         {
             "pytorchReplicaSpecs": {
                 "Master": {"template": template()},
@@ -160,12 +182,15 @@ OBJECTS: dict[str, tuple[Pod, dict[str, Any]]] = {
 
 SELECTORS = [
     ("indexed Job", "app=train", 16),
-    ("indexed Job", "batch.kubernetes.io/job-name=train", 16),
+    ("indexed Job", "job-name=train", 16),
     ("indexed Job", "app=train,batch.kubernetes.io/job-completion-index in (0,1)", None),
     ("Job as a work queue", "app=train", 4),
     ("Job with few workers", "app=train", 4),
     ("StatefulSet", "app in (train, trainer)", 5),
     ("StatefulSet", "apps.kubernetes.io/pod-index!=0", None),
+    ("StatefulSet of the largest size", "app=train", 200_000),
+    ("StatefulSet that is too large", "app=train", None),
+    ("StatefulSet that is malformed", "app=train", None),
     ("ReplicaSet", "app=train", 3),
     ("JobSet", f"{JOBSET}/jobset-name=train", 9),
     ("JobSet", "app=t", 8),
@@ -179,212 +204,18 @@ SELECTORS = [
     ("LeaderWorkerSet", f"{LWS}/name=llm,{LWS}/worker-index in (0)", 3),
     ("LeaderWorkerSet", f"{LWS}/name=llm,{LWS}/worker-index=2", None),
     ("LeaderWorkerSet", f"{LWS}/name=llm,{LWS}/group-index=1", 4),
+    ("LeaderWorkerSet with a template for leaders", "role=leader", 2),
+    ("groups that are too large together", f"{LWS}/name=llm", None),
     ("Volcano Job", "volcano.sh/job-name=vc", 8),
     ("Volcano Job", "volcano.sh/job-name=vc,volcano.sh/task-spec=worker", 7),
     ("RayCluster", "ray.io/cluster=ray", 10),
     ("RayCluster", "ray.io/cluster=ray,ray.io/group=tpu", 8),
     ("RayCluster", "ray.io/group=tpu,ray.io/worker-group-replica-index=1", 4),
     ("RayCluster that changes its size", "ray.io/cluster=ray", 6),
-    ("groups that are too large together", f"{LWS}/name=llm", None),
-    ("MPIJob", "training.kubeflow.org/job-name=pi", 6),
-    ("PyTorchJob", "training.kubeflow.org/job-name=pt", 4),
-    ("PyTorchJob", "training.kubeflow.org/job-name=pt,training.kubeflow.org/replica-type=master", 1),
+    ("MPIJob", "job=pi", 6),
+    ("PyTorchJob", "job=pt", 4),
+    ("PyTorchJob", "job=pt,training.kubeflow.org/replica-type=master", 1),
 ]
-
-
-def expected(
-    sizes: Controllers,
-    selector: str,
-    *pods: Pod,
-    done: Sequence[Pod] = (),
-) -> ExpectedTasks | None:
-    selected = SelectedPods(
-        selector,
-        list(dict.fromkeys(pod_set(one) for one in pods)),
-        {pod_set(one): done.count(one) for one in done},
-    )
-    return sizes.expected({"worker": [selected]}).get("worker")
-
-
-def unread(sizes: Controllers, selector: str, *pods: Pod) -> list[str]:
-    selected = SelectedPods(selector, list(dict.fromkeys(pod_set(one) for one in pods)), {})
-    return [str(one) for one in sizes.unread({"worker": [selected]})]
-
-
-def sizes_of(pod: Pod, spec: object) -> Controllers:
-    """Return the sizes after the controller of the pod was read."""
-    found = pod_set(pod)
-    assert found is not None
-    body = json.dumps({"spec": spec}).encode()
-    return Controllers(objects={found.controller: parse_controller(found.controller, body)})
-
-
-def test_size_is_that_of_the_pods_that_the_selector_will_match() -> None:
-    for name, selector, number in SELECTORS:
-        pod, spec = OBJECTS[name]
-        found = expected(sizes_of(pod, spec), selector, pod)
-        assert (name, selector, found and found.number) == (name, selector, number)
-
-
-def test_source_names_the_fields_and_the_object() -> None:
-    pod, spec = OBJECTS["StatefulSet"]
-    found = expected(sizes_of(pod, spec), "app=train", pod)
-    assert found == ExpectedTasks(5, "spec.replicas of StatefulSet ml/train")
-
-
-def test_size_of_one_group_of_a_leader_worker_set_needs_no_request() -> None:
-    selector, pod = f"{LWS}/name=llm,{LWS}/group-index=0", lws_pod(0, 0)
-    assert unread(Controllers(), selector, pod) == []
-    found = expected(Controllers(), selector, pod)
-    assert found == ExpectedTasks(4, f"{LWS}/size of the pods")
-    found = expected(Controllers(), f"{LWS}/group-index=0", pod)
-    assert found == ExpectedTasks(4, f"{LWS}/size of the pods")
-    assert expected(Controllers(), f"{LWS}/group-index in (0, 1)", pod) is None
-
-
-@pytest.mark.parametrize(
-    ("selector", "workers", "number"),
-    [
-        (f"{LWS}/name=llm", [0], 8),
-        (f"{LWS}/name=llm", [1], 8),
-        ("app=llm", [0, 1], 8),
-        ("role=worker", [1, 2], 6),
-        (f"{LWS}/worker-index!=0", [1], 6),
-        (f"{LWS}/worker-index=0", [0], 2),
-        ("role=leader", [0], None),
-    ],
-)
-def test_groups_of_a_leader_worker_set_that_may_not_be_read_must_be_whole(
-    selector: str, workers: list[int], number: int | None
-) -> None:
-    pods = [lws_pod(group, worker) for group in range(2) for worker in workers]
-    sizes = Controllers()
-    assert unread(sizes, selector, *pods) == ["LeaderWorkerSet ml/llm"]
-    sizes.objects[Controller("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "ml", "llm")] = None
-    found = expected(sizes, selector, *pods)
-    assert (found and found.number) == number
-
-
-def test_leader_of_a_group_of_one_has_no_workers() -> None:
-    for size, number in [(0, None), (1, 1), (2, None)]:
-        found = expected(Controllers(), "role=leader", lws_pod(0, 0, size=size))
-        assert (found and found.number) == number
-
-
-def test_leaders_that_the_template_distinguishes_do_not_count_as_workers() -> None:
-    leader_worker = {
-        "size": 4,
-        "leaderTemplate": template(role="leader"),
-        "workerTemplate": template(role="worker"),
-    }
-    spec = {"replicas": 2, "leaderWorkerTemplate": leader_worker}
-    found = expected(sizes_of(lws_pod(0, 0), spec), "role=leader", lws_pod(0, 0))
-    assert found is not None
-    assert found.number == 2
-
-
-def test_number_that_no_cluster_can_have_is_ignored() -> None:
-    for size in ("", "-1", "two", "٣", "9" * 10, "9" * 5000):
-        labels, annotations = {f"{LWS}/name": "llm", f"{LWS}/worker-index": "0"}, {f"{LWS}/size": size}
-        found = pod_set(owned(STATEFUL_SET, labels, annotations))
-        assert found is not None
-        assert found.declared is None
-    pod = OBJECTS["StatefulSet"][0]
-    largest = expected(sizes_of(pod, {"replicas": 200_000}), "app=train", pod)
-    assert largest is not None
-    assert largest.number == 200_000
-    assert expected(sizes_of(pod, {"replicas": 200_001}), "app=train", pod) is None
-
-
-def test_pod_group_of_kueue_states_its_size() -> None:
-    labels, annotations = (
-        {"kueue.x-k8s.io/pod-group-name": "g"},
-        {"kueue.x-k8s.io/pod-group-total-count": "6"},
-    )
-    pod = owned(None, labels, annotations)
-    assert unread(Controllers(), "app=train", pod) == []
-    found = expected(Controllers(), "app=train", pod)
-    assert found == ExpectedTasks(6, "kueue.x-k8s.io/pod-group-total-count of the pods")
-    invalid = owned(None, labels, {"kueue.x-k8s.io/pod-group-total-count": "many"})
-    assert expected(Controllers(), "app=train", invalid) is None
-    assert unread(Controllers(), "app=train", invalid) == []
-    assert pod_set(owned(None, labels)) is None
-
-
-def test_jobset_that_may_not_be_read_is_as_large_as_its_jobs() -> None:
-    pods, sizes = [jobset_pod("workers", 0), jobset_pod("workers", 1)], Controllers()
-    assert unread(sizes, "app=t", *pods) == ["JobSet ml/train"]
-    sizes.objects[Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", "train")] = None
-    (job,) = sizes.unread({"w": [SelectedPods("app=t", [pod_set(one) for one in pods], {})]})
-    assert job.kind == "Job"
-    sizes.objects[job] = parse_controller(job, b'{"spec": {"completions": 4, "parallelism": 4}}')
-    assert unread(sizes, "app=t", *pods) == []
-    found = expected(sizes, "app=t", *pods)
-    assert found == ExpectedTasks(8, f"{JOBSET}/replicatedjob-replicas of the pods and their Jobs")
-    found = expected(sizes, f"{JOBSET}/replicatedjob-name=workers,{JOBSET}/job-index=1", pods[1])
-    assert found is not None
-    assert found.number == 4
-
-
-def test_pods_that_have_succeeded_count_for_the_size() -> None:
-    pod, spec = OBJECTS["indexed Job"]
-    found = expected(sizes_of(pod, spec), "app=train", pod, done=[pod] * 3)
-    assert found == ExpectedTasks(16, "spec.completions and spec.parallelism of Job ml/train", 3)
-    others = [samples.pod("bare"), OBJECTS["StatefulSet"][0]]
-    found = expected(sizes_of(pod, spec), "app=train", pod, done=others)
-    assert found is not None
-    assert (found.number, found.done) == (16, 0)
-
-
-def test_job_with_few_workers_has_as_many_tasks_as_were_started() -> None:
-    pod, spec = OBJECTS["Job with few workers"]
-    for done, number in [(0, 4), (3, 7), (12, 16), (14, 16)]:
-        found = expected(sizes_of(pod, spec), "app=train", pod, done=[pod] * done)
-        assert found is not None
-        assert (found.number, found.done) == (number, done)
-
-
-def test_size_is_unknown_as_long_as_one_pod_has_an_unknown_controller() -> None:
-    pod, spec = OBJECTS["indexed Job"]
-    bare = samples.pod("bare")
-    assert pod_set(bare) is None
-    assert expected(sizes_of(pod, spec), "app=train", pod, bare) is None
-    assert unread(Controllers(), "app=train", pod, bare) == []
-
-
-def test_controllers_of_one_job_add_up() -> None:
-    pods = [OBJECTS["indexed Job"][0], OBJECTS["StatefulSet"][0]]
-    read = [sizes_of(*OBJECTS[name]).objects for name in ("indexed Job", "StatefulSet")]
-    sizes = Controllers(objects=read[0] | read[1])
-    found = expected(sizes, "app=train", *pods)
-    assert found is not None
-    assert found.number == 21
-
-
-def test_malformed_object_states_no_size() -> None:
-    found = pod_set(OBJECTS["StatefulSet"][0])
-    assert found is not None
-    for body in (b"", b"[]", b'{"spec": null}', b'{"spec": {"replicas": "many"}}', b"\xff", b"[" * 100_000):
-        assert not parse_controller(found.controller, body).roles
-
-
-# Over real sockets
-
-
-def train_pod(name: str, **more: Any) -> dict[str, Any]:
-    made = pod_document(name, "ml", labels={"app": "train"}, **more)
-    made["metadata"]["ownerReferences"] = [STATEFUL_SET]
-    return made
-
-
-def stateful_set(replicas: int) -> dict[str, Any]:
-    metadata = {"name": "train", "namespace": "ml"}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": metadata,
-        "spec": {"replicas": replicas},
-    }
 
 
 def resolver_of(
@@ -393,6 +224,115 @@ def resolver_of(
     resolver = loopback.resolver(**arguments)
     resolver.watch_policy = samples.watch_policy(size_interval=size_interval)
     return resolver
+
+
+def document(reference: dict[str, Any], spec: object) -> dict[str, Any]:
+    """Return the object of a controller."""
+    kind = {key: reference[key] for key in ("apiVersion", "kind")}
+    return {**kind, "metadata": {"name": reference["name"], "namespace": "ml"}, "spec": spec}
+
+
+async def expected(
+    loopback: Loopback, selector: str, *pods: dict[str, Any], controllers: tuple[dict[str, Any], ...] = ()
+) -> ExpectedTasks | None:
+    """Return what the first observation of these pods expects, and keep only the requests for it."""
+    loopback.replace_pods(pods)
+    loopback.server.add_controllers(*controllers)
+    async with aclosing(resolver_of(loopback, jobs={"worker": [selector]}).observations(sizes=True)) as found:
+        observation = await anext(found)
+    assert observation.state is not None
+    assert observation.state.members
+    return observation.expected.get("worker")
+
+
+async def test_size_is_that_of_the_pods_that_the_selector_will_match(loopback: Loopback) -> None:
+    for name, selector, number in SELECTORS:
+        pods, controller, spec = WORKLOADS[name]
+        found = await expected(loopback, selector, *pods, controllers=(document(controller, spec),))
+        assert (name, selector, found and found.number) == (name, selector, number)
+
+
+async def test_body_that_is_malformed_states_no_size(loopback: Loopback) -> None:
+    for body in (b"", b"[]", b'{"spec": null}', b"\xff", b"[" * 100_000):
+        loopback.server.inject(Answer(200, body), match=lambda request: not request.verb)
+        assert await expected(loopback, "app=train", ORDINAL) is None
+
+
+@pytest.mark.parametrize(
+    ("selector", "workers", "number", "reads"),
+    [
+        (f"{LWS}/name=llm", [0], 8, 1),
+        (f"{LWS}/name=llm", [1], 8, 1),
+        ("app=llm", [0, 1], 8, 1),
+        ("role=worker", [1, 2], None, 1),
+        ("role=leader", [0], None, 1),
+        (f"{LWS}/name=llm,{LWS}/group-index=0", [0], 4, 0),
+        (f"{LWS}/group-index=0", [1], 4, 0),
+        (f"{LWS}/group-index in (0, 1)", [0], None, 1),
+    ],
+)
+async def test_pods_of_a_leader_worker_set_state_the_size_of_their_groups(
+    loopback: Loopback, selector: str, workers: list[int], number: int | None, reads: int
+) -> None:
+    found = await expected(
+        loopback, selector, *(lws_pod(group, each) for group in range(2) for each in workers)
+    )
+    assert found == (None if number is None else ExpectedTasks(number, f"{LWS}/size of the pods"))
+    assert len(sizes_read(loopback)) == reads
+
+
+async def test_leader_of_a_group_of_one_has_no_workers(loopback: Loopback) -> None:
+    for size, number in [(0, None), (1, 1), (2, None), ("", None), ("two", None), ("9" * 10, None)]:
+        found = await expected(loopback, "role=leader", lws_pod(0, 0, size=size))
+        assert (found and found.number) == number
+
+
+async def test_pod_group_of_kueue_states_its_size(loopback: Loopback) -> None:
+    group = owned("one", None, {GROUP_NAME: "g"}, {GROUP_COUNT: "6"})
+    found = await expected(loopback, "app=train", group)
+    assert found == ExpectedTasks(6, f"{GROUP_COUNT} of the pods")
+    for count in ({GROUP_COUNT: "many"}, {}):
+        invalid = owned("one", None, {GROUP_NAME: "g"}, count)
+        assert await expected(loopback, "app=train", invalid) is None
+    assert sizes_read(loopback) == []
+
+
+def done(index: int) -> dict[str, Any]:
+    return owned(f"done-{index}", JOB, {}, phase="Succeeded")
+
+
+async def test_pods_that_have_succeeded_count_for_the_size(loopback: Loopback) -> None:
+    source = "spec.completions and spec.parallelism of Job ml/train"
+    for name, ended, number in [
+        ("indexed Job", 3, 16),
+        ("Job with few workers", 0, 4),
+        ("Job with few workers", 3, 7),
+        ("Job with few workers", 14, 16),
+    ]:
+        job = document(JOB, WORKLOADS[name][2])
+        pods = [INDEXED, *map(done, range(ended))]
+        found = await expected(loopback, "app=train", *pods, controllers=(job,))
+        assert found == ExpectedTasks(number, source, ended)
+
+
+async def test_size_is_unknown_as_long_as_one_pod_has_an_unknown_controller(loopback: Loopback) -> None:
+    assert await expected(loopback, "app=train", INDEXED, owned("bare", None, {})) is None
+    assert sizes_read(loopback) == []
+
+
+async def test_controllers_of_one_job_add_up(loopback: Loopback) -> None:
+    controllers = tuple(document(*WORKLOADS[name][1:]) for name in ("indexed Job", "StatefulSet"))
+    found = await expected(loopback, "app=train", INDEXED, ORDINAL, controllers=controllers)
+    assert found is not None
+    assert found.number == 21
+
+
+def train_pod(name: str, **more: Any) -> dict[str, Any]:
+    return owned(name, STATEFUL_SET, {}, **more)
+
+
+def stateful_set(replicas: int) -> dict[str, Any]:
+    return document(STATEFUL_SET, {"replicas": replicas})
 
 
 def sizes_read(loopback: Loopback) -> list[RequestRecord]:
@@ -448,10 +388,10 @@ async def test_larger_size_is_noticed_before_the_wait_ends(loopback: Loopback) -
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) == 1)
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) >= 1)
         loopback.server.add_controllers(stateful_set(3))
         loopback.server.add(train_pod("train-1"))
-        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) == 2)
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) >= 2)
         loopback.server.add(train_pod("train-2"))
     assert found == [3]
 
@@ -530,15 +470,15 @@ async def test_pods_do_not_count_while_their_controller_cannot_be_read(loopback:
 
 
 async def test_controller_is_not_read_for_each_pod_that_becomes_ready(loopback: Loopback) -> None:
-    names = [f"train-{number}" for number in range(50)]
+    names = [f"train-{number}" for number in range(20)]
     loopback.server.add_controllers(stateful_set(len(names)))
     loopback.server.add(*(train_pod(name, ready=False) for name in names))
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    started = time.monotonic()
     async with anyio.create_task_group() as group:
         group.start_soon(resolver_of(loopback).wait)
-        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) == 1)
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) >= 1)
         for name in names:
             loopback.server.patch(name, "ml", patch={"status": ready})
             await anyio.sleep(0.01)  # the watch reports each of them on its own
-    times = [request.time for request in sizes_read(loopback)]
-    assert 2 <= len(times) <= 2 + (times[-1] - times[0]) / MIN_PAUSE
+    assert 2 <= len(sizes_read(loopback)) <= 2 + (time.monotonic() - started) / MIN_PAUSE

@@ -14,9 +14,8 @@ from aioresolve.kubernetes.api.objects import Record
 from aioresolve.spec import Endpoint, host_port
 
 from .accelerators import claims_of, declared_accelerators
-from .controllers import PodSet, pod_set, run_of
 from .order_by import natural_keys
-from .pod_index import IndexLabel, index_label
+from .pod_labels import IndexLabel, PodSet, index_label, pod_set, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence

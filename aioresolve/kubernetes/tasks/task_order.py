@@ -14,18 +14,19 @@ from collections import Counter, defaultdict
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+from aioresolve.errors import Hint, PodIndexError
 from aioresolve.spec import DoneTask, Missing
 
-from .controllers import PodSet, SelectedPods
+from .controllers import SelectedPods
 from .order_by import LabelOrdering
-from .pod_index import group_starts, index_order_error
+from .pod_labels import MAX_TASKS, PodSet
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from aioresolve.spec import Endpoint
 
-    from .controllers import Controller
+    from .pod_labels import Controller, PodIndex
     from .pods import MatchedPod
 
 T = TypeVar("T")
@@ -318,7 +319,7 @@ class SelectorTasks:
         members, done, others = (self._lists[name] for name in ("members", "done", "others"))
         indices = [index for index, _ in members.keys]
         not_members = [index for index, _ in chain(done.keys, others.keys)]
-        starts = group_starts(self._job, [*indices, *not_members])
+        starts = _group_starts(self._job, [*indices, *not_members])
         tasks = [starts[group] + member for group, member in indices]
         first = min(chain(tasks, (starts[group] + member for group, member in not_members)), default=0)
         addresses = {task: endpoint.address for task, endpoint in zip(tasks, members.values, strict=True)}
@@ -406,7 +407,7 @@ class JobTasks:
         unindexed = [name for numbering in numberings for name in numbering.unindexed]
         missing = [] if self._allow_gaps else _gaps(parts, addresses, done)
         if missing or duplicates or unindexed:
-            raise index_order_error(
+            raise _index_order_error(
                 self._job,
                 missing=missing,
                 duplicates=duplicates,
@@ -439,6 +440,68 @@ def _gaps(
         for task in range(start + numbering.first, min(start + numbering.end, last))
         if task not in addresses and task not in done
     ]
+
+
+def _group_starts(job: str, known: Iterable[PodIndex]) -> list[int]:
+    """Return the task index of the first member of each group, followed by the number of tasks in total.
+
+    The groups follow one another. The size of a group follows from the highest member index that is `known`
+    in it; a group without known members is assumed to be as large as the largest group.
+
+    Raises:
+        PodIndexError: an index is higher than a cluster can have pods.
+    """
+    sizes: dict[int, int] = {}
+    for group, member in known:
+        if sizes.get(group, 0) <= member:
+            sizes[group] = member + 1
+    largest = max(sizes.values(), default=0)
+    groups = max(sizes, default=-1) + 1
+    # The list below has one entry for each group, even if the largest group is small.
+    if sum(sizes.values()) + max(groups, (groups - len(sizes)) * largest) > MAX_TASKS:
+        group, size = max(sizes.items(), key=max)
+        raise PodIndexError(
+            f"a pod of job {job!r} claims index {size - 1} in group {group},"
+            " more than a cluster can have pods",
+            hint=Hint("Correct the label of the pod, or pass {order_by=name}."),
+            job=job,
+        )
+    return list(accumulate((sizes.get(group, largest) for group in range(groups)), initial=0))
+
+
+def _index_order_error(
+    job: str,
+    *,
+    missing: Sequence[int] = (),
+    duplicates: Mapping[int, Sequence[str]] | None = None,
+    unindexed: Sequence[str] = (),
+    order: str = "index",
+) -> PodIndexError:
+    """Return the error for a job that cannot be ordered by `order`; for the others see `PodIndexError`."""
+    faults = []
+    if missing:
+        faults.append(f"no pod has index {_join(missing)}")
+    faults += [
+        f"index {task} is claimed by {' and '.join(names)}" for task, names in (duplicates or {}).items()
+    ]
+    if unindexed:
+        lacking = "no index label or annotation on" if order == "index" else "it is missing for"
+        faults.append(f"{lacking} {_join(unindexed)}")
+    return PodIndexError(
+        f"the tasks of job {job!r} cannot be ordered by {order}: {'; '.join(faults)}",
+        hint=Hint(
+            "Wait until every pod exists, narrow the selector to one controller, or pass {order_by=name}."
+        ),
+        job=job,
+        missing=missing,
+        duplicates={index: tuple(names) for index, names in (duplicates or {}).items()},
+        unindexed=unindexed,
+    )
+
+
+def _join(values: Sequence[object]) -> str:
+    shown = ", ".join(str(value) for value in values[:10])
+    return shown if len(values) <= 10 else f"{shown} and {len(values) - 10} more"
 
 
 def are_identical(some: Sequence[object], others: Sequence[object]) -> bool:

@@ -19,8 +19,9 @@ from aioresolve.kubernetes.api.objects import (
     oldest_version,
     version_number,
 )
-from aioresolve.kubernetes.tasks.controllers import Controllers, controller_of_selector
+from aioresolve.kubernetes.tasks.controllers import Controllers
 from aioresolve.kubernetes.tasks.order_by import LabelOrdering
+from aioresolve.kubernetes.tasks.pod_labels import controller_of_selector
 from aioresolve.kubernetes.tasks.pods import raise_not_running
 from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks, are_identical
 from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Observation
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from aioresolve.kubernetes.api.objects import Query, WatchEvent
-    from aioresolve.kubernetes.tasks.controllers import Controller, SelectedPods
+    from aioresolve.kubernetes.tasks.controllers import SelectedPods
+    from aioresolve.kubernetes.tasks.pod_labels import Controller
     from aioresolve.kubernetes.tasks.pods import MatchedPod
     from aioresolve.spec import ControllerStatus, ExpectedTasks
 

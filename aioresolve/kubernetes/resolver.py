@@ -350,8 +350,7 @@ class KubernetesClusterResolver(ClusterResolver):
                 yield observe().stale(error, datetime.now(UTC))
                 # The retries of the read itself end at once if the server requests a longer wait than its
                 # deadline.
-                wait = backoff.wait(error)
-                await api.sleep(wait, at_least=wait)
+                await api.sleep(backoff.wait(error))
 
     def _details(
         self, api: ObjectAPI, cache: ClusterCache[Any, Any], controllers: Controllers | None

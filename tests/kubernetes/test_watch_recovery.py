@@ -8,8 +8,6 @@ import time
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain, repeat
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -27,7 +25,7 @@ from .samples import watch_policy
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable
 
     from aioresolve import ClusterState, KubernetesClusterResolver
     from aioresolve.spec import Observation
@@ -122,59 +120,6 @@ async def test_the_pods_are_listed_again_after_the_version_decreased(loopback: L
         loopback.train("train-1")
         await until_members(observations, "train-0", "train-1")
     assert list_count(loopback) == 2
-
-
-def set_waits(monkeypatch: pytest.MonkeyPatch, waits: Iterable[float]) -> list[float]:
-    """Make failing queries wait for these seconds, one after another; return the waits so far."""
-    remaining, taken = iter(waits), list[float]()
-
-    def uniform(lowest: float, highest: float) -> float:
-        if highest > 1.0:  # the factor of a wait that the server requested
-            return lowest
-        taken.append(next(remaining))
-        return taken[-1]
-
-    monkeypatch.setattr("aioresolve._core.deadline.random", SimpleNamespace(uniform=uniform))
-    return taken
-
-
-async def test_the_first_query_that_succeeds_after_an_outage_ends_the_backoff_of_the_others(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    selectors = [f"app=train,part={part}" for part in range(8)]
-    loopback.train("train-0", labels={"app": "train", "part": "0"})
-    waits = set_waits(monkeypatch, chain([3600.0] * 7, repeat(0.02)))
-    resolver = loopback.resolver({"worker": selectors})
-    resolver.watch_policy = watch_policy()
-    async with aclosing(resolver.observations()) as observations:
-        await until_members(observations, "train-0")
-        await until(loopback, lambda: loopback.server.watches == 8)
-        with loopback.server.down():
-            with anyio.fail_after(10):
-                while len(waits) < 10:  # noqa: ASYNC110 - no event reports a wait
-                    await anyio.sleep(0.01)
-            loopback.train("train-7", labels={"app": "train", "part": "7"})
-        await until(loopback, lambda: loopback.server.watches == 8)
-        with anyio.fail_after(10):
-            async for observation in observations:
-                if observation.error is None and names(observation.state) == ["train-0", "train-7"]:
-                    break
-
-
-async def test_queries_do_not_repeat_one_another_if_every_watch_ends_at_once(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits = set_waits(monkeypatch, chain([3600.0] * 7, [0.02], repeat(3600.0)))
-    loopback.server.inject(Answer(200), match=is_watch, times=None)
-    resolver = loopback.resolver({"worker": [f"app=train,part={part}" for part in range(8)]})
-    resolver.watch_policy = watch_policy()
-    async with aclosing(resolver.observations()) as observations:
-        await anext(observations)
-        await until(loopback, lambda: len(waits) >= 16)
-        await anyio.sleep(0.2)
-    # After the lists: the first of each, one again, and then the others.
-    assert sum(is_watch(request) and not is_list(request) for request in loopback.requests) == 16
-    assert len(waits) == 16
 
 
 def test_a_watch_left_open_at_the_end_of_its_loop_is_closed_silently(loopback: Loopback) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 import logging
-import random
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -261,7 +260,6 @@ class ObjectAPI:
         self.limiter = anyio.CapacityLimiter(max_concurrency)
         self._policy = policy or RetryPolicy()
         self._closed = anyio.Event()
-        self._sleeps: dict[anyio.CancelScope, float] = {}  # to the earliest end, on the loop's clock
 
     @property
     def host(self) -> str:
@@ -294,27 +292,10 @@ class ObjectAPI:
         finally:
             self._closed.set()
 
-    async def sleep(self, seconds: float, *, at_least: float = 0.0) -> bool:
-        """Sleep for `seconds`, for `at_least` seconds if `end_sleeps` is called, or until `aclose` is called.
-
-        Returns:
-            Whether `end_sleeps` did not shorten it.
-        """
-        now = anyio.current_time()
-        with anyio.CancelScope(deadline=now + seconds) as sleep:
-            self._sleeps[sleep] = now + at_least
-            try:
-                await self._closed.wait()
-            finally:
-                del self._sleeps[sleep]
-        return sleep.deadline == now + seconds
-
-    def end_sleeps(self, *, within: float) -> None:
-        """End all sleeps at random times within this number of seconds."""
-        now = anyio.current_time()
-        for sleep, earliest_end in self._sleeps.items():
-            end = max(now + random.uniform(0.0, within), earliest_end)  # noqa: S311
-            sleep.deadline = min(sleep.deadline, end)
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until `aclose` is called."""
+        with anyio.move_on_after(seconds):
+            await self._closed.wait()
 
     async def prepare(self, query: Query[Any], progress: Progress) -> None:
         """Wait until the credentials for `query` are available, for which a plugin may have to run."""

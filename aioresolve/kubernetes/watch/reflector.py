@@ -41,14 +41,7 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 from aioresolve.kubernetes.api.errors import WATCH_VERBS, error_from_watch_event, is_expired
-from aioresolve.kubernetes.api.objects import (
-    Added,
-    Bookmark,
-    Deleted,
-    Failed,
-    Modified,
-    WatchEvent,
-)
+from aioresolve.kubernetes.api.objects import Bookmark, Deleted, Failed, WatchEvent
 from aioresolve.kubernetes.api.splitting import EventLines
 from aioresolve.spec import Observation
 
@@ -78,12 +71,6 @@ An API server that is starting may reject valid credentials. If this continues, 
 but not `watch`, and only the caller can decide what to do about that.
 """
 
-MAX_FAILED_RESUMES = 3
-"""How many times in a row a watch may fail before the pods are listed again.
-
-Events in between reset the count.
-"""
-
 REFUSALS = frozenset({405, 406, 415, 422, 501})
 """The statuses with which a server refuses a watch that begins with the existing objects.
 
@@ -94,10 +81,7 @@ MAX_OBJECTS = 200_000
 """The maximum number of objects before the first bookmark: more pods than Kubernetes supports (150,000)."""
 
 UNRELATED_TO_VERSION = frozenset({401, 403, 408, 429, 502, 503})
-"""Failure statuses whose cause cannot be the version to resume from."""
-
-
-BACKOFF = RetryPolicy(first_wait=0.5, longest_wait=30.0)
+"""Failure statuses whose cause cannot be the version to resume from. After others, the pods are listed."""
 
 
 class WatchPolicy(msgspec.Struct, frozen=True):
@@ -130,7 +114,7 @@ class WatchPolicy(msgspec.Struct, frozen=True):
     max_replay: float = 0.2
     max_transit: float = 0.05
     size_interval: float = 10.0
-    backoff: RetryPolicy = BACKOFF
+    backoff: RetryPolicy = RetryPolicy(first_wait=0.5, longest_wait=30.0)
 
 
 class WatchState:
@@ -146,6 +130,7 @@ class WatchState:
         is_listed: whether there is a version to watch from.
         error: why the query fails at present; None if it does not.
         stale_since: since when it fails.
+        timer: makes the query stale without a watch, or current when the watch has caught up; None before.
     """
 
     def __init__(self, query: Query[Any], backoff: RetryPolicy, outage: Outage) -> None:
@@ -153,6 +138,7 @@ class WatchState:
         self.is_listed = False
         self.error: ResolveError | None = None
         self.stale_since: datetime | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self._opened_at: float | None = None  # of the watch that is open, on the loop's clock
         self._has_received_event = False  # in that watch
         self._was_listed = self._was_watched = False
@@ -160,7 +146,6 @@ class WatchState:
         self._current_at: datetime | None = None  # since the last list or watch, while no watch is open
         self._last_watch_failure: ResolveError | None = None  # since a watch was open
         self._denials = 0
-        self._failed_resumes = 0
         self._backoff = Backoff(backoff)
         self._outage = outage
 
@@ -172,7 +157,6 @@ class WatchState:
     def on_list(self) -> None:
         """Record that the pods were listed."""
         self.is_listed = self._was_listed = self._was_just_listed = True
-        self._failed_resumes = 0
         self._current_at = datetime.now(UTC)
         # If watches fail, a list proves only what the pods were at that moment. The query is then stale until
         # a watch is established, instead of seeming to recover with each list.
@@ -183,6 +167,8 @@ class WatchState:
         """Record that a watch was opened; return whether the query is stale until the watch has caught up."""
         self._opened_at, self._has_received_event = now, False
         self._was_watched = True
+        if self.timer is not None:
+            self.timer.cancel()
         if self.stale_since is not None:
             return True
         self.on_replay()
@@ -196,7 +182,6 @@ class WatchState:
     def on_event(self) -> None:
         """Record that the watch reported something."""
         self._has_received_event = True
-        self._failed_resumes = 0
 
     def on_close(self, now: float) -> float | None:
         """Record that the watch, if any, was closed; return for how many seconds it was open."""
@@ -224,7 +209,13 @@ class WatchState:
         # A single failure of a watch is part of normal operation, but not a long time without events.
         if not self.is_listed or self.failures > 1 or is_silent:
             self.mark_stale(error)
-        if self._should_list_again(error):
+        # After an expired version (410) or an invalid event, changes were missed. A silent watch may have
+        # missed some, and so may the next one: a proxy may hold back all events, and a server that was
+        # restored from a backup sends none until it reaches the version to resume from.
+        is_version_lost = isinstance(error, ProtocolError | DeadlineExceededError) or (
+            isinstance(error, APIError) and error.status not in UNRELATED_TO_VERSION
+        )
+        if self.is_listed and is_version_lost:
             self.is_listed = False
             # A version expires without any failure of the server, so list at once, but not in a loop.
             if is_expired(error) and not self._was_just_listed:
@@ -257,17 +248,6 @@ class WatchState:
             return False
         self._denials += 1
         return self._denials > MAX_DENIALS
-
-    def _should_list_again(self, error: ResolveError) -> bool:
-        if isinstance(error, APIError):
-            self._failed_resumes += error.status not in UNRELATED_TO_VERSION
-        if not self.is_listed:
-            return False
-        # After an expired version (410) or an invalid event, changes were missed. A silent watch may have
-        # missed some, and so may the next one: a proxy may hold back all events, and a server that was
-        # restored from a backup sends none until it reaches the version to resume from.
-        is_version_lost = is_expired(error) or isinstance(error, ProtocolError | DeadlineExceededError)
-        return is_version_lost or self._failed_resumes >= MAX_FAILED_RESUMES
 
 
 def _restart_reason(error: ResolveError | None) -> str:
@@ -312,10 +292,16 @@ class Reflector:
         self._cache = cache
         self._policy = policy
         self._timeout = timeout
-        self._watches = [WatchState(query, policy.backoff, self._outage(query)) for query in queries]
+        self._watches = [
+            WatchState(
+                query,
+                policy.backoff,
+                Outage(logger, f"{query.scope} at {api.host}", server=api.host, scope=query.scope),
+            )
+            for query in queries
+        ]
         self._latest = latest
-        self._transit_timer: asyncio.TimerHandle | None = None
-        self._timers: dict[WatchState, asyncio.TimerHandle] = {}  # that make a watch stale or current
+        self._transit: asyncio.TimerHandle | None = None  # while an object is in transit
         self._last = Observation(None)
         self._cache_error: ResolveError | None = None
 
@@ -330,9 +316,9 @@ class Reflector:
                 [partial(self._list_and_watch, watch) for watch in self._watches], limit=len(self._watches)
             )
         finally:
-            self._cancel_transit_timer()
-            for watch in self._watches:
-                self._cancel_timer(watch)
+            for timer in (self._transit, *(watch.timer for watch in self._watches)):
+                if timer is not None:
+                    timer.cancel()
 
     def observe(self) -> Observation:
         """Return the current observation.
@@ -342,7 +328,7 @@ class Reflector:
         """
         now = datetime.now(UTC)
         # While a pod changes from one query to another, the last state is kept; whether it is stale is not.
-        if self._transit_timer is None and self._cache.is_complete:
+        if self._transit is None and self._cache.is_complete:
             try:
                 self._last = self._cache.observation(now)
             except ResolveError as error:
@@ -350,22 +336,21 @@ class Reflector:
                 if not error.retryable:
                     raise
                 self._last = self._last.stale(error, now)
-        failing = [watch for watch in self._watches if watch.stale_since is not None]
+        failing = [(watch.stale_since, watch.error) for watch in self._watches if watch.stale_since]
         if not failing:
             return self._last
-        first = min(failing, key=lambda watch: watch.stale_since or now)
-        assert first.error is not None
-        return self._last.stale(first.error, first.stale_since or now)
+        since, first = min(failing, key=lambda one: one[0])
+        assert first is not None
+        return self._last.stale(first, since)
 
     async def _list_and_watch(self, watch: WatchState) -> None:
-        has_waited = False  # as long as the backoff required
         while True:
             error: ResolveError | None = None
             try:
-                if watch.is_listed or not await self._list_by_watch(watch, ends_waits=has_waited):
+                if watch.is_listed or not await self._list_by_watch(watch):
                     if not watch.is_listed:
                         await self._list(watch)
-                    await self._watch(watch, ends_waits=has_waited)
+                    await self._watch(watch)
             except ResolveError as failure:
                 error = failure
             lifetime = watch.on_close(anyio.current_time())
@@ -373,11 +358,8 @@ class Reflector:
                 reason = _restart_reason(error)
                 record_watch_restart(self._api.host, watch.query.scope, reason, seconds=lifetime)
                 self._set_timer(watch, self._policy.max_gap, self._on_gap)
-            if error is None:
-                has_waited = False
-            elif wait := self._on_failure(error, watch):
-                requested = getattr(error, "retry_after", None) or 0.0
-                has_waited = await self._api.sleep(wait, at_least=min(wait, requested))
+            if error is not None and (wait := self._on_failure(error, watch)):
+                await self._api.sleep(wait)
 
     def _on_failure(self, error: ResolveError, watch: WatchState) -> float:
         """Return the seconds to wait until the next attempt.
@@ -415,7 +397,7 @@ class Reflector:
         # From now on the watch reports everything, and the next list may be hours away.
         await self._api.close_idle()
 
-    async def _list_by_watch(self, watch: WatchState, *, ends_waits: bool) -> bool:
+    async def _list_by_watch(self, watch: WatchState) -> bool:
         """Read one watch that begins with the existing objects until it ends.
 
         Returns:
@@ -424,14 +406,11 @@ class Reflector:
         """
         if not self._api.sends_initial_events:
             return False
-
-        async def prepare(progress: Progress) -> None:
-            await self._api.prepare(watch.query, progress)
-
         # A plugin may take longer to return credentials than the server may take to respond.
+        prepare = partial(self._api.prepare, watch.query)
         await within_deadline(self._timeout, f"the list of {watch.query.scope}", prepare)
         try:
-            await self._watch(watch, ends_waits=ends_waits)
+            await self._watch(watch)
         except ResolveError as error:
             if watch.is_listed or error is self._cache_error or self._api.is_closed:
                 raise
@@ -441,50 +420,40 @@ class Reflector:
             logger.debug(
                 "%s: the pods are listed, because a watch did not report them: %s", watch.query.scope, error
             )
-            requested = getattr(error, "retry_after", None)
-            if requested and error.retryable:  # from every request, so from the list too
-                wait = self._on_failure(error, watch)
-                await self._api.sleep(wait, at_least=min(wait, requested))
+            if error.retryable and getattr(error, "retry_after", None):  # from the list too
+                await self._api.sleep(self._on_failure(error, watch))
         return watch.is_listed
 
-    async def _watch(self, watch: WatchState, *, ends_waits: bool) -> None:
-        """Read one watch until it ends. If the query is not listed, it begins with the existing objects.
-
-        If it `ends_waits`, it ends the backoff of all queries of this server as soon as it is open. Only a
-        query that waited as long as its own backoff required may do that. Otherwise, queries would repeat one
-        another without end at a server that opens every watch and breaks it.
-        """
-        lifetime = random.uniform(self._policy.min_lifetime, self._policy.max_lifetime)  # noqa: S311
-        is_initial = not watch.is_listed
+    async def _watch(self, watch: WatchState) -> None:
+        """Read one watch until it ends. If the query is not listed, it begins with the existing objects."""
+        policy = self._policy
+        lifetime = random.uniform(policy.min_lifetime, policy.max_lifetime)  # noqa: S311
         splitter = EventLines(watch.query.resource.decode_event)
         async with AsyncExitStack() as stack:
-            if watch.is_listed:
-                version = self._cache.version(watch.query)
-                stream = await self._open(stack, watch, version, lifetime, self._policy.response_timeout)
-                opened_at, events = anyio.current_time(), list[WatchEvent[Any]]()
-            else:
+            events: list[WatchEvent[Any]] = []
+            is_initial = not watch.is_listed
+            if is_initial:
                 async with self._api.limiter:  # as for a list
-                    timeout = min(self._policy.max_initial_silence, self._policy.response_timeout)
+                    timeout = min(policy.max_initial_silence, policy.response_timeout)
                     stream = await self._open(stack, watch, None, lifetime, timeout)
                     opened_at = anyio.current_time()
                     events = await self._replace(watch, splitter, stream)
-            if ends_waits:
-                self._api.end_sleeps(within=self._policy.backoff.first_wait)
+            else:
+                version = self._cache.version(watch.query)
+                stream = await self._open(stack, watch, version, lifetime, policy.response_timeout)
+                opened_at = anyio.current_time()
             is_stale = watch.on_open(opened_at)
             if is_initial:
-                self._cancel_timer(watch)
                 self._on_replay(watch)
             elif is_stale:
-                self._set_timer(watch, self._policy.max_replay, self._on_replay)
-            else:
-                self._cancel_timer(watch)
+                self._set_timer(watch, policy.max_replay, self._on_replay)
             # If the server does not end the watch in time, the connection is closed from here.
-            deadline = opened_at + lifetime + self._policy.max_silence
+            deadline = opened_at + lifetime + policy.max_silence
             self._apply(watch, events)
             # An empty line, or a part of an event, does not show that the server still reports changes.
             silent_since = anyio.current_time()
             while anyio.current_time() < deadline and (
-                chunk := await self._read(stream, watch, deadline, self._policy.max_silence, silent_since)
+                chunk := await self._read(stream, watch, deadline, policy.max_silence, silent_since)
             ):
                 if events := self._decode(watch, splitter, chunk):
                     silent_since = anyio.current_time()
@@ -518,44 +487,42 @@ class Reflector:
         deadline = anyio.current_time() + self._timeout  # as for a list
         while chunk := await self._read(stream, watch, deadline, silence, anyio.current_time()):
             events = self._decode(watch, splitter, chunk)
-            for position, event in enumerate(events):
-                if isinstance(event, Bookmark):
-                    if not event.ends_initial_events:
-                        self._api.sends_initial_events = False
-                        raise self._broken(watch, "it does not mark the end of the existing objects")
-                    self._collect(watch, events[:position], found)
-                    with self._updating_cache():
-                        version = event.object.metadata.resource_version
-                        self._cache.replace(watch.query, list(found.values()), version)
-                    watch.on_list()
-                    return events[position + 1 :]
-            self._collect(watch, events, found)
+            marks = [number for number, event in enumerate(events) if isinstance(event, Bookmark)]
+            end = marks[0] if marks else len(events)
+            self._collect(watch, events[:end], found)
             if len(found) > MAX_OBJECTS:
                 raise self._api.invalid_event(watch.query, f"more than {MAX_OBJECTS} objects exist")
+            if not marks:
+                continue
+            bookmark: Any = events[end]
+            if not bookmark.ends_initial_events:
+                self._api.sends_initial_events = False
+                raise self._broken(watch, "it does not mark the end of the existing objects")
+            with self._updating_cache():
+                version = bookmark.object.metadata.resource_version
+                self._cache.replace(watch.query, list(found.values()), version)
+            watch.on_list()
+            return events[end + 1 :]
         if anyio.current_time() >= deadline:
             self._api.sends_initial_events = False
         raise self._broken(watch, "it did not report all objects")
 
     def _collect(self, watch: WatchState, events: Sequence[WatchEvent[Any]], found: dict[str, Any]) -> None:
-        """Add the objects that `events` report to `found`, by `namespace/name`."""
+        """Add what the cache keeps of the objects that `events` report to `found`, by `namespace/name`."""
         added: dict[str, Any] = {}
-
-        def match_added() -> None:
-            with self._updating_cache():
-                matched = self._cache.match(watch.query, list(added.values()))
-            found.update(zip(added, matched, strict=True))
-            added.clear()
-
         for event in events:
-            match event:
-                case Added(object=each) | Modified(object=each):
-                    added[f"{each.metadata.namespace}/{each.metadata.name}"] = each
-                case Deleted(object=each):  # changes may be reported before the bookmark too
-                    match_added()
-                    found.pop(f"{each.metadata.namespace}/{each.metadata.name}", None)
-                case Failed():
-                    raise self._failure(watch, event)
-        match_added()
+            if isinstance(event, Failed):
+                raise self._failure(watch, event)
+            changed: Any = event.object
+            name = f"{changed.metadata.namespace}/{changed.metadata.name}"
+            if isinstance(event, Deleted):  # changes may be reported before the bookmark too
+                for each in (added, found):
+                    each.pop(name, None)
+            else:
+                added[name] = changed
+        with self._updating_cache():
+            matched = self._cache.match(watch.query, list(added.values()))
+        found.update(zip(added, matched, strict=True))
 
     async def _read(
         self,
@@ -585,18 +552,17 @@ class Reflector:
 
     def _apply(self, watch: WatchState, events: Sequence[WatchEvent[Any]]) -> None:
         """Apply events to the cache."""
-        changes = [event for event in events if not isinstance(event, Failed)]
-        if changes:
+        failed = [event for event in events if isinstance(event, Failed)]
+        if len(failed) < len(events):
             watch.on_event()
             with self._updating_cache():
-                has_changed = self._cache.apply(watch.query, changes)
+                has_changed = self._cache.apply(watch.query, events)
             if has_changed:
                 self._notify()
             if self._cache.version_decreased(watch.query):
                 raise self._api.invalid_event(watch.query, "its resourceVersion decreased")
-        for event in events:
-            if isinstance(event, Failed):
-                raise self._failure(watch, event)
+        if failed:
+            raise self._failure(watch, failed[0])
 
     def _failure(self, watch: WatchState, event: Failed) -> ResolveError:
         """Return the error of an ERROR event."""
@@ -613,30 +579,22 @@ class Reflector:
 
     def _notify(self) -> None:
         """Have the consumer observe, but not while a pod whose labels changed matches no selector."""
-        if self._cache.in_transit:
-            if self._transit_timer is None:
-                loop = asyncio.get_running_loop()
-                self._transit_timer = loop.call_later(self._policy.max_transit, self._notify_now)
-            return
-        self._notify_now()
+        if not self._cache.in_transit:
+            self._notify_now()
+        elif self._transit is None:
+            loop = asyncio.get_running_loop()
+            self._transit = loop.call_later(self._policy.max_transit, self._notify_now)
 
     def _notify_now(self) -> None:
-        self._cancel_transit_timer()
+        if self._transit is not None:
+            self._transit.cancel()
+            self._transit = None
         self._latest.put(self.observe)
 
-    def _cancel_transit_timer(self) -> None:
-        if self._transit_timer is not None:
-            self._transit_timer.cancel()
-            self._transit_timer = None
-
     def _set_timer(self, watch: WatchState, seconds: float, callback: Callable[[WatchState], None]) -> None:
-        self._cancel_timer(watch)
-        self._timers[watch] = asyncio.get_running_loop().call_later(seconds, callback, watch)
-
-    def _cancel_timer(self, watch: WatchState) -> None:
-        timer = self._timers.pop(watch, None)
-        if timer is not None:
-            timer.cancel()
+        if watch.timer is not None:
+            watch.timer.cancel()
+        watch.timer = asyncio.get_running_loop().call_later(seconds, callback, watch)
 
     def _on_gap(self, watch: WatchState) -> None:
         watch.on_gap(self._broken(watch, f"it is not established after {self._policy.max_gap:g} s"))
@@ -645,10 +603,6 @@ class Reflector:
     def _on_replay(self, watch: WatchState) -> None:
         watch.on_replay()
         self._notify()
-
-    def _outage(self, query: Query[Any]) -> Outage:
-        host = self._api.host
-        return Outage(logger, f"{query.scope} at {host}", server=host, scope=query.scope)
 
     def _broken(self, watch: WatchState, reason: str) -> ConnectionFailedError:
         return ConnectionFailedError(

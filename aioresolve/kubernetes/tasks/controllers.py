@@ -324,7 +324,7 @@ def _values(role: Role, selector: Selector) -> list[str | None]:
 
 
 def _size_from_pods(controller: Controller, pod_sets: Sequence[PodSet], selector: Selector) -> _Size | None:
-    """Return the number that the pods carry; None if there is none."""
+    """Return the number that the pods carry; None if they carry none."""
     size = max(one.declared or 0 for one in pod_sets)
     if controller.kind == "PodGroup" and size:
         return _Size(size, f"{POD_GROUP_COUNT} of the pods")

@@ -368,7 +368,7 @@ class Selector(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def parse_selector(selector: str) -> Selector:
-    """Return the labels that `selector` names; what is no requirement is left out."""
+    """Return the labels that `selector` names; other text is left out."""
     requirements: dict[str, str] = {}
     for requirement in _REQUIREMENT.findall(selector):
         if parts := _PARTS.fullmatch(requirement):

@@ -70,7 +70,6 @@ except (ImportError, AttributeError) as error:
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
-    from aioresolve.spec import ClusterState
 
 __all__ = ["AioresolveCluster"]
 
@@ -113,27 +112,27 @@ class AioresolveCluster(ClusterEnv):
                 f"${COUNT} and ${ID} are set, but JAX_COORDINATOR_ADDRESS is not",
                 hint="Set it to host:port of process 0, or start the program by `aioresolve exec --for jax`.",
             )
-        cls._processes = _resolve(override_coordinator_port, timeout_secs)
+        cls._processes = _resolve(timeout_secs)
         return cls._processes.coordinator
 
     @classmethod
     def get_process_count(cls) -> int:
         """Return the number of processes."""
         if _is_started_by_exec():
-            return _number_in(COUNT)
+            return _number(COUNT)
         return cls._resolved().count
 
     @classmethod
     def get_process_id(cls) -> int:
         """Return the number of this process: the rank of its pod."""
         if _is_started_by_exec():
-            return _number_in(ID, minimum=0)
+            return _number(ID, minimum=0)
         return cls._resolved().id
 
     @classmethod
     def _resolved(cls) -> _Processes:
         if cls._processes is None:  # the caller of initialize() passed a coordinator address
-            cls._processes = _resolve(os.environ.get("JAX_COORDINATOR_PORT"), None)
+            cls._processes = _resolve(None)
         return cls._processes
 
 
@@ -153,9 +152,11 @@ def _is_started_by_exec() -> bool:
     return COUNT in os.environ or ID in os.environ
 
 
-def _resolve(port: str | None, timeout: float | None) -> _Processes:
-    number = DEFAULT_PORT if not port else _number("JAX_COORDINATOR_PORT", port, maximum=65535)
-    return get_loop_thread().run(partial(_wait_for_processes, number, timeout or DEFAULT_TIMEOUT))
+def _resolve(timeout: float | None) -> _Processes:
+    port = DEFAULT_PORT
+    if os.environ.get("JAX_COORDINATOR_PORT"):
+        port = _number("JAX_COORDINATOR_PORT", maximum=65535)
+    return get_loop_thread().run(partial(_wait_for_processes, port, timeout or DEFAULT_TIMEOUT))
 
 
 async def _wait_for_processes(port: int, timeout: float) -> _Processes:
@@ -169,7 +170,7 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
         order_by="index",
     )
     if os.environ.get("AIORESOLVE_COUNT"):
-        count = _number_in("AIORESOLVE_COUNT")
+        count = _number("AIORESOLVE_COUNT")
     else:
         read = partial(_read_count, resolver, peers)
         count = await within_deadline(deadline.next_timeout, f"the number of {peers}", read)
@@ -181,7 +182,15 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
         timeout=deadline.next_timeout,
         source=repr(resolver),
     )
-    _validate_members(state, selector)
+    indices = [task.index for task in state.tasks]
+    # The indices of a group of a LeaderWorkerSet begin after those of the groups before it.
+    if missing := set(range(indices[0], indices[-1] + 1)).difference(indices):
+        raise LaunchError(
+            f"the process ids of JAX have no gaps, but of the pods that match {selector!r}, none has index"
+            f" {min(missing)}",
+            hint="Correct AIORESOLVE_COUNT or AIORESOLVE_SELECTOR.",
+            consumer="jax",
+        )
     task = await resolver.this_task(state, timeout=deadline.next_timeout)
     return _Processes(state.tasks[0].address, count, task.rank)
 
@@ -219,31 +228,10 @@ async def _read_count(resolver: KubernetesClusterResolver, peers: str, progress:
     )
 
 
-def _validate_members(state: ClusterState, selector: str) -> None:
-    indices = [task.index for task in state.tasks]
-    # The indices of a group of a LeaderWorkerSet begin after those of the groups before it.
-    missing = set(range(indices[0], indices[-1] + 1)).difference(indices)
-    if missing:
-        raise LaunchError(
-            f"the process ids of JAX have no gaps, but of the pods that match {selector!r}, none has index"
-            f" {min(missing)}",
-            hint="Correct AIORESOLVE_COUNT or AIORESOLVE_SELECTOR.",
-            consumer="jax",
-        )
-
-
-def _number_in(variable: str, *, minimum: int = 1) -> int:
-    return _number(variable, os.environ.get(variable, ""), minimum=minimum)
-
-
-def _number(variable: str, text: str, *, minimum: int = 1, maximum: int = 999_999) -> int:
-    if not text.isascii() or not text.isdigit() or not minimum <= int(text) <= maximum:
-        raise ConfigurationError(
-            f"${variable} is {text!r}, not a number from {minimum} to {maximum}"
-            if text
-            else f"${variable} is not set",
-            hint=f"Correct {variable}, or start the program by `aioresolve exec --for jax`."
-            if variable in (COUNT, ID)
-            else f"Correct {variable}.",
-        )
-    return int(text)
+def _number(variable: str, *, minimum: int = 1, maximum: int = 999_999) -> int:
+    text = os.environ.get(variable, "")
+    if text.isascii() and text.isdigit() and minimum <= int(text) <= maximum:
+        return int(text)
+    found = f"is {text!r}, not a number from {minimum} to {maximum}" if text else "is not set"
+    by_exec = ", or start the program by `aioresolve exec --for jax`" if variable in (COUNT, ID) else ""
+    raise ConfigurationError(f"${variable} {found}", hint=f"Correct {variable}{by_exec}.")

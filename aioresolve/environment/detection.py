@@ -161,21 +161,24 @@ async def examine(*, port: int | None = None, timeout: float = 30.0) -> tuple[Ev
 
 async def collect_evidence(progress: Progress, *, port: int | None = None) -> tuple[Evidence, ...]:
     """Return what was found out about each source, as `examine`, without a deadline of its own."""
-    search = Search(progress, port)
-    for source in SOURCES:
-        if source.examine is not None:
-            search.add(source.load_examine()(port))
-    search.add(await _examine_tpu_variables(search))
-    decided = next((each for each in search.found.values() if each.found and not each.is_partial), None)
-    if search.is_pod and decided is search.found[TPU_VARIABLES] and decided.error is None:
-        decided = None  # the workload decides whether the variables are used
-    for name, examine_source in REQUESTS:
-        if decided is None:
-            search.add(await examine_source(search))
-        else:
-            search.add(Evidence(name, None, f"not requested, because of {decided.source}"))
-    search.add(_examine_launcher(port))
-    return tuple(search.found.values())
+    is_pod = bool(os.environ.get(SERVICE_HOST))
+    variables = [source.load_examine()(port) for source in SOURCES if source.examine is not None]
+    tpu, tpu_slice = await _examine_tpu_variables(progress, is_pod)
+    decided = next((each for each in (*variables, tpu) if each.found and not each.is_partial), None)
+    # In a pod, the workload decides whether the TPU variables are used, unless they are invalid.
+    if decided is not None and not (is_pod and decided is tpu and decided.error is None):
+        reason = f"not requested, because of {decided.source}"
+        requested = [Evidence(source, None, reason) for source in (TPU_VM, KUBERNETES, COMPUTE_ENGINE)]
+    elif is_pod:
+        pod, kubernetes = await _examine_pod(progress, port)
+        if tpu.new_resolver is not None:
+            tpu = _tpu_variables_of_pod(tpu, tpu_slice, pod, kubernetes)
+        reason = "this is a pod: the metadata server would be that of its node"
+        requested = [absent(TPU_VM, reason), kubernetes, absent(COMPUTE_ENGINE, reason)]
+    else:
+        tpu_vm, compute_engine = await _examine_vm(progress, port, tpu)
+        requested = [tpu_vm, absent(KUBERNETES, f"${SERVICE_HOST} is not set"), compute_engine]
+    return (*variables, tpu, *requested, _examine_launcher(port))
 
 
 def decisive(evidence: Sequence[Evidence]) -> Evidence | None:
@@ -203,31 +206,6 @@ def choose(evidence: Sequence[Evidence]) -> tuple[Evidence, NewResolver]:
         raise chosen.error
     assert chosen.new_resolver is not None
     return chosen, chosen.new_resolver
-
-
-@dataclass(slots=True)
-class Search:
-    """What a source is examined with.
-
-    Attributes:
-        progress: records why it waits.
-        port: the port of each task, for the sources that do not have it.
-        is_pod: whether this process runs in a pod.
-        found: the evidence about the sources before it, by their names.
-        tpu_slice: the slice that the TPU variables describe, if they list its workers.
-        compute_engine: the evidence about an instance group, which the requests for a TPU VM give too.
-    """
-
-    progress: Progress
-    port: int | None = None
-    is_pod: bool = field(default_factory=lambda: bool(os.environ.get(SERVICE_HOST)))
-    found: dict[str, Evidence] = field(default_factory=dict)
-    tpu_slice: _TPUSlice | None = None
-    compute_engine: Evidence | None = None
-
-    def add(self, evidence: Evidence) -> None:
-        """Add the evidence about the next source."""
-        self.found[evidence.source] = evidence
 
 
 class _TPUSlice(NamedTuple):
@@ -281,36 +259,36 @@ def _examine_launcher(port: int | None) -> Evidence:
     return Evidence(LAUNCHER, True, f"this is {process}, all on this host", new_resolver, is_partial=True)
 
 
-async def _examine_tpu_variables(search: Search) -> Evidence:
+async def _examine_tpu_variables(progress: Progress, is_pod: bool) -> tuple[Evidence, _TPUSlice | None]:
+    """Return whether variables describe TPU workers, and their slice if the variables list its hosts."""
     from aioresolve.tpu import discovery
 
     try:
         source = discovery.tpu_source((), os.environ)
         if isinstance(source, discovery.WorkersFile):
-            source = await discovery.read_workers(source, search.progress)
+            source = await discovery.read_workers(source, progress)
     except ConfigurationError as error:
-        return invalid(TPU_VARIABLES, error)
-    match source:
-        case discovery.LocalTPU():
-            return absent(TPU_VARIABLES, f"{source.origin} names the TPU of this host only")
-        case discovery.NamedTPUs():
-            # KubeRay sets $TPU_NAME to another name, and operators may do the same.
-            doubt = ", which in a pod need not be the name of a Cloud TPU" if search.is_pod else ""
-            reason = f"{source.origin} names {', '.join(source.names)}{doubt}"
-            return Evidence(TPU_VARIABLES, True, reason, _new_tpu_resolver, is_partial=search.is_pod)
-        case discovery.GivenWorkers():
-            processes = [split_host_port(address)[0] for address in source.addresses]
-            hosts = list(dict.fromkeys(processes))
-            index, slices = discovery.slice_position(source.environment)
-            search.tpu_slice = _TPUSlice(len(hosts), slices, len(processes) > len(hosts))
-            position = f", of slice {index} of {slices} only" if slices > 1 else ""
-            worker_id = source.environment.worker_id
-            own = None if worker_id is None else hosts.index(processes[worker_id])
-            limit = _limit(hosts, own, index, slices)
-            reason = f"{source.origin} has {counted(len(processes), 'worker')}{position}{limit}"
-            return Evidence(TPU_VARIABLES, True, reason, _new_tpu_resolver, is_partial=bool(limit))
-        case _:
-            return absent(TPU_VARIABLES, "$TPU_WORKER_HOSTNAMES, $TPU_NAME and similar variables are not set")
+        return invalid(TPU_VARIABLES, error), None
+    if isinstance(source, discovery.NamedTPUs):
+        # KubeRay sets $TPU_NAME to another name, and operators may do the same.
+        doubt = ", which in a pod need not be the name of a Cloud TPU" if is_pod else ""
+        reason = f"{source.origin} names {', '.join(source.names)}{doubt}"
+        return Evidence(TPU_VARIABLES, True, reason, _new_tpu_resolver, is_partial=is_pod), None
+    if not isinstance(source, discovery.GivenWorkers):
+        reason = "$TPU_WORKER_HOSTNAMES, $TPU_NAME and similar variables are not set"
+        if isinstance(source, discovery.LocalTPU):
+            reason = f"{source.origin} names the TPU of this host only"
+        return absent(TPU_VARIABLES, reason), None
+    processes = [split_host_port(address)[0] for address in source.addresses]
+    hosts = list(dict.fromkeys(processes))
+    index, slices = discovery.slice_position(source.environment)
+    position = f", of slice {index} of {slices} only" if slices > 1 else ""
+    worker_id = source.environment.worker_id
+    own = None if worker_id is None else hosts.index(processes[worker_id])
+    limit = _limit(hosts, own, index, slices)
+    reason = f"{source.origin} has {counted(len(processes), 'worker')}{position}{limit}"
+    evidence = Evidence(TPU_VARIABLES, True, reason, _new_tpu_resolver, is_partial=bool(limit))
+    return evidence, _TPUSlice(len(hosts), slices, len(processes) > len(hosts))
 
 
 def _limit(hosts: Sequence[str], own: int | None, slice_index: int, slices: int) -> str:
@@ -319,11 +297,7 @@ def _limit(hosts: Sequence[str], own: int | None, slice_index: int, slices: int)
     The pods of a slice may be a part of their workload: of a group of a LeaderWorkerSet whose leader has no
     TPU or which has subgroups, or of a Job with several slices.
 
-    Args:
-        hosts: each host of the slice.
-        own: the number of the host of this process, if it is known.
-        slice_index: the index of the slice.
-        slices: the number of slices.
+    `own` is the number of the host of this process among them, if it is known.
     """
     from aioresolve.tpu.discovery import LOCAL_HOSTS
 
@@ -352,22 +326,12 @@ def _new_tpu_resolver() -> ClusterResolver:
 # Kubernetes
 
 
-async def _examine_pod(search: Search) -> Evidence:
-    """Return whether the pod of this process belongs to a workload, and what that means for a TPU."""
-    if not search.is_pod:
-        return absent(KUBERNETES, f"${SERVICE_HOST} is not set")
-    pod, finding = await _find_workload(search)
-    tpu = search.found[TPU_VARIABLES]
-    if tpu.new_resolver is not None:
-        search.found[TPU_VARIABLES] = _tpu_variables_of_pod(tpu, search.tpu_slice, pod, finding)
-    return finding
-
-
-async def _find_workload(search: Search) -> tuple[Pod | None, Evidence]:
+async def _examine_pod(progress: Progress, port: int | None) -> tuple[Pod | None, Evidence]:
+    """Return the pod of this process, and whether it belongs to a workload; requests the pod."""
     from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 
     try:
-        pod = await fetch_own_pod(search.progress)
+        pod = await fetch_own_pod(progress)
     except CredentialsError as error:
         return None, absent(KUBERNETES, f"this is a pod, but {error.summary}")
     except ResolveError as error:
@@ -384,7 +348,7 @@ async def _find_workload(search: Search) -> tuple[Pod | None, Evidence]:
             f"pod {pod.full_name} does not belong to a workload such as a Job, JobSet or LeaderWorkerSet, and"
             f" ${SELECTOR} is not set",
         )
-    new_resolver = partial(_new_pod_resolver, selector, pod, given("tf_server_port", search.port))
+    new_resolver = partial(_new_pod_resolver, selector, pod, given("tf_server_port", port))
     return pod, Evidence(KUBERNETES, True, reason, new_resolver)
 
 
@@ -452,21 +416,9 @@ def _new_pod_resolver(selector: str, pod: Pod, port: dict[str, Any]) -> ClusterR
 # Google Cloud
 
 
-_IN_POD = "this is a pod: the metadata server would be that of its node"
-
-
-async def _examine_tpu_vm(search: Search) -> Evidence:
-    if search.is_pod:
-        return absent(TPU_VM, _IN_POD)
-    found, search.compute_engine = await _request_metadata(search)
-    return found
-
-
-async def _examine_compute_engine(search: Search) -> Evidence:
-    return search.compute_engine or absent(COMPUTE_ENGINE, _IN_POD)
-
-
-async def _request_metadata(search: Search) -> tuple[Evidence, Evidence]:
+async def _examine_vm(
+    progress: Progress, port: int | None, tpu_variables: Evidence
+) -> tuple[Evidence, Evidence]:
     """Return whether this is a TPU VM, and whether it belongs to a managed instance group."""
     from aioresolve.gcp.metadata_server import HOST_VARIABLES, MetadataServer
 
@@ -478,8 +430,8 @@ async def _request_metadata(search: Search) -> tuple[Evidence, Evidence]:
     try:
         with anyio.move_on_after(None if is_known else ABSENT_TIMEOUT):
             async with MetadataServer() as metadata:
-                group = _managed_vm(await metadata.attribute(CREATED_BY, search.progress), search)
-                return await _tpu_vm(metadata, search), group
+                group = _managed_vm(await metadata.attribute(CREATED_BY, progress), port)
+                return await _tpu_vm(metadata, progress, tpu_variables), group
     except ResolveError as error:
         if is_known and error.retryable:
             raise
@@ -494,10 +446,10 @@ def _is_google_vm() -> bool:
         return False
 
 
-async def _tpu_vm(metadata: MetadataServer, search: Search) -> Evidence:
+async def _tpu_vm(metadata: MetadataServer, progress: Progress, tpu_variables: Evidence) -> Evidence:
     try:
-        environment = await metadata.tpu_env(search.progress)
-        hosts = await metadata.worker_network_endpoints(search.progress)
+        environment = await metadata.tpu_env(progress)
+        hosts = await metadata.worker_network_endpoints(progress)
     except ProtocolError as error:
         return invalid(TPU_VM, error)
     if environment is None and hosts is None:
@@ -508,15 +460,14 @@ async def _tpu_vm(metadata: MetadataServer, search: Search) -> Evidence:
     reason = f"the metadata server reports TPU {name or 'without a name'} with {counted(number, 'worker')}"
     if (slices or 1) > 1:
         reason += f", one slice of {slices} only"  # the resolver refuses it
-    variables = search.found[TPU_VARIABLES]
-    if variables.is_partial and number > 1:
+    if tpu_variables.is_partial and number > 1:
         # The resolver would read the variables.
-        summary = f"{variables.reason}, but {reason}"
+        summary = f"{tpu_variables.reason}, but {reason}"
         return invalid(TPU_VM, ConfigurationError(summary, hint="Unset the variable."))
     return Evidence(TPU_VM, True, reason, _new_tpu_resolver)
 
 
-def _managed_vm(created_by: str | None, search: Search) -> Evidence:
+def _managed_vm(created_by: str | None, port: int | None) -> Evidence:
     from aioresolve.gcp.resource_names import instance_group_name
 
     from .gce import GCEClusterResolver
@@ -527,13 +478,5 @@ def _managed_vm(created_by: str | None, search: Search) -> Evidence:
         group = instance_group_name(created_by)
     except ConfigurationError:
         return absent(COMPUTE_ENGINE, "this VM was not created by a managed instance group")
-    new_resolver = partial(GCEClusterResolver, instance_group=created_by, **given("port", search.port))
+    new_resolver = partial(GCEClusterResolver, instance_group=created_by, **given("port", port))
     return Evidence(COMPUTE_ENGINE, True, f"this VM belongs to the instance group {group}", new_resolver)
-
-
-REQUESTS = (
-    (TPU_VM, _examine_tpu_vm),
-    (KUBERNETES, _examine_pod),
-    (COMPUTE_ENGINE, _examine_compute_engine),
-)
-"""The sources that are found by requests, in the order of precedence."""

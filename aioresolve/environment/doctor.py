@@ -7,7 +7,6 @@ import platform
 import ssl
 from contextlib import nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import anyio
@@ -24,12 +23,9 @@ if TYPE_CHECKING:
 
 PACKAGES = (
     *("aiohttp", "anyio", "click", "google-auth", "grpcio", "msgspec", "opentelemetry-api", "protobuf"),
-    *("pyyaml", "rich", "tensorflow"),
+    *("pyyaml", "rich", "tensorflow", "trustme"),
 )
 """The packages that may change how aioresolve works."""
-
-EXTRAS = {"cli": "click", "otel": "opentelemetry", "tensorflow": "tensorflow", "testing": "trustme"}
-"""The optional parts of aioresolve, and a module that each of them needs."""
 
 
 async def doctor(
@@ -52,7 +48,7 @@ async def doctor(
     Checks that do not need one another run concurrently. Failures are results, not exceptions.
 
     Args:
-        resolver: the resolver to check. Without one, this machine is checked: versions, extras, and which
+        resolver: the resolver to check. Without one, this machine is checked: versions, and which
             credentials and metadata server there are.
         timeout: the deadline of all checks, in seconds.
         check_timeout: the deadline of each check, in seconds.
@@ -95,7 +91,6 @@ def installed_versions() -> list[str]:
 def _machine_checks() -> list[PlannedCheck]:
     return [
         PlannedCheck("versions", _check_versions),
-        PlannedCheck("extras", _check_extras),
         PlannedCheck("Kubernetes", _check_kubernetes),
         PlannedCheck("metadata server", _check_metadata_server),
         PlannedCheck("this process", _check_this_process),
@@ -104,12 +99,6 @@ def _machine_checks() -> list[PlannedCheck]:
 
 async def _check_versions(_: Progress) -> Finding:
     return Finding(", ".join(installed_versions()))
-
-
-async def _check_extras(_: Progress) -> Finding:
-    installed = {extra: find_spec(module) is not None for extra, module in EXTRAS.items()}
-    parts = [f"{extra}{'' if is_there else ' (not installed)'}" for extra, is_there in installed.items()]
-    return Finding(", ".join(parts))
 
 
 async def _check_kubernetes(_: Progress) -> Finding:

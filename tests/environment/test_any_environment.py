@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import aioresolve
 from aioresolve import (
     ClusterState,
     EnvironmentVariableError,
@@ -23,6 +24,7 @@ from aioresolve import (
     TFConfigClusterResolver,
     UnknownTaskError,
 )
+from aioresolve.errors import ResolveError
 
 if TYPE_CHECKING:
     from aioresolve import ClusterResolver
@@ -32,29 +34,30 @@ BYTES = st.binary(max_size=60).map(lambda value: value.replace(b"\0", b"x"))
 NUMBERS = st.integers(-1, 5).map(str)
 LISTS = st.text(alphabet="n0129[],-(x)", max_size=14)
 NAMES = [
-    "SLURM_STEP_NODELIST",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURMD_NODENAME",
-    "SLURM_DISTRIBUTION",
-    "SLURM_DIST_PLANESIZE",
-    "SLURM_JOB_NODELIST",
-    "SLURM_TASKS_PER_NODE",
-    "SLURM_HET_SIZE",
-    "SLURM_JOB_NODELIST_HET_GROUP_0",
-    "SLURM_TASKS_PER_NODE_HET_GROUP_0",
-    "SLURM_GPUS_ON_NODE",
-    "SLURM_GPUS_PER_NODE",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_STEP_GPUS",
-    "CUDA_VISIBLE_DEVICES",
+    *("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    *("SLURM_LOCALID", "SLURMD_NODENAME", "SLURM_DISTRIBUTION", "SLURM_DIST_PLANESIZE", "SLURM_JOB_NODELIST"),
+    *("SLURM_TASKS_PER_NODE", "SLURM_HET_SIZE", "SLURM_JOB_NODELIST_HET_GROUP_0"),
+    *("SLURM_TASKS_PER_NODE_HET_GROUP_0", "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
+    *("SLURM_GPUS_PER_TASK", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES"),
+]
+OTHER_NAMES = [
+    *("TF_CONFIG", "SM_HOSTS", "SM_CURRENT_HOST", "TPU_NAME", "TPU_CONFIG", "TPU_WORKER_HOSTNAMES"),
+    *("TPU_WORKER_ID", "TPU_PROCESS_ADDRESSES", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_TOPOLOGY"),
+    *("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "KUBERNETES_SERVICE_HOST", "AIORESOLVE_SELECTOR"),
 ]
 PLAUSIBLE = st.sampled_from(
     ["n[1-2]", "n1", "n1,n1", "2(x2)", "1(x2)", "1", "block", "cyclic", "plane", "arbitrary", "0,1", "a:2"]
 )
 ENVIRONMENTS = st.dictionaries(st.sampled_from(NAMES), PLAUSIBLE | NUMBERS | LISTS | VALUES)
+TEXTS = st.sampled_from(
+    [
+        *('{"cluster": {"worker": ["a:1"]}}', "{}", "[]", '["a", "b"]', "local", "localhost", "/dev/null"),
+        *("grpc://10.0.0.1,10.0.0.2", "my-tpu", "n[1-99999999]"),
+    ]
+)
+MIXED = st.dictionaries(
+    st.sampled_from(NAMES + OTHER_NAMES), TEXTS | PLAUSIBLE | NUMBERS | VALUES, max_size=6
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | VALUES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(VALUES, inner, max_size=3),
@@ -123,3 +126,13 @@ def test_any_json_in_tf_config(config: Any) -> None:
 @example(b'["\xff"]', b"")
 def test_sagemaker(hosts: bytes, current: bytes) -> None:
     resolve(SageMakerClusterResolver(), {b"SM_HOSTS": hosts, b"SM_CURRENT_HOST": current})
+
+
+@given(MIXED)
+def test_detection(environ: dict[str, str]) -> None:
+    with (
+        mock.patch.dict(os.environ, environ | {"NO_GCE_CHECK": "true"}),
+        suppress(ResolveError),
+    ):
+        detected = asyncio.run(aioresolve.detect(timeout=60))
+        assert any(each.found for each in detected.evidence)

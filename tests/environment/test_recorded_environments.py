@@ -22,9 +22,7 @@ import pytest
 
 import aioresolve
 from aioresolve import Task
-from aioresolve.environment import detection
 from aioresolve.errors import ResolveError
-from aioresolve.gcp import metadata_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,9 +71,9 @@ READERS = [
 @pytest.fixture
 def set_environ(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
     """Replace the variables of this process. No time is spent on a metadata server."""
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "127.0.0.1:1")
-    monkeypatch.setattr(detection, "ABSENT_TIMEOUT", 0.05)
-    monkeypatch.setattr(detection, "PRODUCT_FILE", Path("/none"))
+    monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "127.0.0.1:1")
+    monkeypatch.setattr("aioresolve.environment.detection.ABSENT_TIMEOUT", 0.05)
+    monkeypatch.setattr("aioresolve.environment.detection.PRODUCT_FILE", Path("/none"))
     return lambda variables: monkeypatch.setattr(os, "environ", dict(variables))
 
 

@@ -33,19 +33,19 @@ def task(job: Any, index: Any) -> dict[str, Any]:
     return {"type": job, "index": index}
 
 
-class TestCluster:
-    async def test_sparse_job_has_its_indices_as_keys(self, set_config: Any) -> None:
-        set_config(cluster={"worker": {"1": "a:1", "3": "b:1"}})
-        assert (await TFConfigClusterResolver().cluster_spec()).as_dict() == {"worker": {1: "a:1", 3: "b:1"}}
+async def test_sparse_job_has_its_indices_as_keys(set_config: Any) -> None:
+    set_config(cluster={"worker": {"1": "a:1", "3": "b:1"}})
+    assert (await TFConfigClusterResolver().cluster_spec()).as_dict() == {"worker": {1: "a:1", 3: "b:1"}}
 
-    @pytest.mark.parametrize("value", [None, '{"cluster": {}}'])
-    async def test_without_a_cluster_it_is_empty(self, value: str | None, monkeypatch: Any) -> None:
-        if value is not None:
-            monkeypatch.setenv("TF_CONFIG", value)
-        resolver = TFConfigClusterResolver()
-        assert not await resolver.cluster_spec()
-        assert await resolver.master() == ""
-        assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == (None, None, None)
+
+@pytest.mark.parametrize("value", [None, '{"cluster": {}}'])
+async def test_without_a_cluster_it_is_empty(value: str | None, monkeypatch: Any) -> None:
+    if value is not None:
+        monkeypatch.setenv("TF_CONFIG", value)
+    resolver = TFConfigClusterResolver()
+    assert not await resolver.cluster_spec()
+    assert await resolver.master() == ""
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == (None, None, None)
 
 
 class TestTask:

@@ -46,7 +46,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, dataclass_transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,8 +133,15 @@ class _HintAttribute:
         vars(error)["_hint"] = Hint(hint) if isinstance(hint, str) else hint
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class ResolveError(Exception):
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
+class _Attributes:
+    """The annotated names of a subclass are keyword arguments of its constructor, and attributes."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+
+class ResolveError(_Attributes, Exception):
     """The root of every error that aioresolve raises.
 
     The attributes of an error are the arguments of its constructor, all by keyword but the summary.
@@ -167,7 +174,6 @@ class ResolveError(Exception):
         return f"{self.summary}. {self.hint.render(spell)}"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class ConfigurationError(ResolveError, ValueError):
     """An argument, a file or an environment variable is invalid.
 
@@ -184,7 +190,6 @@ class ConfigurationError(ResolveError, ValueError):
         return text if self.argument is None else f"{spell(self.argument, None)}: {text}"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class EnvironmentVariableError(ConfigurationError, RuntimeError):
     """An environment variable that describes the cluster is missing or malformed, or contradicts another one.
 
@@ -197,7 +202,6 @@ class EnvironmentVariableError(ConfigurationError, RuntimeError):
     variable: str | None = None
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class InvalidClusterError(ResolveError, TypeError, ValueError):
     """The value does not describe a cluster (see `ClusterSpec`).
 
@@ -205,12 +209,10 @@ class InvalidClusterError(ResolveError, TypeError, ValueError):
     """
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class UnknownTaskError(ResolveError, ValueError):
     """The cluster has no job of that name, or the job has no task with that index."""
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class TaskConflictError(ResolveError, KeyError):
     """Two resolvers of a union return the same task of a job whose tasks keep their indices.
 
@@ -223,7 +225,6 @@ class TaskConflictError(ResolveError, KeyError):
     indices: Sequence[int] = ()
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class TaskIdentityError(ResolveError, RuntimeError):
     """It cannot be determined which task of the cluster this process is, or the evidence is contradictory.
 
@@ -236,7 +237,6 @@ class TaskIdentityError(ResolveError, RuntimeError):
     candidates: Sequence[str] = ()
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class PartialClusterError(ResolveError, RuntimeError):
     """The members of only a part of the cluster are known, such as those of one TPU slice of several.
 
@@ -253,7 +253,6 @@ class PartialClusterError(ResolveError, RuntimeError):
     process_id: int | None = None
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class LaunchError(ResolveError, ValueError):
     """The cluster cannot be expressed for that kind of program, such as two jobs for JAX.
 
@@ -264,12 +263,10 @@ class LaunchError(ResolveError, ValueError):
     consumer: str | None = None
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class MissingDependencyError(ResolveError, ImportError):
     """An optional package is not installed; the hint contains the `pip install` command."""
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class CredentialsError(ResolveError, RuntimeError):
     """No source of credentials worked.
 
@@ -280,7 +277,6 @@ class CredentialsError(ResolveError, RuntimeError):
     tried: Sequence[str] = ()
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class DeadlineExceededError(ResolveError, TimeoutError):
     """The total deadline of the call passed.
 
@@ -296,7 +292,6 @@ class DeadlineExceededError(ResolveError, TimeoutError):
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class IncompleteClusterError(DeadlineExceededError):
     """The deadline of `wait` passed before the cluster was complete.
 
@@ -314,7 +309,6 @@ class IncompleteClusterError(DeadlineExceededError):
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class FailedClusterError(ResolveError, RuntimeError):
     """The cluster being waited for cannot become complete. Attributes: see `IncompleteClusterError`."""
 
@@ -324,13 +318,11 @@ class FailedClusterError(ResolveError, RuntimeError):
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class _RequestError(ResolveError):
     host: str | None = None
     scope: str | None = None
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class ConnectionFailedError(_RequestError, ConnectionError):
     """The server could not be reached, or the connection broke before the response was complete.
 
@@ -342,14 +334,12 @@ class ConnectionFailedError(_RequestError, ConnectionError):
     retryable: bool = True
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class TLSError(ConnectionFailedError):
     """The server was reached, but one side rejected the certificate of the other, or it does not use TLS."""
 
     retryable: bool = False
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class APIError(_RequestError, RuntimeError):
     """The server returned a failure status.
 
@@ -366,12 +356,10 @@ class APIError(_RequestError, RuntimeError):
     retry_after: float | None = None
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class UnauthorizedError(APIError):
     """401: the server rejected the credentials, also after they were renewed once."""
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class ForbiddenError(APIError):
     """403: the server authenticated the client but denied the request.
 
@@ -383,7 +371,6 @@ class ForbiddenError(APIError):
     manifest: str = ""
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class TPULookupError(APIError, ValueError):
     """The `service=` of a `TPUClusterResolver` could not look up a TPU; `status` is None without a response.
 
@@ -391,7 +378,6 @@ class TPULookupError(APIError, ValueError):
     """
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class ProtocolError(_RequestError, RuntimeError):
     """The response is malformed, of an unexpected type, too large, or a redirect.
 
@@ -401,7 +387,6 @@ class ProtocolError(_RequestError, RuntimeError):
     """
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class ProbeError(ResolveError, RuntimeError):
     """A worker did not report its devices, or workers that should be alike have different devices.
 
@@ -431,7 +416,6 @@ class ProbeError(ResolveError, RuntimeError):
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class ProbeDeadlineError(DeadlineExceededError, ProbeError):
     """Workers did not report their devices before the deadline, and none failed for another reason.
 
@@ -448,7 +432,6 @@ class ProbeDeadlineError(DeadlineExceededError, ProbeError):
         super().__post_init__()
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class PodNotRunningError(ResolveError, RuntimeError):
     """Pods match a selector but are not running, or endpoints of a Service are not ready.
 
@@ -460,7 +443,6 @@ class PodNotRunningError(ResolveError, RuntimeError):
     pods: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class InstanceNotRunningError(ResolveError, RuntimeError):
     """Instances of a group of Compute Engine are not running, or have no address.
 
@@ -473,7 +455,6 @@ class InstanceNotRunningError(ResolveError, RuntimeError):
     instances: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class TPUNotReadyError(ResolveError, RuntimeError):
     """TPUs or queued resources exist but are not ready, or not healthy.
 
@@ -493,7 +474,6 @@ class TPUNotReadyError(ResolveError, RuntimeError):
     symptoms: Sequence[str] = ()
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class TPUNotFoundError(ResolveError, ValueError, RuntimeError):
     """No TPU was named and none was found, or the named TPU does not exist.
 
@@ -506,7 +486,6 @@ class TPUNotFoundError(ResolveError, ValueError, RuntimeError):
     names: Sequence[str] = ()
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class PodIndexError(ResolveError, RuntimeError):
     """With `order_by="index"`: a pod has no index, an index is missing, or two pods claim the same one.
 

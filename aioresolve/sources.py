@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import builtins
 import collections.abc
-import inspect
 import os
 import typing
 from importlib import import_module
@@ -61,6 +60,8 @@ class Source(NamedTuple):
 
         A class that only type checkers import is `Any`.
         """
+        import inspect  # `import aioresolve` need not wait for it
+
         kind = self.load()
         names = _Names(vars(import_module(kind.__module__)))
         signature = inspect.signature(kind.__init__, eval_str=True, locals=names)

@@ -41,6 +41,17 @@ if TYPE_CHECKING:
     from .checks import PlannedCheck
 
 
+def _own_or_first(name: str) -> Any:
+    """Return a property that can be set; until then, or if it is None, it is that of the first resolver."""
+
+    def read(union: UnionClusterResolver) -> Any:
+        own = getattr(union, f"_{name}")
+        return getattr(union._resolvers[0], name) if own is None else own
+
+    doc = getattr(ClusterResolver, name).__doc__
+    return property(read, lambda union, value: setattr(union, f"_{name}", value), doc=doc)
+
+
 class UnionClusterResolver(ClusterResolver):
     """Resolves several clusters concurrently and merges them into one.
 
@@ -86,32 +97,9 @@ class UnionClusterResolver(ClusterResolver):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self._resolvers)}>"
 
-    @property
-    def task_type(self) -> str | None:
-        """The job of this process: the override, or else that of the first resolver. Can be set."""
-        return self._resolvers[0].task_type if self._task_type is None else self._task_type
-
-    @task_type.setter
-    def task_type(self, task_type: str | None) -> None:
-        self._task_type = task_type
-
-    @property
-    def task_id(self) -> int | None:
-        """The task index of this process: the override, or else that of the first resolver. Can be set."""
-        return self._resolvers[0].task_id if self._task_id is None else self._task_id
-
-    @task_id.setter
-    def task_id(self, task_id: int | None) -> None:
-        self._task_id = task_id
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """The protocol of the tasks: the override, or else that of the first resolver. Can be set."""
-        return self._resolvers[0].rpc_layer if self._rpc_layer is None else self._rpc_layer
-
-    @rpc_layer.setter
-    def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._rpc_layer = rpc_layer
+    task_type: str | None = _own_or_first("task_type")  # pyright: ignore[reportIncompatibleMethodOverride]
+    task_id: int | None = _own_or_first("task_id")  # pyright: ignore[reportIncompatibleMethodOverride]
+    rpc_layer: str | None = _own_or_first("rpc_layer")  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @property
     def environment(self) -> str:

@@ -410,7 +410,6 @@ class _Waiter:
         self._on_shortfall = on_shortfall
         self.lacking = _Tasks(Observation(None), condition).lacking((), ())
         self.proven = anyio.Event()
-        self._removed = _RemovedTasks()
         self._complete: _Tasks  # of the latest observation of a complete cluster
         self._members: frozenset[Member] | None = None  # those that are being proven
         self._proof = anyio.CancelScope()
@@ -420,12 +419,12 @@ class _Waiter:
         """Compare each observation with the condition, until `proven` is set."""
         async with aclosing(observations):
             async for observation in observations:
-                self._removed.update(observation)
                 lacking = shortfall(observation, self._condition)
                 if lacking is not None:
                     self._proof.cancel()
                     self._members = None
-                    self._record(replace(lacking, missing=(*lacking.missing, *self._removed.among(lacking))))
+                    failed = _failed_tasks(observation, lacking)
+                    self._record(replace(lacking, missing=(*lacking.missing, *failed)))
                     if lacking.is_final:
                         raise FailedClusterError(
                             f"the cluster of {self._source} cannot become complete: {self.lacking}",
@@ -508,41 +507,18 @@ class _Waiter:
         self._on_shortfall(lacking)
 
 
-class _RemovedTasks:
-    """The tasks that have failed, or that the source returned earlier in a wait and no longer returns."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[str, str] = {}  # name of each task in the last observation: its job
-        self._removed: dict[str, Missing] = {}  # the latest one is last
-
-    def update(self, observation: Observation) -> None:
-        """Compare `observation` with the previous one."""
-        state = observation.state
-        if state is None or observation.error is not None:
-            return
-        jobs = {_name(one): one.job for one in state.members}
-        jobs |= {one.name: one.job for one in observation.absent}
-        jobs |= {one.name: one.job for one in state.done if one.name is not None}
-        for name in self._removed.keys() & jobs:
-            del self._removed[name]
-        for name, job in self._jobs.items():
-            if name not in jobs:
-                self._removed[name] = Missing(job, name, "no longer found; it was found earlier")
-        self._removed |= {one.name: one for one in observation.failed}
-        self._jobs = jobs
-
-    def among(self, lacking: Shortfall) -> tuple[Missing, ...]:
-        """Return the latest removed tasks, at most as many as lack a reason in `lacking`."""
-        named = Counter(one.job for one in lacking.missing if one.job)
-        found: list[Missing] = []
-        for job, (least, _) in lacking.wanted.items():
-            of_job = [one for one in self._removed.values() if job in ("", one.job)]
-            if job == "":
-                unexplained = least - sum(lacking.found.values()) - named.total()
-            else:
-                unexplained = least - lacking.found.get(job, 0) - named[job]
-            found += of_job[-unexplained:] if unexplained > 0 else []
-        return tuple(one for one in found if one.name not in lacking.reasons)
+def _failed_tasks(observation: Observation, lacking: Shortfall) -> list[Missing]:
+    """Return the latest failed tasks, at most as many as lack a reason in `lacking`."""
+    named = Counter(one.job for one in lacking.missing if one.job)
+    found: list[Missing] = []
+    for job, least in lacking.least.items():
+        of_job = [one for one in observation.failed if job in ("", one.job)]
+        if job == "":
+            unexplained = least - sum(lacking.found.values()) - named.total()
+        else:
+            unexplained = least - lacking.found.get(job, 0) - named[job]
+        found += of_job[-unexplained:] if unexplained > 0 else []
+    return [one for one in found if one.name not in lacking.reasons]
 
 
 async def find_unreachable(

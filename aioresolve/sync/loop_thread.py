@@ -12,8 +12,6 @@ import atexit
 import contextvars
 import os
 import threading
-import traceback
-import types
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial, wraps
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from aioresolve.errors import ConfigurationError, ResolveError
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Awaitable, Callable, Coroutine
 
 P = ParamSpec("P")
@@ -202,25 +201,23 @@ class _Call(Generic[T]):
 
 
 def without_internal_frames(error: ResolveError) -> ResolveError:
-    """Remove the frames of `INTERNAL_PACKAGES` from the tracebacks of `error` and its causes, and return it.
+    """Remove the first frames, of `INTERNAL_PACKAGES`, from the tracebacks of `error` and its causes.
 
     The summary, the hint and the causes say what went wrong; a hundred lines of the event loop do not.
     Frames of users remain: those of their resolvers, callbacks and credentials.
     """
-    remaining: list[BaseException | None] = [error]
-    seen: set[BaseException] = set()
-    while remaining:
-        current = remaining.pop()
-        if current is None or current in seen:
-            continue
-        seen.add(current)
-        kept = None
-        for frame, line in reversed(list(traceback.walk_tb(current.__traceback__))):
-            if str(frame.f_globals.get("__name__")).partition(".")[0] not in INTERNAL_PACKAGES:
-                kept = types.TracebackType(kept, frame, frame.f_lasti, line)
-        current.__traceback__ = kept
-        remaining += [current.__cause__, current.__context__]
+    current: BaseException | None = error
+    while current is not None:
+        shown = current.__traceback__
+        while shown is not None and _package(shown.tb_frame) in INTERNAL_PACKAGES:
+            shown = shown.tb_next
+        current.__traceback__ = shown
+        current = current.__cause__ or current.__context__
     return error
+
+
+def _package(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _exiting_error() -> ResolveError:

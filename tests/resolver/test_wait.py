@@ -371,30 +371,17 @@ async def test_cancelling_the_wait_closes_the_watch() -> None:
 
 
 @in_virtual_time
-async def test_members_that_disappeared_are_named_after_absent_ones_as_many_as_are_missing() -> None:
-    gone = "no longer found; it was found earlier"
-    absent = pending("ml/z")
-    found = at_names("ml/x", "ml/y")
-    for later, number, missing in (
-        ([at_names("ml/a", "ml/b"), at_names("ml/a")], 4, {"ml/c": gone, "ml/b": gone}),
-        ([replace(found, absent=(absent,))], 4, {"ml/z": absent.reason, "ml/c": gone}),
-        ([replace(found, absent=(absent,)), found], 4, {"ml/c": gone, "ml/z": gone}),
-        ([at_names("ml/a"), at_names("ml/a", "ml/b", "ml/c")], 5, {}),
+async def test_failed_tasks_are_named_after_absent_ones_as_many_as_are_missing() -> None:
+    failed = tuple(Missing("worker", name, "Failed (OOMKilled)", tasks=0) for name in "xyz")
+    for absent, condition, names in (
+        ((), {"jobs": {"worker": 3}}, ["y", "z"]),
+        ((pending("a"),), {"count": 3}, ["a", "z"]),
+        ((pending("a"), pending("b")), {"count": 3}, ["a", "b"]),
     ):
-        source = Shown(at_names("ml/a", "ml/b", "ml/c"))
-        async with anyio.create_task_group() as group:
-            group.start_soon(show_each, source, *later)
-            with pytest.raises(IncompleteClusterError) as caught:
-                await source.wait(jobs={"worker": number}, timeout=1.0)
-            assert list(caught.value.missing.items()) == list(missing.items())
-
-
-def at_names(*names: str) -> Observation:
-    endpoints = []
-    for number, full_name in enumerate(names):
-        namespace, _, name = full_name.partition("/")
-        endpoints.append(Endpoint(f"10.0.0.{number}:1", name=name, namespace=namespace))
-    return Observation(ClusterState.of({"worker": endpoints}))
+        source = Shown(replace(observe(*absent, worker=1), failed=failed))
+        with pytest.raises(IncompleteClusterError) as caught:
+            await source.wait(timeout=1.0, **condition)
+        assert list(caught.value.missing) == names
 
 
 @in_virtual_time

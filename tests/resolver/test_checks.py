@@ -1,4 +1,4 @@
-"""How checks run: concurrently, each after those that it needs and within its deadline."""
+"""`doctor`: checks run concurrently, each after those that it needs and within its deadline."""
 
 from __future__ import annotations
 
@@ -24,75 +24,66 @@ from aioresolve import (
 )
 from aioresolve.errors import ConnectionFailedError, Hint
 from aioresolve.resolver import Check
-from aioresolve.resolver.checks import MAX_TASKS, Finding, PlannedCheck, run_checks
 from aioresolve.testing import TPUWorker
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-def check(name: str, *after: str, result: Finding | Exception | None = None) -> PlannedCheck:
-    async def run(_: Progress) -> Finding:
-        if isinstance(result, Exception):
-            raise result
-        return result or Finding("fine")
-
-    return PlannedCheck(name, run, after)
+NONE = SimpleClusterResolver(ClusterSpec({}))
 
 
-def hanging(name: str, *after: str) -> PlannedCheck:
-    async def run(progress: Progress) -> Finding:
+class Failing(ClusterResolver):
+    """Raises an error; hangs without one."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self._error = error
+
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         progress.waiting("http://example", "it has not responded")
-        await anyio.sleep_forever()
-        raise AssertionError
+        if self._error is None:
+            await anyio.sleep_forever()
+        raise self._error or AssertionError
 
-    return PlannedCheck(name, run, after)
 
-
-async def run(
-    *plan: PlannedCheck, timeout: float = 60.0, check_timeout: float = 30.0
-) -> dict[str, tuple[str, str]]:
-    checks = await run_checks(plan, timeout=timeout, check_timeout=check_timeout, progress=Progress())
-    assert [each.name for each in checks] == [each.name for each in plan]
+async def check(*resolvers: ClusterResolver, timeout: float = 60.0) -> dict[str, tuple[str, str]]:
+    """Return the results of the checks of each resolver, numbered from 1."""
+    checks = await aioresolve.doctor(UnionClusterResolver(*resolvers), timeout=timeout, check_timeout=30.0)
     return {each.name: (each.result, each.found) for each in checks}
 
 
-async def test_check_after_one_that_raised_is_skipped_and_names_the_first_cause() -> None:
-    error = ConnectionFailedError("no route")
-    found = await run(check("name", result=error), check("TCP", "name"), check("TLS", "TCP"), check("other"))
-    assert found == {
-        "name": ("failed", "no route"),
-        "TCP": ("skipped", "not checked, because 'name' failed"),
-        "TLS": ("skipped", "not checked, because 'name' failed"),
-        "other": ("ok", "fine"),
-    }
-
-
-async def test_check_after_a_failed_finding_runs() -> None:
-    found = await run(check("pods", result=Finding("one is pending", "failed")), check("tasks", "pods"))
-    assert found == {"pods": ("failed", "one is pending"), "tasks": ("ok", "fine")}
+async def test_checks_after_one_that_failed_are_skipped_and_name_the_first_cause() -> None:
+    found = await check(NONE, Failing(ConnectionFailedError("no route")))
+    assert found["1: tasks"] == ("ok", "no tasks")
+    assert found["2: tasks"] == ("failed", "no route")
+    skipped = ("skipped", "not checked, because '2: tasks' failed")
+    assert found["2: addresses"] == found["2: devices"] == found["2: this task"] == skipped
+    assert found["tasks"] == ("failed", "no route")
 
 
 @in_virtual_time
 async def test_check_that_hangs_fails_at_its_deadline_and_delays_no_other() -> None:
-    found = await run(hanging("slow"), check("next", "slow"), check("other"), check_timeout=0.2)
-    assert found["slow"] == ("failed", "no result within 0.2 s; http://example: it has not responded")
-    assert found["next"] == ("skipped", "not checked, because 'slow' failed")
-    assert found["other"] == ("ok", "fine")
+    found = await check(NONE, Failing())
+    assert found["2: tasks"] == ("failed", "no result within 30 s; http://example: it has not responded")
+    assert found["2: addresses"][0] == "skipped"
+    assert found["1: tasks"][0] == "ok"
+    assert anyio.current_time() == 30.0
 
 
 @in_virtual_time
 async def test_deadline_of_all_checks_ends_them_and_keeps_the_results_so_far() -> None:
-    found = await run(check("a"), hanging("slow"), check("next", "slow"), timeout=0.2)
-    passed = "the deadline of all checks (0.2 s) passed"
-    assert found == {"a": ("ok", "fine"), "slow": ("failed", passed), "next": ("skipped", passed)}
+    found = await check(NONE, Failing(), timeout=10.0)
+    passed = "the deadline of all checks (10 s) passed"
+    assert found["1: tasks"] == ("ok", "no tasks")
+    assert found["2: tasks"] == ("failed", passed)
+    assert found["2: addresses"] == ("skipped", passed)
 
 
 async def test_exception_of_a_users_resolver_is_a_result_without_its_text() -> None:
-    found = await run(check("mine", result=LookupError("password=hunter22")), check("next", "mine"))
-    assert found["mine"] == ("failed", "it raised LookupError")
-    assert found["next"][0] == "skipped"
+    found = await check(Failing(LookupError("password=hunter22")))
+    assert found["1: tasks"] == ("failed", "it raised LookupError")
+    assert found["1: addresses"][0] == "skipped"
 
 
 def test_check_as_text_has_the_remedy() -> None:
@@ -164,19 +155,9 @@ async def test_different_devices_are_a_warning() -> None:
 
 async def test_number_of_connections_is_limited(closed_port: str) -> None:
     host = closed_port.rpartition(":")[0]
-    checks = await diagnose(*(f"{host}:{port}" for port in range(2, 2 * MAX_TASKS)))
-    assert f"{MAX_TASKS} of {MAX_TASKS} tasks accept no TCP connection" in checks["addresses"].found
-    assert checks["addresses"].found.endswith(f"; and 125 more; {MAX_TASKS - 2} more were not tried")
-
-
-async def test_cluster_without_tasks_has_nothing_to_connect_to() -> None:
-    checks = await diagnose()
-    assert {name: each.result for name, each in checks.items()} == {
-        "tasks": "ok",
-        "addresses": "skipped",
-        "devices": "skipped",
-        "this task": "skipped",
-    }
+    checks = await diagnose(*(f"{host}:{port}" for port in range(2, 256)))
+    assert "128 of 128 tasks accept no TCP connection" in checks["addresses"].found
+    assert checks["addresses"].found.endswith("; and 125 more; 126 more were not tried")
 
 
 async def test_process_that_should_know_its_task_but_does_not_is_a_warning(
@@ -205,21 +186,3 @@ async def test_doctor_rejects_invalid_arguments() -> None:
         await aioresolve.doctor(check_timeout=0)
     with pytest.raises(InvalidClusterError, match=r"aioresolve\.sync\.doctor"):
         await aioresolve.doctor("worker")  # type: ignore[arg-type]
-
-
-async def test_union_has_the_checks_of_each_of_its_resolvers() -> None:
-    class Broken(ClusterResolver):
-        async def observe(self, want: Want, progress: Progress) -> Observation:
-            raise ConfigurationError("WORKERS is not set")
-
-    async with TPUWorker(devices=4) as worker:
-        healthy = SimpleClusterResolver(ClusterSpec({"worker": [worker.address]}))
-        checks = await aioresolve.doctor(UnionClusterResolver(healthy, Broken()), check_timeout=20.0)
-    found = {check.name: check.result for check in checks}
-    assert [name for name in found if name.startswith("1: ")] == [
-        f"1: {name}" for name in ("tasks", "addresses", "devices", "this task")
-    ]
-    assert (found["1: devices"], found["2: tasks"], found["2: devices"]) == ("ok", "failed", "skipped")
-    assert checks[-1] == Check("tasks", "failed", "WORKERS is not set")
-    skipped = next(check for check in checks if check.name == "2: devices")
-    assert skipped.found == "not checked, because '2: tasks' failed"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from aioresolve import ClusterResolver, Progress, Want
 from aioresolve.errors import APIError, ConnectionFailedError, ForbiddenError
-from aioresolve.resolver.polling import MAX_BACKOFF, poll
 from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation
 from tests.virtual_time import in_virtual_time
 
@@ -25,15 +25,16 @@ def observation(address: str) -> Observation:
     return Observation(ClusterState.from_spec(ClusterSpec({"worker": [address]})))
 
 
-class Source:
+class Source(ClusterResolver):
     """Returns or raises one response after another, each after `seconds`, and records when it was polled."""
 
     def __init__(self, responses: Iterable[Observation | Exception], seconds: float = 0.0) -> None:
+        super().__init__()
         self._responses = iter(responses)
         self._seconds = seconds
         self.polled_at: list[float] = []
 
-    async def __call__(self) -> Observation:
+    async def observe(self, want: Want, progress: Progress) -> Observation:
         self.polled_at.append(anyio.current_time())
         await anyio.sleep(self._seconds)
         response = next(self._responses)
@@ -44,7 +45,7 @@ class Source:
 
 async def collect(source: Source, number: int, interval: float = 0.001) -> list[Observation]:
     found: list[Observation] = []
-    async with aclosing(poll(source, interval)) as observations:
+    async with aclosing(source.observations(interval=interval)) as observations:
         while len(found) < number:
             found.append(await anext(observations))
     return found
@@ -68,8 +69,8 @@ async def test_waits_after_failures_grow_up_to_a_limit_until_a_poll_succeeds() -
     await collect(source, 23, interval=1.0)
     waits = [gap - 3.0 for gap in gaps(source)]  # a wait counts from the failure
     assert 0.85 <= waits[0] <= 2.0
-    assert all(0.85 <= wait <= MAX_BACKOFF for wait in waits[:20])
-    assert waits[19] >= MAX_BACKOFF * 0.45
+    assert all(0.85 <= wait <= 300.0 for wait in waits[:20])
+    assert waits[19] >= 135.0
     assert waits[21] <= 2.0
 
 
@@ -86,7 +87,7 @@ async def test_wait_after_a_failure_is_at_least_the_interval_and_that_requested_
 @in_virtual_time
 async def test_source_is_polled_at_once_for_a_slow_consumer() -> None:
     source = Source([observation("a:1")] * 2)
-    async with aclosing(poll(source, interval=3600.0)) as observations:
+    async with aclosing(source.observations(interval=3600.0)) as observations:
         await anext(observations)
         await anyio.sleep(7200.0)
         await anext(observations)
@@ -103,13 +104,6 @@ async def test_retryable_failure_is_yielded_with_the_previous_observation() -> N
     assert (again.error, again.stale_since) == (failures[1], gone.stale_since)
     assert gone.stale_since is not None
     assert (after.state, after.error, after.stale_since) == (observation("b:2").state, None, None)
-
-
-@in_virtual_time
-async def test_failure_of_the_first_poll_is_yielded_without_a_state() -> None:
-    failure = busy()
-    (first,) = await collect(Source([failure]), 1)
-    assert (first.state, first.error) == (None, failure)
 
 
 @pytest.mark.parametrize("error", [ForbiddenError("no", status=403), KeyError("a bug")])

@@ -19,7 +19,6 @@ from aioresolve.errors import (
     InvalidClusterError,
     ResolveError,
     TaskConflictError,
-    UnknownTaskError,
 )
 from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, Missing, Observation
 from tests.resolver.shown import PATIENCE, Shown
@@ -165,24 +164,6 @@ class TestUnionCalls:
         assert await union.cluster_spec() == ClusterSpec({})
         assert await union.cluster_state() == ClusterState.of({})
 
-    async def test_first_error_is_raised_unchanged_and_cancels_the_other_calls(self) -> None:
-        waiting, cancelled = anyio.Event(), anyio.Event()
-
-        async def wait(progress: Progress) -> None:
-            waiting.set()
-            try:
-                await anyio.sleep_forever()
-            finally:
-                cancelled.set()
-
-        async def fail(progress: Progress) -> None:
-            await waiting.wait()
-            raise UnknownTaskError("no such thing")
-
-        with pytest.raises(UnknownTaskError, match="no such thing"):
-            await UnionClusterResolver(Scripted(before=wait), Scripted(before=fail)).cluster_spec()
-        assert cancelled.is_set()
-
     @in_virtual_time
     async def test_deadline_error_lists_the_resolvers_that_responded_and_the_others(self) -> None:
         async def respond(progress: Progress) -> None:
@@ -299,17 +280,6 @@ class TestWatchingUnionClusterResolver:
         assert changed.state is not None
         assert changed.state.spec == ClusterSpec({"worker": ["c:3", "b:2"]})
         assert (changed.error, recovered.error, recovered.stale_since) == (failure, None, None)
-
-    async def test_error_that_is_not_retryable_ends_all_watches(self) -> None:
-        one, other = Shown(), Shown()
-        states = UnionClusterResolver(one, other).watch()
-        one.show(observe(worker=["a:1"]))
-        other.show(observe(worker=["b:2"]))
-        await anext(states)
-        other.fail(TaskConflictError("for good"))
-        with pytest.raises(TaskConflictError, match="for good"):
-            await anext(states)
-        assert one.is_closed
 
     async def test_later_conflict_is_yielded_with_the_previous_state(self) -> None:
         one, other = Shown(), Shown()

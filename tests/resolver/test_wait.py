@@ -360,16 +360,6 @@ async def test_wait_continues_during_an_outage() -> None:
         await Shown(observe(worker=2).stale(DOWN, NOON)).wait(timeout=1.0)
 
 
-async def test_cancelling_the_wait_closes_the_watch() -> None:
-    source = Shown(observe(worker=1))
-    task = asyncio.create_task(source.wait(2, timeout=PATIENCE))
-    await source.seen(1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert source.is_closed
-
-
 @in_virtual_time
 async def test_failed_tasks_are_named_after_absent_ones_as_many_as_are_missing() -> None:
     failed = tuple(Missing("worker", name, "Failed (OOMKilled)", tasks=0) for name in "xyz")

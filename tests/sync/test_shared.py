@@ -7,18 +7,15 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
-import anyio
 import pytest
 
 from aioresolve import ClusterResolver, Observation, Want, sync
-from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, ResolveError
+from aioresolve.errors import ConnectionFailedError
 from aioresolve.spec import ClusterSpec, ClusterState
 from tests.sync.loop import call_soon, settle
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
-
-    from anyio.abc import TaskGroup
 
     from aioresolve import Progress
 
@@ -150,32 +147,6 @@ def test_closing_waits_for_the_calls_in_progress(threads: ThreadPoolExecutor) ->
     assert resolver.history == ["entered", "called", "closed"]
 
 
-def test_call_made_during_closing_enters_the_resolver_afterwards(threads: ThreadPoolExecutor) -> None:
-    gate = Gate()
-    resolver = Scripted(closing=gate)
-    shared = sync.ClusterResolver(resolver)
-    shared.cluster_spec()
-    closing = threads.submit(shared.close)
-    gate.reached.wait()
-    call = threads.submit(shared.cluster_spec)
-    settle()
-    gate.open()
-    closing.result()
-    assert call.result() == WORKERS
-    shared.close()
-    assert resolver.history == ["entered", "called", "closed"] * 2
-
-
-def test_entering_and_closing_have_a_deadline() -> None:
-    entering = sync.ClusterResolver(Scripted(entering=anyio.sleep_forever, timeout=0.05))
-    with pytest.raises(DeadlineExceededError, match=r"Scripted object at .* was not entered within 0\.05 s"):
-        entering.cluster_spec()
-    shared = sync.ClusterResolver(Scripted(closing=anyio.sleep_forever, timeout=0.05))
-    shared.cluster_spec()
-    with pytest.raises(DeadlineExceededError, match=r"Scripted object at .* was not exited within 0\.05 s"):
-        shared.close()
-
-
 def test_error_of_closing_a_resolver_that_is_garbage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:
         raise ConnectionFailedError("broken pipe")
@@ -187,34 +158,3 @@ def test_error_of_closing_a_resolver_that_is_garbage_is_logged(caplog: pytest.Lo
     assert [record.name for record in caplog.records] == ["aioresolve.sync"]
     assert "was not exited cleanly" in caplog.text
     assert "broken pipe" in caplog.text
-
-
-def test_resolver_that_fails_between_calls_is_entered_again(caplog: pytest.LogCaptureFixture) -> None:
-    gates = [Gate()]
-    first = gates[0]
-
-    class Breaking(Scripted):
-        async def __aenter__(self) -> Self:
-            # It can be left only in the task that entered it.
-            self._group: TaskGroup = await anyio.create_task_group().__aenter__()
-            self._group.start_soon(self._watch)
-            return await super().__aenter__()
-
-        async def _watch(self) -> None:
-            if gates:
-                await gates.pop()()
-                raise ResolveError("lost its connection")
-
-        async def aclose(self) -> None:
-            await super().aclose()
-            await self._group.__aexit__(None, None, None)
-
-    resolver = Breaking()
-    shared = sync.ClusterResolver(resolver)
-    shared.cluster_spec()
-    first.open()
-    settle()
-    assert "lost its connection" in caplog.text
-    assert shared.cluster_spec() == WORKERS
-    shared.close()
-    assert resolver.history == ["entered", "called", "closed"] * 2

@@ -290,3 +290,21 @@ def test_union_accepts_facades_only() -> None:
     assert sync.UnionClusterResolver(sync.ClusterResolver(resolver)).cluster_spec() == WORKERS
     with pytest.raises(ConfigurationError, match="at least one resolver"):
         sync.UnionClusterResolver()
+
+
+# Functions
+
+
+def test_doctor_checks_the_resolver_behind_a_facade() -> None:
+    resolver = sync.SimpleClusterResolver(ClusterSpec({"worker": ["127.0.0.1:1"]}))
+    assert [check.result for check in sync.doctor(resolver)] == ["ok", "failed", "skipped", "ok"]
+    with pytest.raises(ConfigurationError, match="check_timeout"):
+        sync.doctor(resolver, check_timeout=-1)
+    with pytest.raises(InvalidClusterError, match=r"Wrap an async resolver in aioresolve\.sync"):
+        sync.doctor(Own())  # type: ignore[arg-type]
+
+
+async def test_doctor_checks_this_machine_inside_a_running_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    names = ["versions", "extras", "Kubernetes", "metadata server", "this process"]
+    assert [check.name for check in sync.doctor()] == names

@@ -16,7 +16,7 @@ import pytest
 
 from aioresolve import ClusterResolver, Want, sync
 from aioresolve.errors import APIError, ConfigurationError
-from aioresolve.spec import ClusterSpec, Observation
+from aioresolve.spec import Observation
 from tests.fleet.fleets import Scripted, workers
 from tests.sync.loop import in_loop, settle
 
@@ -206,14 +206,3 @@ def test_interrupt_ends_one_call_of_next_but_not_the_watch(source: Source) -> No
 
 
 # Unions and waiting
-
-
-def test_union_watches_its_resolvers(source: Source) -> None:
-    evaluators = sync.SimpleClusterResolver(ClusterSpec({"evaluator": ["e:1"]}))
-    source.show(workers(1))
-    union = sync.UnionClusterResolver(sync.ClusterResolver(source), evaluators)
-    with closing(union.watch(interval=3600.0)) as watch:
-        assert next(watch).spec == ClusterSpec({**workers(1).spec.as_dict(), "evaluator": ["e:1"]})
-        source.show(workers(2))
-        assert next(watch).spec.num_tasks("worker") == 2
-        assert source.watches == 1

@@ -16,7 +16,7 @@ from aioresolve._core.validation import validate_seconds
 from aioresolve._version import __version__
 from aioresolve.errors import CredentialsError, InvalidClusterError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
-from aioresolve.resolver.checks import SHARE, Finding, PlannedCheck, run_checks, time_left
+from aioresolve.resolver.checks import SHARE, Checks, Finding, PlannedCheck, run_checks, time_left
 
 if TYPE_CHECKING:
     from aioresolve.resolver.checks import Check
@@ -69,7 +69,7 @@ async def doctor(
         checks = await run_checks(
             plan, timeout=timeout, check_timeout=check_timeout, progress=progress or Progress()
         )
-    return tuple(checks)
+    return Checks(checks)
 
 
 def installed_versions() -> list[str]:

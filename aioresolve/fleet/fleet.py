@@ -19,7 +19,7 @@ from aioresolve.resolver.base import ClusterResolver
 
 from .poller import Poller, StatusStream
 from .sharding import shard_of, validate_shard
-from .status import condition_of
+from .status import condition_of, statuses_html
 from .target import Target
 
 if TYPE_CHECKING:
@@ -122,6 +122,9 @@ class Fleet(Copyable):
     def __repr__(self) -> str:
         shard = "" if self._shard is None else f", shard {self._shard[0]} of {self._shard[1]}"
         return f"<{type(self).__name__} of {len(self._targets)} targets{shard}>"
+
+    def _repr_html_(self) -> str:
+        return statuses_html(repr(self), self._statuses.values())
 
     def _copied_arguments(self) -> Arguments:
         arguments = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from aioresolve._core.validation import validate_count
 from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.wait import WaitCondition, shortfall
+from aioresolve.spec.html import html_table, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,8 +78,11 @@ class TargetStatus:
     wanted: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
-        text = f"{self.name!r}, {self.summary}" + (f": {self.reason}" if self.reason else "")
-        return f"<TargetStatus {text if len(text) <= 180 else text[:177] + '...'}>"
+        return one_line(f"<TargetStatus {self.name!r}, {self.summary}{self.reason and f': {self.reason}'}>")
+
+    def _repr_html_(self) -> str:
+        members = "" if self.state is None else self.state._repr_html_()
+        return statuses_html("target", [self]) + members
 
     @property
     def is_stale(self) -> bool:
@@ -172,6 +176,15 @@ class TargetStatus:
 def worst_first(statuses: Iterable[TargetStatus]) -> list[TargetStatus]:
     """Return the statuses by health, the worst first; those of one health keep their order."""
     return sorted(statuses, key=lambda status: status.health.severity)
+
+
+def statuses_html(caption: str, statuses: Iterable[TargetStatus]) -> str:
+    """Return a table of the statuses, the worst first, as HTML for notebooks."""
+    rows = [
+        (status.name, status.summary, status.reason, f"{status.since:%Y-%m-%d %H:%M:%S}")
+        for status in worst_first(statuses)
+    ]
+    return html_table(caption, ("target", "status", "reason", "since (UTC)"), rows)
 
 
 def condition_of(expected: Any) -> WaitCondition:

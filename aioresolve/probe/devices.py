@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError, Message
 
 from aioresolve._core.concurrency import gather
 from aioresolve.errors import ProbeError
+from aioresolve.spec.html import html_table, one_line
 
 from .libtpu_pb2 import MetricRequest, MetricResponse, RuntimeStatus
 from .worker_pb2 import GetStatusResponse
@@ -111,6 +112,20 @@ class WorkerProbe:
     chips: int | None = None
     latency: float = field(default=0.0, compare=False)
     error: ProbeError | None = None
+
+    def __repr__(self) -> str:
+        return one_line(f"<WorkerProbe {self.address}: {self._summary}>")
+
+    def _repr_html_(self) -> str:
+        columns = ("worker", "result", "latency")
+        return html_table("probe", columns, [(self.address, self._summary, f"{self.latency:.3f} s")])
+
+    @property
+    def _summary(self) -> str:
+        if self.error is not None:
+            return self.error.summary
+        counts = [f"{number} {kind}" for kind, number in self.accelerators.items()]
+        return f"{', '.join(counts) or 'no accelerators'}, {len(self.devices)} devices, from {self.source}"
 
     @property
     def accelerators(self) -> dict[str, int]:

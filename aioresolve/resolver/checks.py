@@ -18,6 +18,7 @@ from aioresolve._core.concurrency import reject_stray_cancellation
 from aioresolve._core.deadline import MIN_TIMEOUT, Progress
 from aioresolve.errors import Hint, ResolveError, TaskIdentityError
 from aioresolve.spec import ClusterState
+from aioresolve.spec.html import html_table, one_line
 
 from .wait import MAX_CONNECTIONS, find_unreachable
 
@@ -65,6 +66,23 @@ class Check:
         """Return the check as one text, such as `watch pods: ok: allowed in namespace 'ml'`."""
         text = f"{self.name}: {self.result}: {self.found}"
         return text if self.remedy is None else f"{text}. {self.remedy.render()}"
+
+
+class Checks(tuple["Check", ...]):
+    """The results of `doctor`, in their order."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{number} {one}" for one, number in Counter(one.result for one in self).items())
+        first = next((f": {check}" for check in self if check.result == "failed"), "")
+        return one_line(f"<Checks: {counts}{first}>")
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (one.name, one.result, one.found, one.remedy.render() if one.remedy else None) for one in self
+        ]
+        return html_table("doctor", ("check", "result", "found", "remedy"), rows)
 
 
 class Finding(NamedTuple):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, cast
 
 from aioresolve.errors import InvalidClusterError, UnknownTaskError
 
+from .html import MAX_LINE, counted, html_table, one_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -219,7 +221,14 @@ class ClusterSpec:
 
     def __repr__(self) -> str:
         jobs = ", ".join(f"{job!r}: {tasks!r}" for job, tasks in sorted(self.as_dict().items()))
-        return f"ClusterSpec({{{jobs}}})"
+        text = f"ClusterSpec({{{jobs}}})"  # as in TensorFlow
+        if len(text) <= MAX_LINE:
+            return text
+        return one_line(f"<ClusterSpec of {counted((job, self.num_tasks(job)) for job in self.jobs)}>")
+
+    def _repr_html_(self) -> str:
+        rows = [(task.job, task.index, task.address) for task in self.tasks]
+        return html_table(repr(self), ("job", "task", "address"), rows)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"ClusterSpec is immutable: cannot set {name!r}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from .html import html_table, one_line
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
@@ -97,6 +99,21 @@ class Observation:
     controllers: Mapping[str, Sequence[ControllerStatus]] = field(default_factory=dict, hash=False)
     failed: tuple[Missing, ...] = field(default=(), compare=False)
     polled_at: float | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        parts = [repr(self.state)]
+        if self.error is not None:
+            parts.append(f"error: {self.error.summary}")
+        for what, tasks in (("absent", self.absent), ("not ready", self.unready)):
+            if tasks:
+                parts.append(f"{len(tasks)} {what}: {tasks[0].name}: {tasks[0].reason}")
+        return one_line(f"<Observation: {'; '.join(parts)}>")
+
+    def _repr_html_(self) -> str:
+        rows = [(one.job, one.name, one.reason) for one in (*self.absent, *self.unready)]
+        missing = html_table("missing or not ready", ("job", "name", "reason"), rows) if rows else ""
+        error = html_table("error", ("reason",), [(self.error.summary,)]) if self.error is not None else ""
+        return error + missing + (self.state._repr_html_() if self.state is not None else "")
 
     def stale(self, error: ResolveError, now: datetime) -> Observation:
         """Return this observation with `error`, because of which the source could not be reached at `now`."""

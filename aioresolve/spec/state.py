@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 
 from .cluster import ClusterSpec, Task, by_task_index, jobs_by_rank
+from .html import counted, html_table, one_line
 
 V = TypeVar("V")
 
@@ -218,8 +219,19 @@ class ClusterDiff:
 
     def __str__(self) -> str:
         """Return one line, such as `joined /job:worker/task:2 at 10.0.0.3:8470 (default/trainer-2)`."""
-        changes = {"joined": self.joined, "left": self.left, "moved": self.moved, "done": self.done}
-        return "; ".join(f"{verb} {task}" for verb, tasks in changes.items() for task in tasks) or "no change"
+        return one_line("; ".join(f"{verb} {task}" for verb, task in self._changes) or "no change")
+
+    def __repr__(self) -> str:
+        return one_line(f"<ClusterDiff: {self}>")
+
+    def _repr_html_(self) -> str:
+        return html_table(f"{len(self._changes)} changes", ("change", "task"), self._changes)
+
+    @property
+    def _changes(self) -> list[tuple[str, Member | Move]]:
+        changes: dict[str, tuple[Member | Move, ...]] = {"joined": self.joined, "left": self.left}
+        changes |= {"moved": self.moved, "done": self.done}
+        return [(verb, task) for verb, tasks in changes.items() for task in tasks]
 
 
 class _AddressedEndpoints(Mapping[str, tuple[Endpoint, ...]]):
@@ -442,6 +454,19 @@ class ClusterState:
             tuple(moved),
             tuple(member for member in old if member in done),
         )
+
+    def __repr__(self) -> str:
+        sizes = [(job, self.spec.num_tasks(job)) for job in self.spec.jobs]
+        return one_line(f"<ClusterState of {counted(sizes)}>")
+
+    def _repr_html_(self) -> str:
+        columns = ("job", "task", "address", "name", "node", "status")
+        rows = [
+            (member.job, member.task_index, one.address, one.full_name, one.node, one.status)
+            for member in self.members
+            for one in [member.endpoint]
+        ]
+        return html_table(repr(self), columns, rows)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClusterState):

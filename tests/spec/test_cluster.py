@@ -205,7 +205,11 @@ class TestClusterSpecAsValue:
 
     @given(SPECS)
     def test_repr_is_the_call_that_creates_the_spec(self, spec: ClusterSpec) -> None:
-        assert eval(repr(spec), {"ClusterSpec": ClusterSpec}) == spec
+        text = repr(spec)
+        if text.startswith("<"):  # longer than a line
+            assert f"<ClusterSpec of {len(spec.tasks)} task" in text
+        else:
+            assert eval(text, {"ClusterSpec": ClusterSpec}) == spec
 
     def test_values_need_neither_protobuf_nor_tensorflow(self) -> None:
         code = (

@@ -1,0 +1,44 @@
+"""How values display in notebooks (`_repr_html_`), and in one line (`repr`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MAX_ROWS = 200
+"""The number of rows of a table in a notebook."""
+
+MAX_LINE = 200
+"""The length of a `repr`, in characters."""
+
+
+def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table as HTML, with all texts escaped; None is an empty cell."""
+    from html import escape  # few programs display values
+
+    def cell(value: object) -> str:
+        return "" if value is None else escape(str(value))
+
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{cell(value)}</td>' for value in row)}</tr>" for row in rows[:MAX_ROWS]
+    )
+    more = f"<p>and {len(rows) - MAX_ROWS} more</p>" if len(rows) > MAX_ROWS else ""
+    caption = f'<caption style="text-align: left">{escape(caption)}</caption>'
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def one_line(text: str) -> str:
+    """Return `text` as one line, cut with `...` after `MAX_LINE` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 3]}..."
+
+
+def counted(numbers: Iterable[tuple[str, int]]) -> str:
+    """Return the number of tasks, and that of each job: `3 tasks: worker 2, ps 1`."""
+    jobs = list(numbers)
+    total = sum(number for _, number in jobs)
+    listed = ", ".join(f"{job} {number}" for job, number in jobs)
+    return f"{total} task{'' if total == 1 else 's'}" + (f": {listed}" if listed else "")

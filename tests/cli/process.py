@@ -1,17 +1,17 @@
-"""The command in its own process, as a shell runs it: on pipes, and on a pseudo-terminal."""
+"""The command in its own process, as a shell runs it: on pipes, and on a pseudo-terminal.
+
+What a test waits for arrives, or the timeout of the test ends it.
+"""
 
 from __future__ import annotations
 
 import os
-import queue
 import re
 import struct
 import subprocess
 import sys
-import threading
-import time
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pytest
 
@@ -20,7 +20,6 @@ from aioresolve.testing import KubernetesServer, pod
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from aioresolve.testing import ThreadedKubernetesServer
 
@@ -28,12 +27,10 @@ TOKEN = "s3cret-t0ken"
 COMMAND = (sys.executable, "-m", "aioresolve")
 _PATIENT_SCRIPT = """
 import sys
-from aioresolve.cli import main
-from aioresolve.cli import live as progress
-progress.SHOW_AFTER = 60.0
+from aioresolve.cli import live, main
+live.SHOW_AFTER = 60.0
 sys.exit(main())
 """
-_PATIENT_COMMAND = (sys.executable, "-c", _PATIENT_SCRIPT)
 """The command as on a machine that is never busy, where no response takes long enough to show progress."""
 
 TIMEOUT = 90
@@ -47,23 +44,17 @@ HIDE_CURSOR = "\x1b[?25l"
 def cluster() -> ThreadedKubernetesServer:
     """Return a cluster with TLS and one token, with three trainers and a parameter server in `ml`."""
     pods = [
-        pod(
-            f"train-{number}",
-            "ml",
-            labels={"app": "train"},
-            index=number,
-            ip=f"10.0.0.{number}",
-            node="node-a",
-        )
-        for number in (10, 2, 1)
-    ]
-    pods += [
+        *(trainer(number, index=number, node="node-a") for number in (10, 2, 1)),
         pod("ps-0", "ml", labels={"app": "ps"}, ip="fd00::7", ready=False),
         pod("other-0", "default", labels={"app": "train"}, ip="10.0.9.9"),
         pod("stuck-0", "ml", labels={"app": "stuck"}, ip="10.0.8.1"),
         pod("stuck-1", "ml", labels={"app": "stuck"}, phase="Pending", node=None),
     ]
     return KubernetesServer(pods, tls=True, tokens={TOKEN: "alice"}).in_thread()
+
+
+def trainer(number: int, **fields: Any) -> dict[str, Any]:
+    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +86,7 @@ def environment(kubeconfig: Path, **variables: str) -> dict[str, str]:
 
 def run_process(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
     """Run `aioresolve ARGUMENTS` in a process, with pipes as its streams, without progress."""
-    command = [*_PATIENT_COMMAND, *arguments]
+    command = [sys.executable, "-c", _PATIENT_SCRIPT, *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     return Result(done.returncode, done.stdout, done.stderr)
 
@@ -117,38 +108,32 @@ def without_colors(text: str) -> str:
 
 
 class Running:
-    """A running `aioresolve ARGUMENTS` with pipes as its streams; killed at the end of the block.
-
-    Its stderr is read continuously, its stdout only from the first call that needs it.
-    """
+    """A running `aioresolve ARGUMENTS` with pipes as its streams; killed at the end of the block."""
 
     def __init__(self, arguments: tuple[str, ...], env: Mapping[str, str]) -> None:
         self._command = [*COMMAND, *arguments]
         self._env = env
-        self._stdout: _Lines | None = None
 
     def __enter__(self) -> Self:
         self.process = subprocess.Popen(
-            self._command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            self._command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        assert self.process.stdout is not None
         assert self.process.stderr is not None
-        self._stderr = _Lines(self.process.stderr)
+        self.stdout, self.stderr = self.process.stdout, self.process.stderr
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        for lines in (self._stdout, self._stderr):
-            if lines is not None:
-                lines.finish()
-        if self._stdout is None and self.process.stdout is not None:
-            self.process.stdout.close()
+        self.stdout.close()
+        self.stderr.close()
 
     def line(self) -> str:
         """Return the next line of stdout, without the line feed."""
-        return self._read_stdout().line()
+        line = self.stdout.readline()
+        assert line, "the process has exited"
+        return line.removesuffix("\n")
 
     def lines(self, number: int) -> list[str]:
         """Return the next lines of stdout."""
@@ -159,68 +144,17 @@ class Running:
 
         The lines before it are dropped: on a busy machine a command reports that it waits for a response.
         """
-        while text not in (line := self._stderr.line()):
-            pass
-        return line
-
-    def close_stdout(self) -> None:
-        """Close the reading end of its stdout, as `head` does. At most `first_line` may have been called."""
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-    def first_line(self) -> str:
-        """Return the first line of stdout without reading further."""
-        assert self.process.stdout is not None
-        line = bytearray()
-        while not line.endswith(b"\n") and (byte := os.read(self.process.stdout.fileno(), 1)):
-            line += byte
-        return line.decode().removesuffix("\n")
+        while text not in (line := self.stderr.readline()) or not line:
+            assert line, "the process has exited"
+        return line.removesuffix("\n")
 
     def wait_for_exit(self, signal: int | None = None) -> Result:
         """Wait until it exits, after sending `signal` if given; return its code and the unread output."""
         if signal is not None:
             self.process.send_signal(signal)
-        code = self.process.wait(TIMEOUT)
-        stdout = self.process.stdout
-        is_closed = stdout is None or (self._stdout is None and stdout.closed)
-        return Result(code, "" if is_closed else self._read_stdout().rest(), self._stderr.rest())
-
-    def _read_stdout(self) -> _Lines:
-        if self._stdout is None:
-            assert self.process.stdout is not None
-            self._stdout = _Lines(self.process.stdout)
-        return self._stdout
-
-
-class _Lines:
-    """The lines of a pipe, read by a thread."""
-
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._pipe = pipe
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def line(self) -> str:
-        found = self._queue.get(timeout=TIMEOUT)
-        assert found is not None, "the process has exited"
-        return found.removesuffix("\n")
-
-    def rest(self) -> str:
-        lines: list[str] = []
-        while (line := self._queue.get(timeout=TIMEOUT)) is not None:
-            lines.append(line)
-        self._queue.put(None)
-        return "".join(lines)
-
-    def finish(self) -> None:
-        self._thread.join(TIMEOUT)
-        self._pipe.close()
-
-    def _read(self) -> None:
-        for line in self._pipe:
-            self._queue.put(line.decode())
-        self._queue.put(None)
+        stdout = "" if self.stdout.closed else self.stdout.read()
+        stderr = self.stderr.read()
+        return Result(self.process.wait(), stdout, stderr)
 
 
 class Terminal:
@@ -230,7 +164,6 @@ class Terminal:
         self._command = [*COMMAND, *arguments]
         self._env = env
         self._sent = b""
-        self._news = threading.Condition()
 
     def __enter__(self) -> Self:
         import fcntl
@@ -243,16 +176,11 @@ class Terminal:
             self._command, env=self._env, stdin=theirs, stdout=theirs, stderr=theirs
         )
         os.close(theirs)
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        self._thread.join(TIMEOUT)
         os.close(self._ours)
 
     @property
@@ -267,10 +195,8 @@ class Terminal:
 
     def wait_until(self, condition: Callable[[list[str]], bool]) -> list[str]:
         """Return the shown lines as soon as they satisfy `condition`."""
-        ends = time.monotonic() + TIMEOUT
-        with self._news:
-            while not condition(shown := self.shown):
-                assert self._news.wait(ends - time.monotonic()), f"the terminal shows {shown}"
+        while not condition(shown := self.shown):
+            assert self._read(), f"the process has exited, and the terminal shows {shown}"
         return shown
 
     def wait_for_text(self, text: str) -> list[str]:
@@ -281,20 +207,17 @@ class Terminal:
         """Wait until it exits, after sending `signal` if given, and return its code."""
         if signal is not None:
             self.process.send_signal(signal)
-        code = self.process.wait(TIMEOUT)
-        self._thread.join(TIMEOUT)
-        return code
+        while self._read():
+            pass
+        return self.process.wait()
 
-    def _read(self) -> None:
+    def _read(self) -> bytes:
         try:
-            while chunk := os.read(self._ours, 65536):
-                with self._news:
-                    self._sent += chunk
-                    self._news.notify_all()
-        except OSError:
-            pass  # EIO: no process has the terminal open any longer
-        with self._news:
-            self._news.notify_all()
+            chunk = os.read(self._ours, 65536)
+        except OSError:  # EIO: no process has the terminal open any longer
+            return b""
+        self._sent += chunk
+        return chunk
 
 
 def run_on_terminal(arguments: tuple[str, ...], env: Mapping[str, str]) -> tuple[int, str]:

@@ -2,51 +2,70 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aioresolve import __version__
 from aioresolve.cli import main
-from aioresolve.cli.options import JobSelector, parse_selector, parse_service, parse_task
 
+if TYPE_CHECKING:
+    from aioresolve.testing import ThreadedKubernetesServer
 
-@pytest.mark.parametrize("selector", ["app", "!app", "app in (a, b)", "ps=app", "app=", " app = x , !tier "])
-def test_what_kubectl_accepts_is_a_selector_of_the_job_worker(selector: str) -> None:
-    assert parse_selector(selector) == JobSelector("worker", selector, selector)
-
-
-@pytest.mark.parametrize(
-    ("job", "selector"),
-    [("worker", "app!=x,tier in (a, b)"), ("worker", "!app"), ("ps-2", "a==b"), ("pärameter", "a=b")],
-)
-def test_otherwise_the_first_equals_sign_separates_the_job_from_the_selector(job: str, selector: str) -> None:
-    text = f"{job}={selector}"
-    assert parse_selector(text) == JobSelector(job, selector, text)
+    from .process import Run
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "=app=trainer", "worker=a=b=c", "a,b=c=d", "worker!=app=x", "app in a", "app=träner", "worker=app,"],
+    ("value", "job", "selector"),
+    [
+        *(
+            (one, "worker", one)
+            for one in ("app", "!app", "app in (a, b)", "ps=app", "app=", " app = x , !y ")
+        ),
+        ("worker=app!=x,tier in (a, b)", "worker", "app!=x,tier in (a, b)"),
+        ("worker=!app", "worker", "!app"),
+        ("ps-2=a==b", "ps-2", "a==b"),
+        ("pärameter=a=b", "pärameter", "a=b"),
+    ],
 )
-def test_ambiguous_or_invalid_selector_is_rejected_with_both_spellings(text: str) -> None:
-    with pytest.raises(ValueError, match=r"such as -l app=trainer, or .*, such as -l worker=app=trainer"):
-        parse_selector(text)
+def test_what_kubectl_accepts_is_a_selector_of_the_job_worker_and_otherwise_a_job_precedes_it(
+    run: Run, env: dict[str, str], server: ThreadedKubernetesServer, value: str, job: str, selector: str
+) -> None:
+    result = run(("kubernetes", "-l", value, "--allow-empty", "-o", "json", "--not-running", "skip"), env)
+    assert list(json.loads(result.stdout)["jobs"]) == [job]
+    assert {request.query["labelSelector"] for request in server.requests} == {selector}
 
 
-def test_service_may_have_a_job_and_a_port() -> None:
-    text = "ps=ps:2222"
-    assert parse_service(text) == JobSelector("ps", "ps:2222", text, "--service")
-    for text in ("", "=a", "a:", "Trainer", "app=x=y"):
-        with pytest.raises(ValueError, match="is not a Service; write NAME or NAME:PORT"):
-            parse_service(text)
-
-
-@pytest.mark.parametrize("text", ["worker", ":0", "worker:-1", "worker:٣", "worker:1000000000"])
-def test_invalid_task_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match="such as worker:0"):
-        parse_task(text)
+@pytest.mark.parametrize(
+    ("option", "values", "message"),
+    [
+        (
+            "-l",
+            (
+                "",
+                "=app=trainer",
+                "worker=a=b=c",
+                "a,b=c=d",
+                "worker!=app=x",
+                "app in a",
+                "app=träner",
+                "a=b,",
+            ),
+            "such as -l app=trainer, or JOB=SELECTOR, such as -l worker=app=trainer",
+        ),
+        ("--service", ("", "=a", "a:", "Trainer", "app=x=y"), "is not a Service; write NAME or NAME:PORT"),
+        ("--task", ("worker", ":0", "worker:-1", "worker:٣", "worker:1000000000"), "such as worker:0"),
+    ],
+)
+def test_invalid_value_is_rejected_with_the_format(
+    capsys: pytest.CaptureFixture[str], option: str, values: tuple[str, ...], message: str
+) -> None:
+    for value in values:
+        assert main(["kubernetes", option, value]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_short_option_may_have_its_value_after_an_equals_sign(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +102,7 @@ def test_missing_or_unknown_command_is_invalid_usage(
 
 
 @pytest.mark.parametrize(
-    "command", ["kubernetes", "wait tpu", "exec slurm", "watch here", "doctor tpu", "poll"]
+    "command", ["kubernetes", "wait tpu", "exec slurm", "watch here", "doctor k8s", "poll"]
 )
 def test_help_has_examples_and_the_defaults_of_options(
     capsys: pytest.CaptureFixture[str], command: str
@@ -92,4 +111,4 @@ def test_help_has_examples_and_the_defaults_of_options(
     shown = " ".join(capsys.readouterr().out.split())
     assert "Examples: # " in shown
     assert "[default: " in shown
-    assert ("--interval" in shown) is (command not in ("kubernetes", "exec slurm", "doctor tpu"))
+    assert ("--interval" in shown) is (command not in ("kubernetes", "exec slurm", "doctor k8s"))

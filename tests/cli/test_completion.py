@@ -1,4 +1,4 @@
-"""Shell completion: the candidates, and the scripts."""
+"""What a shell completes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.shell_completion import ShellComplete
 
 from aioresolve.cli import completion, main
-from aioresolve.cli.application import application
 from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 
 from .process import COMMAND, environment
@@ -21,6 +19,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
+
+    from .conftest import Candidates
+
+
+LABELS = {
+    ("a", "ml"): {"app": "trainer", "tier": "gpu"},
+    ("b", "ml"): {"app": "server"},
+    ("c", "default"): {"app": "proxy"},
+}
 
 
 @pytest.fixture
@@ -32,29 +39,11 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def candidates(*words: str, incomplete: str = "", command: tuple[str, ...] = ("kubernetes",)) -> list[str]:
-    complete = ShellComplete(application, {}, "aioresolve", "_AIORESOLVE_COMPLETE")
-    return [item.value for item in complete.get_completions([*command, *words], incomplete)]
-
-
-def test_contexts_are_completed_from_the_kubeconfig(kubeconfig: Path, tmp_path: Path) -> None:
-    assert candidates("--context", incomplete="w") == ["west"]
-    assert candidates("--context", incomplete="e") == []
-    KubernetesServer().write_kubeconfig(tmp_path / "other", context="east")
-    files = ("--kubeconfig", str(tmp_path / "other"), "--kubeconfig", str(kubeconfig))
-    assert candidates(*files, "--context", command=("wait", "kubernetes")) == ["east", "west"]
-
-
-@pytest.mark.parametrize("content", [b"\xff", b"contexts: 7", b"}{"])
-def test_an_unreadable_kubeconfig_completes_nothing(kubeconfig: Path, content: bytes) -> None:
-    kubeconfig.write_bytes(content)
-    assert candidates("--context") == []
-
-
 @pytest.fixture
 def server(kubeconfig: Path) -> Iterator[ThreadedKubernetesServer]:
-    """The server of the kubeconfig; it lists the namespaces `ml` and `default`."""
-    with KubernetesServer(tls=True, tokens={"a-token": "alice"}).in_thread() as server:
+    """The server of the kubeconfig; it has pods, and lists the namespaces `ml` and `default`."""
+    pods = [pod(name, namespace, labels=each) for (name, namespace), each in LABELS.items()]
+    with KubernetesServer(pods, tls=True, tokens={"a-token": "alice"}).in_thread() as server:
         server.write_kubeconfig(kubeconfig, context="west")
         names = [{"metadata": {"name": name}} for name in ("ml", "default")]
         server.inject(Answer(200, json.dumps({"items": names}).encode()), match=is_namespaces, times=None)
@@ -65,53 +54,54 @@ def is_namespaces(request: RequestRecord) -> bool:
     return request.path == "/api/v1/namespaces"
 
 
-def test_namespaces_are_completed_from_the_cluster(server: ThreadedKubernetesServer) -> None:
-    assert candidates("-n") == ["default", "ml"]
-    assert candidates("--context", "west", "--namespace", incomplete="m") == ["ml"]
-    assert candidates("--context", "nowhere", "-n") == []
+@pytest.mark.usefixtures("kubeconfig")
+def test_contexts_are_completed_from_the_kubeconfig(candidates: Candidates, tmp_path: Path) -> None:
+    assert candidates("kubernetes", "--context", "w") == ["west"]
+    assert candidates("kubernetes", "--context", "e") == []
+    KubernetesServer().write_kubeconfig(tmp_path / "other", context="east")
+    files = ("--kubeconfig", str(tmp_path / "other"), "--kubeconfig", str(tmp_path / "config"))
+    assert candidates("wait", "kubernetes", *files, "--context", "") == ["east", "west"]
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"contexts: 7", b"}{"])
+def test_an_unreadable_kubeconfig_completes_nothing(
+    candidates: Candidates, kubeconfig: Path, content: bytes
+) -> None:
+    kubeconfig.write_bytes(content)
+    assert candidates("kubernetes", "--context", "") == []
+
+
+@pytest.mark.usefixtures("server")
+def test_namespaces_are_completed_from_the_cluster(candidates: Candidates) -> None:
+    assert candidates("kubernetes", "-n", "") == ["default", "ml"]
+    assert candidates("kubernetes", "--context", "west", "--namespace", "m") == ["ml"]
+    assert candidates("kubernetes", "--context", "nowhere", "-n", "") == []
 
 
 @pytest.mark.parametrize("fault", [Answer(403), Answer(200, b"[]"), Hang()], ids=repr)
 def test_a_cluster_that_does_not_list_its_namespaces_soon_completes_nothing(
-    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch, fault: Any
+    candidates: Candidates, server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch, fault: Any
 ) -> None:
     monkeypatch.setattr(completion, "TIMEOUT", 0.3 if isinstance(fault, Hang) else 30)
     server.clear_faults()
     server.inject(fault, match=is_namespaces, times=None)
-    assert candidates("-n") == []
+    assert candidates("kubernetes", "-n", "") == []
 
 
 def test_the_cluster_is_that_of_the_options(
-    server: ThreadedKubernetesServer, kubeconfig: Path, tmp_path: Path
+    candidates: Candidates, server: ThreadedKubernetesServer, kubeconfig: Path, tmp_path: Path
 ) -> None:
     kubeconfig.write_text(kubeconfig.read_text().replace(server.url, "https://127.0.0.1:1"))
-    token = tmp_path / "token"
-    token.write_text("a-token")
-    options = ("--server", server.url, "--token-file", str(token), "--as", "ada", "--as-group", "math")
+    (tmp_path / "token").write_text("a-token")
+    options = ("--server", server.url, "--token-file", str(tmp_path / "token"), "--as", "ada")
     server.forget_requests()
-    assert candidates(*options, "-n") == ["default", "ml"]
+    assert candidates("kubernetes", *options, "--as-group", "math", "-n", "") == ["default", "ml"]
     [request] = server.requests
-    assert (request.user, request.impersonated_user, request.impersonated_groups) == (
-        *("alice", "ada"),
-        ("math",),
-    )
+    assert (request.user, request.impersonated_user) == ("alice", "ada")
+    assert request.impersonated_groups == ("math",)
 
 
-@pytest.fixture
-def pods(kubeconfig: Path) -> Iterator[ThreadedKubernetesServer]:
-    """The server of the kubeconfig, with pods in the namespaces `default` and `ml`."""
-    labels = {
-        ("a", "ml"): {"app": "trainer", "tier": "gpu"},
-        ("b", "ml"): {"app": "server"},
-        ("c", "default"): {"app": "proxy"},
-    }
-    pods = [pod(name, namespace, labels=each) for (name, namespace), each in labels.items()]
-    with KubernetesServer(pods, tls=True, tokens={"a-token": "alice"}).in_thread() as server:
-        server.write_kubeconfig(kubeconfig, context="west")
-        yield server
-
-
-@pytest.mark.usefixtures("pods")
+@pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
     ("namespaces", "incomplete", "expected"),
     [
@@ -124,17 +114,19 @@ def pods(kubeconfig: Path) -> Iterator[ThreadedKubernetesServer]:
     ],
 )
 def test_selectors_are_completed_from_the_labels_of_pods(
-    namespaces: list[str], incomplete: str, expected: list[str]
+    candidates: Candidates, namespaces: list[str], incomplete: str, expected: list[str]
 ) -> None:
-    assert candidates(*namespaces, "-l", incomplete=incomplete) == expected
+    assert candidates("kubernetes", *namespaces, "-l", incomplete) == expected
 
 
-def test_choices_are_completed(kubeconfig: Path) -> None:
-    assert candidates("--address", incomplete="h") == ["host_ip", "hostname"]
-    assert candidates("--order-by", incomplete="i") == ["index"]
-    assert "--not-running" in candidates(incomplete="--not")
-    assert candidates("-o", command=("poll",)) == ["table", "json"]
-    assert candidates("-o", incomplete="t", command=("watch", "kubernetes")) == ["table", "tf-config"]
+def test_choices_and_commands_are_completed(candidates: Candidates) -> None:
+    assert candidates("kubernetes", "--address", "h") == ["host_ip", "hostname"]
+    assert candidates("kubernetes", "--order-by", "i") == ["index"]
+    assert "--not-running" in candidates("kubernetes", "--not")
+    assert candidates("watch", "kubernetes", "-o", "t") == ["table", "tf-config"]
+    assert candidates("exec", "kubernetes", "--for", "mp") == ["mpi", "mpich"]
+    # After -- is a command, for which the shell completes files.
+    assert candidates("exec", "kubernetes", "-l", "a=b", "--", "tra") == ["tra"]
 
 
 def test_each_shell_has_a_script(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +140,7 @@ def test_each_shell_has_a_script(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-@pytest.mark.usefixtures("pods")
+@pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
     ("breaks", "words", "cursor", "expected"),
     [

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aioresolve.cli import main
-from aioresolve.testing import KubernetesServer, pod
 
 from .process import environment, run_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +40,6 @@ def test_the_demo_probes_the_workers_of_two_slices(shown: str) -> None:
         [f"trainer-{task // 2}", str(task % 2), "READY", "HEALTHY", "v4-16"] for task in range(4)
     ]
     assert [row[2] for row in rows if "TPU:4" in row] == addresses
-
-
-@pytest.mark.slow
-def test_the_python_code_of_the_demo_runs(shown: str, tmp_path: Path) -> None:
-    code = shown.partition("# The same in Python\n")[2].partition("\n#")[0]
-    pods = [
-        pod("train-a-0", "training", labels={"job-name": "train-a"}),
-        pod("ps-0", "training", labels={"app": "ps"}),
-    ]
-    with KubernetesServer(pods, tls=True, tokens={"demo-token": "me"}).in_thread() as server:
-        env = environment(server.write_kubeconfig(tmp_path / "config"))
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
-        )
-    assert done.stdout.startswith("ClusterSpec({'ps': ['10.")
 
 
 def test_a_demo_that_fails_exits_with_1(

@@ -13,7 +13,6 @@ import pytest
 from aioresolve.testing import GoogleServer, pod, tpu_node, tpu_worker_process
 
 from .process import Result, Run, environment, run_process
-from .test_completion import candidates
 from .test_program_outputs import uid
 
 if TYPE_CHECKING:
@@ -127,43 +126,31 @@ def test_program_inherits_no_variables_that_it_would_read_instead(
 # Host files
 
 
-@pytest.mark.parametrize(("consumer", "separator"), [("mpi", " slots="), ("mpich", ":")])
-def test_launcher_gets_a_host_file_and_is_not_a_task(
-    env: dict[str, str], variables: Variables, tmp_path: Path, consumer: str, separator: str
-) -> None:
-    env |= {"POD_UID": "", "AIORESOLVE_RANK": "7"}  # the rank is that of an outer program
-    path = tmp_path / "hosts"
-    found = variables((*EXEC, "--for", consumer, "--slots", "4", "--hostfile", str(path)), env)
-    assert (found["AIORESOLVE_HOSTFILE"], found["AIORESOLVE_NUM_TASKS"]) == (str(path), "3")
-    assert found["AIORESOLVE_LEADER_HOST"] == "10.0.0.1"
-    assert "AIORESOLVE_RANK" not in found
-    assert path.read_text().splitlines() == [f"10.0.0.{number}{separator}4" for number in (1, 2, 10)]
-
-
 @pytest.mark.parametrize(
-    ("consumer", "expected"),
+    ("consumer", "separator", "defaults"),
     [
-        (
-            "mpi",
-            {
-                "OMPI_MCA_orte_default_hostfile": "{path}",
-                "PRTE_MCA_prte_default_hostfile": "{path}",
-                "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
-                "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
-            },
-        ),
-        ("mpich", {"HYDRA_HOST_FILE": "{path}", "I_MPI_HYDRA_HOST_FILE": "{path}"}),
+        ("mpi", " slots=", ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")),
+        ("mpich", ":", ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")),
     ],
 )
-def test_host_file_is_the_default_of_mpi(
-    env: dict[str, str], variables: Variables, tmp_path: Path, consumer: str, expected: dict[str, str]
+def test_launcher_has_a_host_file_by_default_and_is_not_a_task(
+    env: dict[str, str],
+    variables: Variables,
+    tmp_path: Path,
+    consumer: str,
+    separator: str,
+    defaults: tuple[str, ...],
 ) -> None:
-    inherited = dict.fromkeys(expected, "/etc/mpi/hostfile")  # of the MPI operator
-    path = str(tmp_path / "hosts")
-    found = variables((*EXEC, "--for", consumer, "--hostfile", path), env | inherited)
-    assert {name: found[name] for name in expected} == {
-        name: value.format(path=path) for name, value in expected.items()
-    }
+    # The rank is that of an outer program, the other file that of the MPI operator.
+    env |= {"POD_UID": "", "AIORESOLVE_RANK": "7", **dict.fromkeys(defaults, "/etc/mpi/hostfile")}
+    path = tmp_path / "hosts"
+    found = variables((*EXEC, "--for", consumer, "--slots", "4", "--hostfile", str(path)), env)
+    assert {found[name] for name in ("AIORESOLVE_HOSTFILE", *defaults)} == {str(path)}
+    assert (found["AIORESOLVE_NUM_TASKS"], found["AIORESOLVE_LEADER_HOST"]) == ("3", "10.0.0.1")
+    assert "AIORESOLVE_RANK" not in found
+    keeps_domains = [found.get(f"{name}_keep_fqdn_hostnames") for name in ("OMPI_MCA_orte", "PRTE_MCA_prte")]
+    assert keeps_domains == ["true" if consumer == "mpi" else None] * 2
+    assert path.read_text().splitlines() == [f"10.0.0.{number}{separator}4" for number in (1, 2, 10)]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -198,25 +185,25 @@ NOWHERE = {"PATH": os.environ["PATH"], "HOME": "/nowhere"}
 """An environment without a cluster: a command that sends a request fails with another error."""
 
 
-def test_missing_command_exits_with_127_before_anything_is_waited_for(run: Run, tmp_path: Path) -> None:
-    missing = run((*EXEC, "--", "no-such-program"), NOWHERE)
-    assert missing == Result(127, "", "error: the command 'no-such-program' does not exist in $PATH\n")
-    path = str(tmp_path / "train")
-    assert run((*EXEC, "--", path), NOWHERE) == Result(
-        127, "", f"error: the command {path!r} does not exist\n"
-    )
-    assert run((*EXEC, "--", ""), NOWHERE).code == 127
-
-
-def test_command_that_is_not_executable_exits_with_126_before_anything_is_waited_for(
+def test_command_that_cannot_be_executed_exits_as_in_a_shell_before_anything_is_waited_for(
     run: Run, broken: Path
 ) -> None:
+    def result(command: str, **variables: str) -> tuple[int, str]:
+        found = run((*EXEC, "--", command), NOWHERE | variables)
+        return found.code, found.stderr
+
     broken.chmod(0o644)
-    expected = Result(126, "", f"error: {broken} is not executable\n")
-    assert run((*EXEC, "--", str(broken)), NOWHERE) == expected
     folder = broken.parent
-    assert run((*EXEC, "--", "train"), NOWHERE | {"PATH": f"/nowhere:{folder}:/bin"}) == expected
-    assert run((*EXEC, "--", str(folder)), NOWHERE).stderr == f"error: {folder} is a directory\n"
+    unknown = f"{folder}/none"
+    assert result("no-such-program") == (
+        127,
+        "error: the command 'no-such-program' does not exist in $PATH\n",
+    )
+    assert result(unknown) == (127, f"error: the command {unknown!r} does not exist\n")
+    assert result("")[0] == 127
+    expected = (126, f"error: {broken} is not executable\n")
+    assert result(str(broken)) == result("train", PATH=f"/nowhere:{folder}:/bin") == expected
+    assert result(str(folder)) == (126, f"error: {folder} is a directory\n")
 
 
 @pytest.mark.slow
@@ -391,17 +378,10 @@ def test_task_of_slurm_has_its_job_port_and_gpus(variables: Variables) -> None:
         (("--jobs", "evaluator=1"), "the jobs have 5 tasks together, but Slurm starts 4"),
         (("--for", "jax"), "the processes of jax are all alike, but the cluster has the jobs ps, worker"),
         (("--gpus-per-task", "3"), "1 tasks with 3 GPUs each share a node, which has only 2. Request more"),
-        (("--port-base", "65534"), "65534 is too high: the ports end at 65536"),
+        (("--port-base", "65534"), "--port-base: port 65536 of host 'n1' is not"),
     ],
 )
 def test_wrong_tasks_of_slurm_exit_with_2(run: Run, arguments: tuple[str, ...], message: str) -> None:
     result = run((*SLURM, *arguments, *ECHO), STEP)
     assert (result.code, result.stdout) == (2, "")
     assert message in result.stderr
-
-
-def test_consumers_options_and_files_are_completed() -> None:
-    command = ("exec", "kubernetes")
-    assert candidates("--for", incomplete="mp", command=command) == ["mpi", "mpich"]
-    assert "--restart-on-change" in candidates(incomplete="--rest", command=command)
-    assert candidates("-l", "a=b", "--", incomplete="tra", command=command) == ["tra"]

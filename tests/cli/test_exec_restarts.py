@@ -5,21 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import psutil
 import pytest
 
-from aioresolve.testing import Answer, pod
+from aioresolve.testing import Answer
 
-from .process import COMMAND, TIMEOUT, Result, Running, environment, run_as_first_process, run_process
+from .process import (
+    COMMAND,
+    TIMEOUT,
+    Result,
+    Running,
+    environment,
+    run_as_first_process,
+    run_process,
+    trainer,
+)
 from .test_program_outputs import uid
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
 
@@ -35,10 +43,6 @@ REPORT = "starting sh as /job:worker/task:1 at 10.0.0.2:8470, rank 1"
 def env(kubeconfig: Path, server: ThreadedKubernetesServer) -> dict[str, str]:
     """The environment of a process in the pod `train-2`, which is task 1."""
     return environment(kubeconfig, POD_UID=uid(server, "train-2"))
-
-
-def trainer(number: int, **fields: Any) -> dict[str, Any]:
-    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **fields})
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -146,19 +150,6 @@ def test_outage_and_pod_that_only_becomes_unready_restart_nothing(
         assert "stopping" not in result.stderr
 
 
-@pytest.mark.slow
-def test_signal_while_no_program_runs_ends_the_supervisor(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    with Running((*RESTARTED, *shell(LOOP)), env) as running:
-        running.line()
-        server.until(lambda: server.watches == 1, TIMEOUT)
-        server.delete("train-1", "ml")
-        running.stderr_line("stopping sh")
-        assert running.stderr_line("2 of 3").startswith("waiting:")
-        assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
-
-
 # Signals and exit codes
 
 
@@ -189,73 +180,41 @@ def test_program_that_ignores_sigterm_is_killed_after_the_grace_period(
 # A supervisor in this process
 
 
-class SupervisedRun:
-    """A supervisor that runs scripts of sh in turn; their `$0` is a file to which they append lines.
+class Supervised:
+    """A supervisor that runs scripts of sh in turn; their `$0` is a file to which they append lines."""
 
-    Each script ends when `finish` is called, unless it ends on its own.
-    """
-
-    def __init__(self, folder: Path, programs: Sequence[Program], grace: float) -> None:
-        self.changed = anyio.Event()
+    def __init__(self, folder: Path, *scripts: str) -> None:
         self.starts = 0
-        self._programs = programs
-        self._grace = grace
+        self.changed = anyio.Event()
+        self._scripts = scripts
         self._log = folder / "log"
         self._log.touch()
-        self._codes: list[int] = []
-        self._has_ended = anyio.Event()
 
-    async def run(self) -> None:
-        async def prepare() -> Program:
-            self.starts += 1
-            return self._programs[self.starts - 1]
+    async def prepare(self) -> Program:
+        self.starts += 1
+        return Program("/bin/sh", ("sh", "-c", self._scripts[self.starts - 1], str(self._log)), os.environ)
 
-        async def wait_for_change() -> None:
-            await self.changed.wait()
-            self.changed = anyio.Event()
+    async def wait_for_change(self) -> None:
+        await self.changed.wait()
+        self.changed = anyio.Event()
 
-        supervisor = Supervisor(prepare, wait_for_change, grace=self._grace, exit_with=self._codes.append)
-        self._codes.append(await supervisor.run())
-        self._has_ended.set()
-
-    async def logged(self, *lines: str) -> None:
-        """Wait until exactly these lines have been written."""
-        await until(lambda: self._log.read_text().splitlines() == [*lines])
+    async def run(self) -> int:
+        supervisor = Supervisor(self.prepare, self.wait_for_change, grace=TIMEOUT, exit_with=lambda _: None)
+        with anyio.fail_after(TIMEOUT):
+            return await supervisor.run()
 
     def lines(self) -> list[str]:
         return self._log.read_text().splitlines()
 
-    def finish(self) -> None:
-        self._log.with_suffix(".end").touch()
-
-    async def exit_code(self) -> int:
+    async def until(self, *lines: str) -> None:
+        """Wait until exactly these lines have been written."""
         with anyio.fail_after(TIMEOUT):
-            await self._has_ended.wait()
-        (code,) = self._codes
-        return code
+            while self.lines() != [*lines]:  # noqa: ASYNC110 - another process writes them
+                await anyio.sleep(0.01)
 
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(TIMEOUT):
-        while not condition():  # noqa: ASYNC110 - another process fulfils it
-            await anyio.sleep(0.01)
-
-
-def script_program(folder: Path, script: str) -> Program:
-    return Program("/bin/sh", ("sh", "-c", script, str(folder / "log")), os.environ)
-
-
-@asynccontextmanager
-async def supervised(folder: Path, *scripts: str) -> AsyncIterator[SupervisedRun]:
-    """A running supervisor, which is cancelled at the end of the block."""
-    started = SupervisedRun(folder, [script_program(folder, script) for script in scripts], TIMEOUT)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(started.run)
-        try:
-            yield started
-        finally:
-            started.finish()
-            tasks.cancel_scope.cancel()
+    def finish(self) -> None:
+        """Let `LASTING` end."""
+        self._log.with_suffix(".end").touch()
 
 
 # Records the signals that it receives, and ends when it is finished.
@@ -267,24 +226,39 @@ exit 5
 """
 
 
+async def exit_code(supervised: Supervised, script: Callable[[], Awaitable[None]]) -> int:
+    """Return the exit code of a supervisor during whose run `script` is called."""
+    codes = []
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            codes.append(await supervised.run())
+
+        tasks.start_soon(run)
+        await supervised.until("started")
+        await script()
+        supervised.finish()
+    return codes[0]
+
+
 @pytest.mark.parametrize("name", ["TERM", "HUP"])
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_change_after_a_signal_neither_stops_the_program_nor_starts_it_again(
     tmp_path: Path, name: str
 ) -> None:
     # `kubectl delete job` sends SIGTERM to all pods, which vanish from the cluster one after another.
-    async with supervised(tmp_path, LASTING, "exit 3") as supervised_run:
-        await supervised_run.logged("started")
+    supervised = Supervised(tmp_path, LASTING, "exit 3")
+
+    async def script() -> None:
         signal.raise_signal(getattr(signal, f"SIG{name}"))
-        await supervised_run.logged("started", name)
-        supervised_run.changed.set()
+        await supervised.until("started", name)
+        supervised.changed.set()
         await anyio.wait_all_tasks_blocked()
         signal.raise_signal(signal.SIGUSR1)  # it arrives after a SIGTERM that the change could cause
-        await supervised_run.logged("started", name, "USR1")
-        supervised_run.finish()
-        assert await supervised_run.exit_code() == 5
-        assert supervised_run.lines() == ["started", name, "USR1"]
-        assert supervised_run.starts == 1
+        await supervised.until("started", name, "USR1")
+
+    assert await exit_code(supervised, script) == 5
+    assert (supervised.lines(), supervised.starts) == (["started", name, "USR1"], 1)
 
 
 @pytest.mark.parametrize(("name", "received"), [("TERM", ()), ("INT", ("INT",))])
@@ -292,36 +266,50 @@ async def test_change_after_a_signal_neither_stops_the_program_nor_starts_it_aga
 async def test_signal_while_the_program_is_stopped_prevents_its_restart(
     tmp_path: Path, name: str, received: tuple[str, ...]
 ) -> None:
-    async with supervised(tmp_path, LASTING, "exit 3") as supervised_run:
-        await supervised_run.logged("started")
-        supervised_run.changed.set()
-        await supervised_run.logged("started", "TERM")
+    supervised = Supervised(tmp_path, LASTING, "exit 3")
+
+    async def script() -> None:
+        supervised.changed.set()
+        await supervised.until("started", "TERM")
         signal.raise_signal(getattr(signal, f"SIG{name}"))
-        await until(lambda: supervised_run.lines()[2:] == [*received])
+        await supervised.until("started", "TERM", *received)
         signal.raise_signal(signal.SIGUSR1)
         # The program has received SIGTERM already; a second one would be sent before SIGUSR1.
-        await supervised_run.logged("started", "TERM", *received, "USR1")
-        supervised_run.finish()
-        assert await supervised_run.exit_code() == 5
-        assert supervised_run.lines() == ["started", "TERM", *received, "USR1"]
-        assert supervised_run.starts == 1
+        await supervised.until("started", "TERM", *received, "USR1")
+
+    assert await exit_code(supervised, script) == 5
+    assert supervised.starts == 1
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_signal_that_the_parent_process_ignores_does_not_prevent_a_restart(tmp_path: Path) -> None:
+    supervised = Supervised(tmp_path, LASTING, "exit 3")
+
+    async def script() -> None:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGUSR1)
+        await supervised.until("started", "USR1")
+        supervised.changed.set()
+        await supervised.until("started", "USR1", "TERM")
+
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        async with supervised(tmp_path, LASTING, "exit 3") as supervised_run:
-            await supervised_run.logged("started")
-            signal.raise_signal(signal.SIGHUP)
-            signal.raise_signal(signal.SIGUSR1)
-            await supervised_run.logged("started", "USR1")
-            supervised_run.changed.set()
-            await supervised_run.logged("started", "USR1", "TERM")
-            supervised_run.finish()
-            assert await supervised_run.exit_code() == 3
+        assert await exit_code(supervised, script) == 3
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_program_does_not_outlive_a_supervisor_that_fails(tmp_path: Path) -> None:
+    supervised = Supervised(tmp_path, f"trap 'echo TERM >>$0; exit 5' TERM; echo started >>$0; {SLEEP}")
+
+    async def script() -> None:
+        raise RuntimeError("the watch has failed")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await exit_code(supervised, script)
+    assert raised.group_contains(RuntimeError, match="the watch has failed")
+    assert supervised.lines() == ["started", "TERM"]
 
 
 LEAVE_ORPHANS = """
@@ -345,25 +333,6 @@ def test_first_process_of_a_container_reaps_orphans_and_has_the_exit_code_of_the
 ) -> None:
     done = run_as_first_process([*COMMAND, *RESTARTED, "-q", *python(script)], env)
     assert (done.returncode, done.stderr) == (code, "")
-
-
-@pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_program_does_not_outlive_a_supervisor_that_fails(tmp_path: Path) -> None:
-    run = SupervisedRun(tmp_path, [], TIMEOUT)
-    program = script_program(tmp_path, f"trap 'echo TERM >>$0; exit 5' TERM; echo started >>$0; {SLEEP}")
-
-    async def prepare() -> Program:
-        return program
-
-    async def fail() -> None:
-        await run.logged("started")
-        raise RuntimeError("the watch has failed")
-
-    supervisor = Supervisor(prepare, fail, grace=TIMEOUT, exit_with=lambda code: None)
-    with pytest.raises(ExceptionGroup) as raised:
-        await supervisor.run()
-    assert raised.group_contains(RuntimeError, match="the watch has failed")
-    assert run.lines() == ["started", "TERM"]
 
 
 # Other programs

@@ -1,72 +1,19 @@
-"""Output formats: tables, documents, TF_CONFIG, errors and exit codes."""
+"""What several commands write: tables, errors and reports of missing tasks, with exit codes."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import click
 import yaml
 
-from aioresolve import ClusterState, Endpoint, errors
-from aioresolve.cli.application import application
-from aioresolve.cli.clusters import state_table
+from aioresolve import errors
+from aioresolve.cli import main
 from aioresolve.cli.error_messages import OPTIONS, SAME_NAMES, error_report, exit_code, option_spelling
 from aioresolve.cli.formats import Table, TextTable, aligned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-STATE = ClusterState.of(
-    {
-        "worker": [
-            Endpoint(
-                "10.0.0.1:8470",
-                name="train-0",
-                namespace="ml",
-                uid="u-1",
-                node="node-a",
-                ready=True,
-                status="Running",
-                index=0,
-                accelerators={"google.com/tpu": 4, "nvidia.com/gpu": 1},
-            ),
-            Endpoint(
-                "[fd00::7]:8470",
-                name="train-1",
-                namespace="ml",
-                uid="u-2",
-                ready=False,
-                status="Evicted: no disk",
-            ),
-        ],
-        "ps": {3: Endpoint("1:20")},
-        "chief": [],
-    },
-    version="41",
-    observed_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-)
-
-
-def test_the_wide_table_shows_identities_and_unknown_values() -> None:
-    table = aligned(state_table(STATE))
-    assert [re.split(r"\s{2,}", line) for line in table.splitlines()] == [
-        ["JOB", "TASK", "ADDRESS", "NAME", "NAMESPACE", "NODE", "READY", "UID", "ACCELERATORS", "STATUS"],
-        [
-            *("worker", "0", "10.0.0.1:8470", "train-0", "ml", "node-a", "true", "u-1"),
-            *("google.com/tpu=4,nvidia.com/gpu=1", "Running"),
-        ],
-        [
-            *("worker", "1", "[fd00::7]:8470", "train-1", "ml", "<none>", "false", "u-2", "<none>"),
-            "Evicted: no disk",
-        ],
-        ["ps", "3", "1:20", *["<none>"] * 7],
-    ]
-
-
-def test_a_table_without_rows_is_empty_as_with_kubectl() -> None:
-    assert aligned(Table(("A", "B"), [])) == ""
+    import pytest
 
 
 def test_columns_are_aligned_if_characters_are_wide_or_combined() -> None:
@@ -75,6 +22,7 @@ def test_columns_are_aligned_if_characters_are_wide_or_combined() -> None:
     assert aligned(table) == expected
     rows = TextTable(table.columns, [6])
     assert "".join(rows.lines([row]) for row in table.rows) == expected
+    assert aligned(Table(("A", "B"), [])) == ""  # as with kubectl
 
 
 CODES: dict[type[errors.ResolveError], int] = {
@@ -124,27 +72,44 @@ def test_arguments_are_named_as_options_if_there_is_one() -> None:
     )
 
 
-def test_each_option_named_in_hints_exists() -> None:
-    existing = {name for command in commands(application) for name in names(command)}
-    for argument in {*OPTIONS, *SAME_NAMES} - {
-        "task_type"
-    }:  # "JOB", always followed by "INDEX of --task JOB:INDEX"
-        options = re.findall(r"-[a-z-]+|\bNAME\b", option_spelling(argument, None).partition(" (")[0])
-        assert set(options[:1]) & existing, argument
+def test_each_option_named_in_hints_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("kubernetes", "tpu", "exec slurm", "wait kubernetes", "doctor tpu", "probe", "poll"):
+        main([*command.split(), "--help"])
+    shown = capsys.readouterr().out
+    for argument in {*OPTIONS, *SAME_NAMES} - {"task_type"}:  # JOB, before INDEX of --task JOB:INDEX
+        (option, *_) = re.findall(r"--?[a-z-]+|\bNAME\b", option_spelling(argument, None))
+        assert re.search(rf"(?<![\w-]){option}\b", shown), argument
 
 
-def commands(group: click.Group) -> Iterator[click.Command]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from commands(command)
-        yield command
+def report(**fields: Any) -> list[str]:
+    """Return the lines of the error of a wait, without the first."""
+    error = errors.IncompleteClusterError("late", hint="Raise {timeout}.", timeout=600.0, **fields)
+    first, *lines = error_report(error).splitlines()
+    assert first == "error: the cluster was not complete within 10m. Raise --timeout."
+    return lines
 
 
-def names(command: click.Command) -> Iterator[str]:
-    for parameter in command.params:
-        yield from parameter.opts
-        if isinstance(parameter, click.Argument):
-            yield parameter.make_metavar(click.Context(command)).strip("[].")
+def test_report_groups_missing_tasks_by_reason_and_ends_with_the_numbers() -> None:
+    missing = {f"ml/pod-{number}": "Pending" for number in range(300)} | {"ml/a": "gone\n \x1b[2Jfor good"}
+    assert report(found={"worker": 3}, missing=missing) == [
+        "MISSING                                     REASON",
+        "ml/pod-0, ml/pod-1, ml/pod-2 and 297 more   Pending",
+        "ml/a                                        gone \\x1b[2Jfor good",
+        "",
+        "JOB      FOUND",
+        "worker   3",
+    ]
+    many = {f"ml/pod-{number}": f"exit code {number}" for number in range(70)}
+    lines = report(found={"worker": 3, "ps": 1}, wanted={"": 16}, missing=many)
+    assert lines[21] == "and 50 more reasons"
+    assert lines[-1].split() == ["(all)", "4", "16"]
+    assert report(found={"worker": 3}, wanted={"": 4}) == ["JOB      FOUND   WANTED", "worker   3       4"]
+
+
+def test_report_has_what_states_the_wanted_numbers() -> None:
+    sources = {"worker": "spec.replicas of StatefulSet ml/train"}
+    assert report(found={"worker": 3, "ps": 1}, wanted={"worker": 4}, sources=sources) == [
+        "JOB      FOUND   WANTED   WANTED BY",
+        "worker   3       4        spec.replicas of StatefulSet ml/train",
+        "ps       1       <none>   <none>",
+    ]

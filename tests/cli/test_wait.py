@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve.cli.error_messages import error_report
-from aioresolve.errors import IncompleteClusterError
 from aioresolve.testing import GoogleServer, pod, tpu_node
 
-from .process import (
-    HIDE_CURSOR,
-    SHOW_CURSOR,
-    Run,
-    Running,
-    Terminal,
-    environment,
-)
+from .process import HIDE_CURSOR, SHOW_CURSOR, Run, Running, Terminal, environment, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +20,6 @@ pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 
 SELECTORS = ("-l", "worker=app=train")
 TRAIN = ("wait", "kubernetes", *SELECTORS)
-
-
-def trainer(number: int, **fields: Any) -> dict[str, Any]:
-    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **fields})
 
 
 PENDING: dict[str, Any] = {"phase": "Pending", "node": None, "ip": None}
@@ -196,40 +183,3 @@ def test_a_tpu_is_printed_once_it_is_ready_and_a_preempted_one_ends_the_wait(
     assert expected.code == 0
     assert (late.code, "CREATING" in late.stderr) == (3, True)
     assert (failed.code, "PREEMPTED" in failed.stderr) == (1, True)
-
-
-# Formats
-
-
-def report(**fields: Any) -> list[str]:
-    """Return the lines of the error of a wait, without the first."""
-    error = IncompleteClusterError("late", hint="Raise {timeout}.", timeout=600.0, **fields)
-    first, *lines = error_report(error).splitlines()
-    assert first == "error: the cluster was not complete within 10m. Raise --timeout."
-    return lines
-
-
-def test_report_groups_missing_tasks_by_reason_and_ends_with_the_numbers() -> None:
-    missing = {f"ml/pod-{number}": "Pending" for number in range(300)} | {"ml/a": "gone\n \x1b[2Jfor good"}
-    assert report(found={"worker": 3}, missing=missing) == [
-        "MISSING                                     REASON",
-        "ml/pod-0, ml/pod-1, ml/pod-2 and 297 more   Pending",
-        "ml/a                                        gone \\x1b[2Jfor good",
-        "",
-        "JOB      FOUND",
-        "worker   3",
-    ]
-    many = {f"ml/pod-{number}": f"exit code {number}" for number in range(70)}
-    lines = report(found={"worker": 3, "ps": 1}, wanted={"": 16}, missing=many)
-    assert lines[21] == "and 50 more reasons"
-    assert lines[-1].split() == ["(all)", "4", "16"]
-    assert report(found={"worker": 3}, wanted={"": 4}) == ["JOB      FOUND   WANTED", "worker   3       4"]
-
-
-def test_report_has_what_states_the_wanted_numbers() -> None:
-    sources = {"worker": "spec.replicas of StatefulSet ml/train"}
-    assert report(found={"worker": 3, "ps": 1}, wanted={"worker": 4}, sources=sources) == [
-        "JOB      FOUND   WANTED   WANTED BY",
-        "worker   3       4        spec.replicas of StatefulSet ml/train",
-        "ps       1       <none>   <none>",
-    ]

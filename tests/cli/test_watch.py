@@ -9,24 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aioresolve import ClusterState, Endpoint
-from aioresolve.cli.commands.watch import ChangeRows, WatchView
+from aioresolve.cli.commands.watch import WatchView
 from aioresolve.errors import ConnectionFailedError
 from aioresolve.spec import Missing, Observation
-from aioresolve.testing import Answer, GoogleServer, pod, tpu_node
+from aioresolve.testing import Answer, GoogleServer, tpu_node
 
-from .process import (
-    HIDE_CURSOR,
-    SHOW_CURSOR,
-    TIMEOUT,
-    Run,
-    Running,
-    Terminal,
-    environment,
-)
+from .process import HIDE_CURSOR, SHOW_CURSOR, TIMEOUT, Run, Running, Terminal, environment, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,10 +26,6 @@ if TYPE_CHECKING:
 pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 
 TRAIN = ("watch", "kubernetes", "-l", "worker=app=train")
-
-
-def trainer(number: int, **fields: Any) -> dict[str, Any]:
-    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **fields})
 
 
 # Rows
@@ -110,8 +96,7 @@ def test_a_reader_that_does_not_read_gets_the_latest_state_and_does_not_delay_th
             read += 1
         assert read < 60
     with Running((*TRAIN, "-o", "json"), env) as watch:
-        assert watch.process.stdout is not None
-        assert watch.process.stdout.read(1) == b"{"
+        assert watch.stdout.read(1) == "{"
         server.until(lambda: server.watches == 1, TIMEOUT)
         watch.process.send_signal(signal.SIGTERM)
         assert watch.process.wait(TIMEOUT) == 143
@@ -180,8 +165,8 @@ def test_a_reader_that_closes_stdout_ends_it_without_a_change(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     with Running(TRAIN, env) as watch:
-        assert watch.first_line().startswith("EVENT")
-        watch.close_stdout()
+        assert watch.line().startswith("EVENT")
+        watch.stdout.close()
         ended = watch.wait_for_exit()
     assert (ended.code, ended.stderr) == (141, "")
     server.until(lambda: server.connections == 0)
@@ -254,43 +239,9 @@ def test_tpus_are_polled(tmp_path: Path) -> None:
 # Formats
 
 
-def state(*members: tuple[str, str]) -> ClusterState:
-    """Return the state of one job whose tasks have these uids and addresses."""
-    return ClusterState.of(
-        {"worker": [Endpoint(address, name=f"pod-{uid}", uid=uid) for uid, address in members]}
-    )
-
-
-states = st.lists(
-    st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["1:1", "2:2", "3:3"])),
-    unique_by=lambda member: member[0],
-    max_size=6,
-).map(lambda members: state(*members))
-
-
-@given(st.lists(states, min_size=1, max_size=6))
-def test_applying_rows_gives_each_state(found: list[ClusterState]) -> None:
-    rows, members = ChangeRows(is_wide=False), set[tuple[str, str]]()
-    older = ClusterState.of({})
-    for number, newer in enumerate(found):
-        lines = rows.format(newer, older).splitlines()
-        assert (lines[:1] == ["EVENT    JOB      TASK   ADDRESS                 WAS"]) is (number == 0)
-        left, joined = set[tuple[str, str]](), set[tuple[str, str]]()
-        for event, job, task, address, was in (line.split() for line in lines[number == 0 :]):
-            assert job == "worker"
-            if event == "MOVED":
-                before, _, there = was.partition("@")
-                left.add((before, there))
-            (left if event == "LEFT" else joined).add((task, address))
-        assert left <= members
-        members = (members - left) | joined
-        assert members == {(str(one.task_index), one.endpoint.address) for one in newer.members}
-        older = newer
-
-
 def test_the_view_fits_the_terminal() -> None:
-    many = state(*((str(number), f"{number}:1") for number in range(100)))
-    few = state(*((str(number), f"{number}:1") for number in range(3)))
+    endpoints = [Endpoint(f"{number}:1", name=f"pod-{number}") for number in range(100)]
+    few, many = ClusterState.of({"worker": endpoints[:3]}), ClusterState.of({"worker": endpoints})
     missing = tuple(Missing("worker", f"ml/pod-{number}", "Pending") for number in range(30))
     error = ConnectionFailedError("no response " * 40)
     view = WatchView("-l worker=app=train", Observation(few), is_wide=True)

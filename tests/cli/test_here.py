@@ -115,23 +115,8 @@ def test_documents_have_the_evidence_and_the_tasks(
     assert yaml.safe_load(capsys.readouterr().out)["jobs"] == document["jobs"]
     assert main(["here", "-o", "jsonpath={.source} {.jobs.worker[*].address}"]) == 0
     assert capsys.readouterr().out.strip() == "TF_CONFIG 10.0.0.1:2222 10.0.0.2:2222"
-
-
-def test_outputs_of_the_cluster_are_those_of_other_commands(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TF_CONFIG", TWO_WORKERS)
-    assert main(["here", "-o", "name"]) == 0
-    assert capsys.readouterr().out == "10.0.0.1:2222\n10.0.0.2:2222\n"
-    assert main(["here", "-o", "table", "--no-headers"]) == 0
-    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["worker", "0", "10.0.0.1:2222"],
-        ["worker", "1", "10.0.0.2:2222"],
-    ]
     assert main(["here", "-o", "jax", "--this-task"]) == 0
     assert "JAX_PROCESS_ID=1\n" in capsys.readouterr().out
-    assert main(["here", "-o", "tf-config", "--task", "worker:0"]) == 0
-    assert json.loads(capsys.readouterr().out)["task"] == {"type": "worker", "index": 0}
 
 
 def test_pods_of_the_same_workload_are_the_cluster_of_a_pod(

@@ -159,20 +159,6 @@ def test_the_default_namespace_is_that_of_the_context(
     assert [request.namespace for request in requests_for_members(server)] == ["ml", "default"]
 
 
-def test_in_a_pod_the_default_namespace_is_that_of_the_pod(
-    aioresolve: Command,
-    server: ThreadedKubernetesServer,
-    env: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    env |= server.in_cluster(tmp_path / "account", namespace="ml")
-    monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(tmp_path / "account"))
-    del env["KUBECONFIG"]
-    assert aioresolve(*TRAIN).code == 0
-    assert [request.namespace for request in requests_for_members(server)] == ["ml"]
-
-
 def test_namespaces_can_be_selected(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
     aioresolve(*TRAIN, "-n", "default", "-n", "ml")
     aioresolve(*TRAIN, "-A")

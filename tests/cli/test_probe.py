@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.cli import main
-from aioresolve.testing import Delay, Hang, tpu_worker_process
+from aioresolve.testing import Delay, tpu_worker_process
 
-from .process import COMMAND, environment, run_on_terminal, without_colors
+from .process import Run, Running, environment, run_on_terminal, without_colors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,46 +30,25 @@ def slow() -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
-def silent() -> Iterator[str]:
-    """A worker that never responds."""
-    with tpu_worker_process(devices=4, faults=[Hang()]) as (address,):
-        yield address
-
-
-@pytest.fixture
-def closed() -> Iterator[str]:
-    """An address that refuses connections; the tests use its port for libtpu as well."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{taken.getsockname()[1]}"
-
-
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
     return environment(tmp_path / "none")
 
 
-def libtpu_at(address: str) -> tuple[str, str]:
-    return ("--libtpu-port", address.rpartition(":")[2])
-
-
-# Output
-
-
-def test_each_worker_has_a_row(workers: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", *workers]) == 0
-    written = capsys.readouterr()
-    header, *rows = written.out.splitlines()
+def test_each_worker_has_a_row(run: Run, env: dict[str, str], workers: list[str]) -> None:
+    result = run(("probe", *workers), env)
+    assert (result.code, result.stderr) == (0, "")
+    header, *rows = result.stdout.splitlines()
     assert header.split() == ["ADDRESS", "SOURCE", "DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR"]
     assert sorted(row.split()[0] for row in rows) == sorted(workers)
     assert {tuple(row.split()[1:3]) for row in rows} == {("tensorflow", "TPU:4")}
-    assert written.err == ""
+    # They are aligned although they are printed one by one.
+    assert {row.index("TPU:4") for row in rows} == {header.index("DEVICES")}
 
 
-def test_json_is_one_object_per_line(workers: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", "-o", "json", f"grpc://{workers[0]}", workers[1]]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def test_json_is_one_object_per_line(run: Run, env: dict[str, str], workers: list[str]) -> None:
+    result = run(("probe", "-o", "json", f"grpc://{workers[0]}", workers[1]), env)
+    found = [json.loads(line) for line in result.stdout.splitlines()]
     assert sorted(each["address"] for each in found) == sorted(workers[:2])
     for each in found:
         assert each["accelerators"] == {"TPU": 4}
@@ -81,53 +58,48 @@ def test_json_is_one_object_per_line(workers: list[str], capsys: pytest.CaptureF
 
 
 def test_a_failing_worker_has_a_row_with_the_reason_and_the_exit_code_is_1(
-    workers: list[str], closed: str, capsys: pytest.CaptureFixture[str]
+    run: Run, env: dict[str, str], workers: list[str]
 ) -> None:
-    assert main(["probe", workers[0], closed, *libtpu_at(closed)]) == 1
-    written = capsys.readouterr()
-    row = next(line for line in written.out.splitlines() if line.startswith(closed))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # it refuses connections, also those to libtpu
+        port = str(taken.getsockname()[1])
+        closed = f"127.0.0.1:{port}"
+        table = run(("probe", workers[0], closed, "--libtpu-port", port), env)
+        document = run(("probe", "-o", "json", closed, "--libtpu-port", port), env)
+    row = next(line for line in table.stdout.splitlines() if line.startswith(closed))
     assert f"refused: nothing listens at {closed}: connection refused" in row
-    assert written.err == "error: 1 of 2 workers failed the probe\n"
-    assert main(["probe", "-o", "json", closed, *libtpu_at(closed)]) == 1
-    error = json.loads(capsys.readouterr().out)["error"]
+    assert (table.code, table.stderr) == (1, "error: 1 of 2 workers failed the probe\n")
+    error = json.loads(document.stdout)["error"]
     assert (error["code"], error["retryable"]) == ("refused", True)
     assert error["message"].endswith("as --libtpu-port (of `aioresolve probe`).")
 
 
 @pytest.mark.slow
 def test_the_first_response_is_printed_first(workers: list[str], slow: str, env: dict[str, str]) -> None:
-    with subprocess.Popen(
-        [*COMMAND, "probe", slow, workers[0]], env=env, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("ADDRESS")
-        assert process.stdout.readline().startswith(workers[0])
-        assert process.poll() is None
-        assert process.stdout.readline().startswith(slow)
-    assert process.returncode == 0
+    with Running(("probe", slow, workers[0]), env) as running:
+        assert running.line().startswith("ADDRESS")
+        assert running.line().startswith(workers[0])
+        assert running.process.poll() is None
+        assert running.line().startswith(slow)
+        assert running.wait_for_exit().code == 0
 
 
 @pytest.mark.slow
-def test_tls_is_used_with_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tls_is_used_with_the_option(run: Run, env: dict[str, str]) -> None:
     with tpu_worker_process(devices=4, tls=True) as (address,):
-        assert main(["probe", "-o", "json", address]) == 1
-        error = json.loads(capsys.readouterr().out)["error"]
-        assert error["code"] == "unreachable"
-        assert "If the worker uses TLS, enable it with --tls" in error["message"]
-        # gRPC does not trust the certificate authority of the worker.
-        assert main(["probe", "-o", "json", "--tls", address]) == 1
-        assert json.loads(capsys.readouterr().out)["error"]["code"] == "tls"
+        plain, trusting = (run(("probe", "-o", "json", *tls, address), env) for tls in ((), ("--tls",)))
+    error = json.loads(plain.stdout)["error"]
+    assert (plain.code, error["code"]) == (1, "tls")
+    assert "Enable TLS with --tls" in error["message"]
+    # gRPC does not trust the certificate authority of the worker.
+    assert (trusting.code, json.loads(trusting.stdout)["error"]["code"]) == (1, "tls")
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7:0", "http://10.0.0.7", ""])
-def test_an_invalid_host_is_invalid_usage(host: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", host]) == 2
-    written = capsys.readouterr()
-    assert written.out == ""
-    assert repr(host) in written.err
-
-
-# Streams
+def test_an_invalid_host_is_invalid_usage(run: Run, env: dict[str, str], host: str) -> None:
+    result = run(("probe", host), env)
+    assert (result.code, result.stdout) == (2, "")
+    assert repr(host) in result.stderr
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The command as a process: terminals, pipes, closed streams, signals, and imports."""
+"""The command as a process: terminals, pipes, closed streams, full disks, signals, and imports."""
 
 from __future__ import annotations
 
@@ -16,20 +16,27 @@ from .process import (
     COMMAND,
     ESCAPE,
     SHOW_CURSOR,
+    TIMEOUT,
     Terminal,
+    run_as_first_process,
     run_on_terminal,
     run_process,
     without_colors,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from aioresolve.testing import ThreadedKubernetesServer
 
-pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
+pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 
 TRAIN = ("kubernetes", "-l", "worker=app=train")
+WATCH = ("watch", *TRAIN)
+
+
+def run_program(program: str, *arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a Python program that calls the command."""
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
 
 
 # Pipes and terminals
@@ -43,20 +50,13 @@ def test_output_to_a_pipe_is_plain_and_stderr_is_empty(env: dict[str, str]) -> N
     assert result.stderr == ""
 
 
-def test_output_to_a_terminal_has_colors(env: dict[str, str]) -> None:
-    code, sent = run_on_terminal((*TRAIN, "-l", "ps=app=ps"), env)
-    assert code == 0
-    assert ESCAPE in sent
-    rows = without_colors(sent).splitlines()
-    assert rows[1].split() == ["worker", "0", "10.0.0.1:8470"]
-    assert rows[-1].split() == ["ps", "0", "[fd00::7]:8470"]
-
-
-@pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_no_color_and_dumb_terminals_disable_colors(env: dict[str, str], variable: dict[str, str]) -> None:
+@pytest.mark.parametrize("variable", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_output_to_a_terminal_has_colors_unless_they_are_disabled(
+    env: dict[str, str], variable: dict[str, str]
+) -> None:
     code, sent = run_on_terminal(TRAIN, env | variable)
-    assert (code, ESCAPE in sent) == (0, False)
-    assert sent == run_process(TRAIN, env).stdout
+    assert (code, ESCAPE in sent) == (0, not variable)
+    assert without_colors(sent) == run_process(TRAIN, env).stdout
 
 
 def test_a_terminal_shows_progress_and_then_the_cursor_again(
@@ -81,15 +81,12 @@ def test_an_interrupt_shows_the_cursor_again(env: dict[str, str], server: Thread
 
 def test_the_result_follows_what_the_calling_program_printed_before(env: dict[str, str]) -> None:
     program = f"print('before'); from aioresolve.cli import main; print(main({[*TRAIN, '-o', 'name']!r}))"
-    env = {name: value for name, value in env.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
-    )
+    done = run_program(program, env=env)
     assert done.stdout == "before\n10.0.0.1:8470\n10.0.0.2:8470\n10.0.0.10:8470\n0\n"
     assert done.stderr == ""
 
 
-# Closed streams, signals, deadlines
+# Closed streams and full disks
 
 
 def test_a_closed_stdout_ends_it_as_sigpipe_does(env: dict[str, str]) -> None:
@@ -120,41 +117,111 @@ def test_a_closed_stream_writes_no_traceback(env: dict[str, str], closed: int) -
     assert "Traceback" not in done.stderr
 
 
+# Signals
+
+
+INTERRUPT_IN_A_CALLBACK = """
+import os, signal, sys, weakref
+from aioresolve.cli import main
+
+class Lock: ...
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            lock = Lock()
+            self.reference = weakref.ref(lock, lambda _: os.kill(os.getpid(), number))
+            del lock
+
+module, number = sys.argv.pop(1), int(sys.argv.pop(1))
+sys.meta_path.insert(0, Finder())
+sys.exit(main())
+"""
+"""Sends a signal in a callback of a weak reference, in which Python ignores exceptions, during an import."""
+
+
+@pytest.mark.slow
+def test_ctrl_c_during_an_import_is_not_lost(server: ThreadedKubernetesServer, env: dict[str, str]) -> None:
+    done = run_program(INTERRUPT_IN_A_CALLBACK, "aioresolve.cli.application", "2", *WATCH, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert not server.requests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_during_an_import_ends_the_first_process_of_a_container(
+    env: dict[str, str], number: signal.Signals
+) -> None:
+    command = [sys.executable, "-c", INTERRUPT_IN_A_CALLBACK, "asyncio", str(number.value), *WATCH]
+    done = run_as_first_process(command, env)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
+
+
+STUBBORN = """
+import asyncio
+from aioresolve.cli.application import run_async
+
+async def work(request):
+    print("ready", flush=True)
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        print("cancelled", flush=True)
+        await asyncio.sleep(60)
+
+run_async(work)
+"""
+
+
+def test_a_second_sigterm_kills_a_command_that_does_not_exit() -> None:
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "cancelled\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT) == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_an_ignored_sigterm_remains_ignored(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    script = f"trap '' TERM; exec {COMMAND[0]} -m aioresolve {' '.join(WATCH)}"
+    with subprocess.Popen(["sh", "-c", script], env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("EVENT")
+        for _ in range(3):
+            process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        server.delete("train-10", "ml")
+        assert process.stdout.readline().startswith("LEFT")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT) == 130
+
+
 # Imports
 
-
-def loaded_packages(arguments: tuple[str, ...], env: Mapping[str, str]) -> set[str]:
-    """Return the packages that are imported when the command has run."""
-    script = (
-        "import sys; from aioresolve.cli import main; main(sys.argv[1:]);"
-        " print(*(name for name in sys.modules if '.' not in name), file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], env=env, capture_output=True, text=True, check=True
-    )
-    return set(done.stderr.split())
+LOADED = """
+import sys
+from aioresolve.cli import main
+main(sys.argv[1:])
+print(*(name for name in sys.modules if '.' not in name), file=sys.stderr)
+"""
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("watch", "kubernetes", "--help"), ("probe", "--help")])
-def test_help_imports_no_library_of_clients_or_terminals(
-    arguments: tuple[str, ...], env: dict[str, str]
-) -> None:
+@pytest.mark.parametrize("command", ["--help", "watch kubernetes --help", "probe --help"])
+def test_help_imports_no_library_of_clients_or_terminals(command: str, env: dict[str, str]) -> None:
     heavy = {"aiohttp", "anyio", "asyncio", "google", "grpc", "rich", "ssl", "trustme", "yaml"}
-    assert loaded_packages(arguments, env) & heavy == set()
+    assert heavy.isdisjoint(run_program(LOADED, *command.split(), env=env).stderr.split())
 
 
 def test_waiting_in_a_pipe_imports_neither_rich_nor_grpc(env: dict[str, str]) -> None:
-    loaded = loaded_packages(("wait", *TRAIN), env)
+    loaded = set(run_program(LOADED, "wait", *TRAIN, env=env).stderr.split())
     assert "aiohttp" in loaded
     assert loaded & {"rich", "grpc", "trustme", "kubernetes_asyncio", "google", "hypothesis"} == set()
 
 
 def test_a_missing_library_is_reported_with_the_extra_to_install(env: dict[str, str]) -> None:
-    script = (
-        "import sys; sys.modules['rich'] = None; from aioresolve.cli import main; sys.exit(main(['--help']))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False
-    )
+    script = "import sys; sys.modules['rich'] = None; from aioresolve.cli import main; sys.exit(main(['-h']))"
+    done = run_program(script, env=env)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: the command line requires rich: pip install 'aioresolve[cli]'\n"

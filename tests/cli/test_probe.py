@@ -89,8 +89,8 @@ def test_tls_is_used_with_the_option(run: Run, env: dict[str, str]) -> None:
     with tpu_worker_process(devices=4, tls=True) as (address,):
         plain, trusting = (run(("probe", "-o", "json", *tls, address), env) for tls in ((), ("--tls",)))
     error = json.loads(plain.stdout)["error"]
-    assert (plain.code, error["code"]) == (1, "tls")
-    assert "Enable TLS with --tls" in error["message"]
+    assert (plain.code, error["code"]) == (1, "unreachable")
+    assert "If the worker uses TLS, enable it with --tls" in error["message"]
     # gRPC does not trust the certificate authority of the worker.
     assert (trusting.code, json.loads(trusting.stdout)["error"]["code"]) == (1, "tls")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
 
 import anyio
 import msgspec
@@ -70,13 +70,8 @@ OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
 
 NO_TOKEN = AccessToken("anonymous (no credentials are sent to a plain http endpoint)")
 
-NOT_MODIFIED = 304
-
 RATE_LIMITED = frozenset({"RATE_LIMIT_EXCEEDED", "rateLimitExceeded", "userRateLimitExceeded"})
 """Reasons for a 403 or 429 that end within a minute."""
-
-DISABLED = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
-"""Reasons for a 403: the API is not enabled in the project that is charged."""
 
 
 class Service(NamedTuple):
@@ -149,27 +144,9 @@ class GoogleSession:
         """Return the endpoint of an API, `scheme://host:port`."""
         return origin(self._endpoints[service])
 
-    async def get(
-        self,
-        request: APIRequest,
-        kind: type[T],
-        progress: Progress,
-        cache: dict[str, tuple[str, Any]] | None = None,
-    ) -> T:
-        """Return a resource, decoded as `kind`.
-
-        `cache` has the entity tag and the value of earlier responses by path: an API with entity tags need
-        not send them again (RFC 9110, section 13.1.2).
-        """
-        tag, known = ("", None) if cache is None else cache.get(request.path, ("", None))
-        response = await self._send(request, request.query, tag, progress)
-        if known is not None and response.status == NOT_MODIFIED:
-            unchanged: T = known
-            return unchanged
-        value = self._decode(response, kind, request)
-        if cache is not None:
-            cache[request.path] = response.headers.get("ETag", ""), value
-        return value
+    async def get(self, request: APIRequest, kind: type[T], progress: Progress) -> T:
+        """Return a resource, decoded as `kind`."""
+        return self._decode(await self._send(request, request.query, progress), kind, request)
 
     async def get_pages(self, request: APIRequest, kind: type[PageT], progress: Progress) -> list[PageT]:
         """Return all pages of a list, each decoded as `kind`."""
@@ -177,7 +154,7 @@ class GoogleSession:
         token, seen = "", set[str]()
         while True:
             query = {**request.query, "pageToken": token} if token else request.query
-            page = self._decode(await self._send(request, query, "", progress), kind, request)
+            page = self._decode(await self._send(request, query, progress), kind, request)
             pages.append(page)
             token = page.next_page_token
             if not token:
@@ -212,16 +189,12 @@ class GoogleSession:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._client.aclose()
 
-    async def _send(
-        self, request: APIRequest, query: Mapping[str, str], tag: str, progress: Progress
-    ) -> Response:
-        """Return a response with status 200; or 304, without a body, if `tag` is still current."""
+    async def _send(self, request: APIRequest, query: Mapping[str, str], progress: Progress) -> Response:
+        """Return a response with status 200."""
         host = self.host(request.service)
         headers = {"Accept": "application/json"}
         if request.is_post:
             headers["Content-Type"] = "application/json"
-        if tag:
-            headers["If-None-Match"] = tag
 
         async def send(attempts: Iterator[int]) -> Response:
             auth = _RequestAuth(self, request, progress)
@@ -234,7 +207,7 @@ class GoogleSession:
                 auth=auth,
                 attempts=attempts,
             )
-            if response.status == 200 or (tag and response.status == NOT_MODIFIED):
+            if response.status == 200:
                 return response
             raise error_from_response(response, request, host, auth.token)
 
@@ -381,15 +354,7 @@ def error_from_response(
     response: Response, request: APIRequest, host: str, token: AccessToken
 ) -> ResolveError:
     """Return the error for a response whose status is not 200."""
-    status = response.status
-    if 300 <= status < 400:
-        return ProtocolError(
-            f"{host} redirects {request.scope} to {response.location or 'nowhere'}; redirects are not"
-            " followed, because they would send the credentials there",
-            hint="Configure the API itself as the endpoint.",
-            host=host,
-            scope=request.scope,
-        )
+    status, service = response.status, SERVICES[request.service]
     try:
         failure = decode(response.body, _FailureBody).error
     except ValueError:  # from a proxy, for example: a page, or JSON such as {"error": "Not Found"}
@@ -420,18 +385,34 @@ def error_from_response(
         quota = failure.metadata.get("quota_metric") or failure.metadata.get("quota_limit")
         cause = f"the quota {quota or 'of requests'} is exhausted"
         hint = Hint("Send fewer requests, or request a higher quota.")
+    elif status == 403 and failure.reason not in ("", "IAM_PERMISSION_DENIED", "forbidden"):
+        # The message of the API says which API, scope, policy or account is the reason.
+        kind = ForbiddenError
+        cause, hint = f"the reason is {failure.reason}", Hint("Correct what the message names.")
     elif status == 403:
         kind = ForbiddenError
-        cause, hint = _forbidden(failure, request, token)
+        # Without details, assume that the permission is missing which the request requires.
+        permission, role = failure.metadata.get("permission") or request.permission, service.role
+        cause = f"{token.source} lacks the permission {permission} (part of {role}), or the project or zone"
+        cause += " does not exist"
+        hint = Hint(
+            "Run `gcloud projects add-iam-policy-binding {project_id} --member={member} --role={role}`.",
+            values={
+                "project_id": request.project,
+                "member": token.member or "user:YOUR-ADDRESS",
+                "role": role,
+            },
+        )
     elif status == 404:
         cause = "it does not exist in that project and zone"
         hint = Hint(
-            f"List the existing ones with `gcloud compute {SERVICES[request.service].list_command}`.",
+            f"List the existing ones with `gcloud compute {service.list_command}`.",
             values={"project_id": request.project},
         )
     elif status in RETRYABLE_STATUSES:
         cause, hint = "the server is overloaded or unavailable", Hint("Try again later.")
     else:
+        # For example a redirect, which is not followed: it would send the credentials elsewhere.
         cause, hint = "unexpected status", Hint("Check that the endpoint is the API itself.")
     return kind(
         f"{summary}: {cause}",
@@ -442,35 +423,4 @@ def error_from_response(
         reason=failure.reason or failure.status or None,
         retry_after=failure.retry_delay if response.retry_after is None else response.retry_after,
         retryable=status in RETRYABLE_STATUSES or is_rate_limited,
-    )
-
-
-def _forbidden(failure: Failure, request: APIRequest, token: AccessToken) -> tuple[str, Hint]:
-    """Return the cause of a 403, and what to do about it."""
-    if failure.reason in DISABLED:
-        service = failure.metadata.get("service") or f"{request.service}.googleapis.com"
-        consumer = failure.metadata.get("consumer", "").removeprefix("projects/")
-        return "the API is not enabled", Hint(
-            "Run `gcloud services enable {service} --project={project_id}`, then wait some minutes.",
-            values={"service": service, "project_id": consumer or request.project},
-        )
-    if failure.reason == "ACCESS_TOKEN_SCOPE_INSUFFICIENT":
-        return f"the access token of {token.source} lacks the scope cloud-platform", Hint(
-            "On a VM, stop it and run `gcloud compute instances set-service-account NAME"
-            " --scopes=cloud-platform`; otherwise log in again with that scope."
-        )
-    if failure.reason not in ("", "IAM_PERMISSION_DENIED", "forbidden"):
-        # The message of the API says which policy, account or project is the reason.
-        return f"the reason is {failure.reason}", Hint("Correct what the message names.")
-    # A 403 without details: assume that the permission is missing which the request requires.
-    permission = failure.metadata.get("permission") or request.permission
-    role = SERVICES[request.service].role
-    cause = f"{token.source} lacks the permission {permission} (part of {role})"
-    return f"{cause}, or the project or zone does not exist", Hint(
-        "Run `gcloud projects add-iam-policy-binding {project_id} --member={member} --role={role}`.",
-        values={
-            "project_id": request.project,
-            "member": token.member or "user:YOUR-ADDRESS",
-            "role": role,
-        },
     )

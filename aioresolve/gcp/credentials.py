@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import ssl
 import sys
 import time
 import warnings
@@ -337,11 +336,11 @@ class ThreadRequest:
         method: str = "GET",
         body: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
-        **options: Any,
+        **_: Any,
     ) -> ThreadResponse:
-        """Send a request. The timeout in `options` is ignored: the deadline of the caller applies."""
+        """Send a request. A timeout is ignored: the deadline of the caller applies."""
         data = body.encode() if isinstance(body, str) else body
-        sending = self._send(method, URL(url), headers or {}, data, options.get("cert"))
+        sending = self._send(method, URL(url), headers or {}, data)
         return asyncio.run_coroutine_threadsafe(sending, self._loop).result()
 
     def stop(self) -> None:
@@ -351,17 +350,14 @@ class ThreadRequest:
             self._task.cancel()
 
     async def _send(
-        self,
-        method: str,
-        url: URL,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        certificate: tuple[str, str] | None,
+        self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None
     ) -> ThreadResponse:
+        from aioresolve._core.network import origin
+
         from .metadata_server import connection_hints
 
         self._task = asyncio.current_task()
-        host, scope = _validated_host(url), f"{method} {url.path}"
+        host, scope = origin(str(url)), f"{method} {url.path}"
         if self._is_stopped:
             raise ConnectionFailedError(
                 f"no request is sent to {host}: the call was cancelled", retryable=False
@@ -372,7 +368,6 @@ class ThreadRequest:
             scope=scope,
             headers=headers,
             body=body,
-            ssl_context=None if certificate is None else await _ssl_context_with(certificate),
             hints=connection_hints(
                 "Check that the credentials name the correct token server, and that the network allows the"
                 " connection."
@@ -389,33 +384,6 @@ class ThreadRequest:
                 retryable=True,
             )
         return ThreadResponse(response.status, response.headers, response.body)
-
-
-def _validated_host(url: URL) -> str:
-    """Return the origin of a token server; secrets leave this machine with TLS only."""
-    from aioresolve._core.network import is_loopback, origin
-
-    from .metadata_server import is_metadata_host
-
-    host = origin(str(url))
-    if url.scheme != "https" and not is_loopback(url.host or "") and not is_metadata_host(url):
-        raise ConfigurationError(
-            f"the credentials name the token server {host}, to which no secret may be sent without TLS",
-            hint="Correct its URL to https:// in the credentials file.",
-        )
-    return host
-
-
-async def _ssl_context_with(certificate: tuple[str, str]) -> ssl.SSLContext:
-    """Return a TLS context that presents a client certificate, for X.509 federation."""
-    from aioresolve._core.network import close_one_sidedly
-
-    def load() -> ssl.SSLContext:
-        context = close_one_sidedly(ssl.create_default_context())
-        context.load_cert_chain(*certificate)
-        return context
-
-    return await run_in_thread(f"load the client certificate {certificate[0]}", load)
 
 
 # The metadata server

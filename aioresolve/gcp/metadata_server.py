@@ -18,7 +18,6 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -46,9 +45,6 @@ logger = logging.getLogger("aioresolve.gcp")
 
 DEFAULT_HOST = "metadata.google.internal"
 
-LINK_LOCAL = frozenset({DEFAULT_HOST, "169.254.169.254", "fd20:ce::254", "fd00:ec2::254"})
-"""The metadata servers of Google, Azure and AWS, which speak plain http, and only to this machine."""
-
 HOST_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
 """The variables that name the metadata server, the most important one first."""
 
@@ -73,34 +69,30 @@ _responded: set[str] = set()
 """The metadata servers that have responded to this process: one that then fails will respond again."""
 
 
-def metadata_host(environ: Mapping[str, str], given: str | None = None) -> str:
+def metadata_host(environ: Mapping[str, str]) -> str:
     """Return the metadata server, `host` or `host:port`, with the precedence of google-auth.
 
-    It is `given`, else that of the first of HOST_VARIABLES that is set, else `metadata.google.internal`.
+    It is that of the first of HOST_VARIABLES that is set, else `metadata.google.internal`.
 
     Raises:
         ConfigurationError: it is invalid, or NO_GCE_CHECK=true forbids requests to it.
     """
-    if given is None and environ.get("NO_GCE_CHECK", "").lower() == "true":
+    if environ.get("NO_GCE_CHECK", "").lower() == "true":
         raise ConfigurationError(
             "the metadata server is not used, because NO_GCE_CHECK=true states that this machine is not on"
             " Google Cloud",
             hint="Unset it if this machine is on Google Cloud.",
         )
-    variables = ((f"the environment variable {name}", environ.get(name)) for name in HOST_VARIABLES)
-    for where, host in (("host", given), *variables):
+    for name in HOST_VARIABLES:
+        host = environ.get(name)
         if host and _HOST.fullmatch(host) is None:
             raise ConfigurationError(
-                f"{where} is {host!r}, which is not a host", hint="Write it as HOST or HOST:PORT."
+                f"the environment variable {name} is {host!r}, which is not a host",
+                hint="Write it as HOST or HOST:PORT.",
             )
         if host:
             return host
     return DEFAULT_HOST
-
-
-def is_metadata_host(url: URL) -> bool:
-    """Whether `url` is that of a metadata server: requests to it do not leave the physical machine."""
-    return url.host in LINK_LOCAL or url.authority in {os.environ.get(name) for name in HOST_VARIABLES}
 
 
 class MetadataServer:
@@ -113,13 +105,9 @@ class MetadataServer:
     Otherwise every method raises after a few attempts, and its error is not retryable: a
     ConnectionFailedError if nothing responds, a ProtocolError if another server does, a ConfigurationError if
     NO_GCE_CHECK=true. An APIError is a failure that the server reports.
-
-    Args:
-        host: `host` or `host:port`; None for `metadata_host`, evaluated at each call.
     """
 
-    def __init__(self, host: str | None = None) -> None:
-        self._host = host
+    def __init__(self) -> None:
         self._client: HTTPClient | None = None
 
     async def value(
@@ -139,20 +127,6 @@ class MetadataServer:
         with anyio.CancelScope(deadline=min(now + response_timeout(), half)), suppress(ResolveError):
             return await self.value(path)
         return None
-
-    async def attributes_tag(
-        self, other_than: str = "", within: int = 0, progress: Progress | None = None
-    ) -> str:
-        """Return the entity tag of the attributes of the instance; it changes with each attribute.
-
-        With a known tag `other_than`, the server responds when there is another, or after `within` seconds;
-        that request is not repeated. The tag is empty if the server sends none, as emulators do.
-        """
-        query = {"recursive": "true"}
-        if other_than:
-            query |= {"wait_for_change": "true", "last_etag": other_than, "timeout_sec": str(within)}
-        response = await self._get("instance/attributes/", progress, query, within)
-        return response.headers.get("ETag", "")
 
     async def attribute(self, name: str, progress: Progress | None = None) -> str | None:
         """Return an attribute of the instance; None if it does not exist."""
@@ -193,24 +167,19 @@ class MetadataServer:
         if client is not None:
             await client.aclose()
 
-    async def _get(
-        self, path: str, progress: Progress | None, query: Mapping[str, str], within: int = 0
-    ) -> Response:
-        """Return a response with status 200 or 404, which the server may send after `within` seconds."""
+    async def _get(self, path: str, progress: Progress | None, query: Mapping[str, str]) -> Response:
+        """Return a response with status 200 or 404."""
         if self._client is None:
-            async with MetadataServer(self._host) as opened:
-                return await opened._get(path, progress, query, within)
+            async with MetadataServer() as opened:
+                return await opened._get(path, progress, query)
         progress = progress or Progress()
-        name = metadata_host(os.environ, self._host)
+        name = metadata_host(os.environ)
         scope = f"metadata {path}"
         url = URL(f"http://{name}/computeMetadata/v1/{path}").with_query(query)
-        request = _Request(self._client, url, name, scope, timeout=within + response_timeout())
-        if "last_etag" in query:
-            response = await request.send(count(1))
-        else:
-            response = await send_with_retries(
-                request.send, scope=scope, host=name, progress=progress, policy=POLICY
-            )
+        request = _Request(self._client, url, name, scope)
+        response = await send_with_retries(
+            request.send, scope=scope, host=name, progress=progress, policy=POLICY
+        )
         progress.done(scope, "received")
         return response
 
@@ -220,7 +189,7 @@ class MetadataServer:
             raise APIError(
                 f"the metadata server has no value for {path}",
                 hint="Pass that value.",
-                host=f"http://{metadata_host(os.environ, self._host)}",
+                host=f"http://{metadata_host(os.environ)}",
                 scope=f"metadata {path}",
                 status=404,
             )
@@ -228,7 +197,7 @@ class MetadataServer:
 
 
 def response_timeout() -> float:
-    """Return the seconds that an attempt may take, without those that the server waits for a change."""
+    """Return the seconds that an attempt may take."""
     return _number("GCE_METADATA_TIMEOUT", RESPONSE_TIMEOUT)
 
 
@@ -240,13 +209,12 @@ def _number(variable: str, default: float) -> float:
 
 @dataclass(slots=True)
 class _Request:
-    """A request to the metadata server `name`, each attempt of which may take `timeout` seconds."""
+    """A request to the metadata server `name`."""
 
     client: HTTPClient
     url: URL
     name: str
     scope: str
-    timeout: float
     failures: int = 0
 
     async def send(self, attempts: Iterator[int]) -> Response:
@@ -267,9 +235,9 @@ class _Request:
             raise
 
     async def _send(self, attempts: Iterator[int], hint: str) -> Response:
-        host = f"http://{self.name}"
+        host, timeout = f"http://{self.name}", response_timeout()
         response = None
-        with anyio.move_on_after(self.timeout):
+        with anyio.move_on_after(timeout):
             response = await self.client.send(
                 "GET",
                 self.url,
@@ -281,7 +249,7 @@ class _Request:
             )
         if response is None:
             raise ConnectionFailedError(
-                f"{host} did not respond to {self.scope} within {self.timeout:g} s",
+                f"{host} did not respond to {self.scope} within {timeout:g} s",
                 hint=hint,
                 host=host,
                 scope=self.scope,

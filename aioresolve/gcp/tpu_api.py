@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -259,15 +259,10 @@ class TPUAPI:
         self.session = session
         self._version: TPUVersion = version
 
-    async def node(
-        self, name: TPUName, progress: Progress, cache: dict[str, tuple[str, Any]] | None = None
-    ) -> Node:
-        """Return a node; an APIError with status 404 if it does not exist.
-
-        `cache` holds responses that the server need not send again if they have not changed.
-        """
+    async def node(self, name: TPUName, progress: Progress) -> Node:
+        """Return a node; an APIError with status 404 if it does not exist."""
         request = self._request(str(name), f"TPU node {name}", "tpu.nodes.get", name.project)
-        return await self.session.get(request, Node, progress, cache)
+        return await self.session.get(request, Node, progress)
 
     async def nodes(self, project: str, zone: str, progress: Progress) -> NodeList:
         """Return the nodes of a zone, or of all zones if it is `-`."""
@@ -287,16 +282,14 @@ class TPUAPI:
         unreachable = dict.fromkeys(location for page in pages for location in page.unreachable)
         return NodeList(nodes, tuple(unreachable))
 
-    async def queued_resource(
-        self, name: TPUName, progress: Progress, cache: dict[str, tuple[str, Any]] | None = None
-    ) -> QueuedResource:
-        """Return a queued resource; an APIError with status 404 if it does not exist. See `node`."""
+    async def queued_resource(self, name: TPUName, progress: Progress) -> QueuedResource:
+        """Return a queued resource; an APIError with status 404 if it does not exist."""
         if self._version == "v1":
             raise ConfigurationError(
                 "v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."
             )
         request = self._request(str(name), f"queued resource {name}", "tpu.queuedResources.get", name.project)
-        return await self.session.get(request, QueuedResource, progress, cache)
+        return await self.session.get(request, QueuedResource, progress)
 
     def _request(
         self,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioresolve._core.deadline import RETRYABLE_STATUSES
 from aioresolve._core.threads import run_in_thread
-from aioresolve._core.token_cache import CrossLoopLock
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -61,9 +60,8 @@ class UserService:
             )
         self._api = api
         self._service = service
-        self._lock = CrossLoopLock()
-        # A cancelled call abandons its thread, which may still be running: the next call waits for it.
-        self._thread_lock = threading.Lock()
+        # Not a lock of the event loop: a cancelled call abandons its thread, which may still be running.
+        self._lock = threading.Lock()
 
     async def execute(self, call: Callable[[Any], Any], scope: str, progress: Progress) -> Any:
         """Return what `call` returns for the service, in a worker thread.
@@ -74,12 +72,11 @@ class UserService:
         is_abandoned = threading.Event()
 
         def execute() -> Any:
-            with self._thread_lock:
+            with self._lock:
                 return None if is_abandoned.is_set() else self._call(call, scope)
 
         try:
-            async with self._lock:
-                response = await run_in_thread(scope, execute)
+            response = await run_in_thread(scope, execute)
         finally:
             is_abandoned.set()
         progress.done(scope, "responded")
@@ -135,13 +132,11 @@ class UserTPUClient:
     def __init__(self, service: Any) -> None:
         self._service = UserService(service, "projects", ("tpu", "v2"))
 
-    async def node(self, name: TPUName, progress: Progress, cache: object = None) -> Node:
-        """Return a node. googleapiclient does not expose entity tags: `cache` is not used."""
+    async def node(self, name: TPUName, progress: Progress) -> Node:
+        """Return a node."""
         return await self._get("nodes", name, Node, progress)
 
-    async def queued_resource(
-        self, name: TPUName, progress: Progress, cache: object = None
-    ) -> QueuedResource:
+    async def queued_resource(self, name: TPUName, progress: Progress) -> QueuedResource:
         """Return a queued resource."""
         return await self._get("queuedResources", name, QueuedResource, progress)
 

@@ -36,7 +36,6 @@ from .readiness import (
     raise_if_unready,
     unready_node,
     unready_queued_resource,
-    with_variable_hint,
 )
 from .slices import TPUSlice, cluster_of, number_slices, slice_workers
 
@@ -184,7 +183,7 @@ class SliceFinder:
         version: the version of the API; v1 has no queued resources.
         not_healthy: which TPUs that are running but not healthy are used; see `TPUClusterResolver`.
         address: which address of a worker is used.
-        cache: responses of the API that it need not send again if they have not changed.
+        is_for_watch: whether it requests project and zone of this VM once.
     """
 
     project: str | None
@@ -192,12 +191,12 @@ class SliceFinder:
     version: str
     not_healthy: NotHealthy = "raise"
     address: WorkerAddress = "internal_ip"
-    cache: dict[str, tuple[str, Any]] | None = None
+    is_for_watch: bool = False
     _location: tuple[str, str] | None = field(default=None, init=False)
 
     def for_watch(self) -> SliceFinder:
-        """Return a finder for one watch: it requests project and zone of this VM once and keeps responses."""
-        return replace(self, cache={})
+        """Return a finder for one watch: it requests project and zone of this VM once."""
+        return replace(self, is_for_watch=True)
 
     async def find(self, source: Source, clients: TPUClients, progress: Progress) -> FoundSlices:
         """Return the slices that are ready, and the TPUs that are not.
@@ -286,19 +285,19 @@ class SliceFinder:
         except ResolveError as error:
             if error.retryable:
                 raise
-            hint = Hint(
-                f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}, or the full name"
-                " projects/PROJECT/locations/ZONE/nodes/NAME."
-            )
+            arguments = " and ".join(f"{{{name}}}" for name in unknown)
+            unset = "" if source.origin == "tpu" else f", or unset {source.origin}"
             named = f"{', '.join(source.names)}{from_variable(source.origin)}"
             raise ConfigurationError(
                 f"unknown {' and '.join(unknown)} of TPU {named}: this VM's metadata server did not report"
                 f" it: {error.summary}",
-                hint=with_variable_hint(hint, source.origin),
+                hint=Hint(
+                    f"Pass {arguments}, or the full name projects/PROJECT/locations/ZONE/nodes/NAME{unset}."
+                ),
             ) from error
         location = project or found[0], zone or found[-1]
         # A watch keeps it, so that a later outage of the metadata server does not affect it.
-        if self.cache is not None:
+        if self.is_for_watch:
             self._location = location
         return location
 
@@ -310,14 +309,9 @@ class SliceFinder:
         What several names stand for, such as a node and the queued resource it belongs to, is returned once.
         """
         project, zone = await self.find_location(source, clients, progress)
-        try:
-            lookup = _Lookup(await clients.api(), project, zone, source.origin, self, progress)
-            calls = [partial(lookup.find, name) for name in source.names]
-            found = await gather(calls, limit=MAX_CONCURRENT_REQUESTS)
-        except ResolveError as error:
-            if not error.retryable:
-                error.hint = with_variable_hint(error.hint, source.origin)
-            raise
+        lookup = _Lookup(await clients.api(), project, zone, source.origin, self.version, progress)
+        calls = [partial(lookup.find, name) for name in source.names]
+        found = await gather(calls, limit=MAX_CONCURRENT_REQUESTS)
         distinct: dict[Hashable, Node | Unready] = {}
         for tpu in (tpu for several in found for tpu in several):
             path, uid = (tpu.path, tpu.uid) if isinstance(tpu, Unready) else (tpu.name, tpu.id)
@@ -354,7 +348,7 @@ class _Lookup:
     project: str | None
     zone: str | None
     origin: str
-    finder: SliceFinder
+    version: str
     progress: Progress
 
     async def find(self, text: str) -> list[Node | Unready]:
@@ -363,7 +357,7 @@ class _Lookup:
             return await self._find_queued(tpu_name(text, self.project, self.zone, "queuedResources"))
         node = await self._find_node(tpu_name(text, self.project, self.zone))
         is_absent = isinstance(node, Unready)
-        if not is_absent or is_full_name(text) or self.finder.version != "v2":
+        if not is_absent or is_full_name(text) or self.version != "v2":
             return [node]
         # A queued resource has a name of its own, which may be the only one that its user knows.
         name = tpu_name(text, self.project, self.zone, "queuedResources")
@@ -379,14 +373,14 @@ class _Lookup:
 
     async def _find_node(self, name: TPUName) -> Node | Unready:
         try:
-            return await self.api.node(name, self.progress, self.finder.cache)
+            return await self.api.node(name, self.progress)
         except APIError as error:
             return self._absent(name, error)
 
     async def _find_queued(self, name: TPUName) -> list[Node | Unready]:
         """Return the nodes of a queued resource, or why it has none."""
         try:
-            resource = await self.api.queued_resource(name, self.progress, self.finder.cache)
+            resource = await self.api.queued_resource(name, self.progress)
         except APIError as error:
             return [self._absent(name, error)]
         unready = unready_queued_resource(resource)

@@ -1,27 +1,21 @@
-"""This VM as a source of workers: what its metadata server reports about its slice, now and after changes."""
+"""This VM as a source of workers: what its metadata server reports about its slice."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
-
 from aioresolve._core.concurrency import gather
-from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ConfigurationError, Hint, ProtocolError, ResolveError, TPUNotFoundError
 from aioresolve.gcp.tpu_env import TPUEnvironment, parse_worker_number
-from aioresolve.resolver.polling import PollSchedule
-from aioresolve.spec import Observation
 
 from .slices import parse_bounds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from aioresolve._core.deadline import Progress
     from aioresolve.gcp.metadata_server import MetadataServer
@@ -29,9 +23,6 @@ if TYPE_CHECKING:
     from .discovery import MetadataSource
 
 T = TypeVar("T")
-
-LONG_POLL = 60
-"""Seconds after which the metadata server responds to a request for changes even if nothing changed."""
 
 WORKER_ID = "WORKER_ID of the metadata server"
 
@@ -41,72 +32,6 @@ MEGASCALE = {
     "MEGASCALE_COORDINATOR_ADDRESS": "coordinator",
 }
 """The variables of a multislice, and what `TPUEnvironment` calls their values."""
-
-MIN_PAUSE = 1.0
-"""Minimum seconds between two requests: attributes written one after another count as one change."""
-
-
-async def watch_attributes(
-    source: MetadataSource,
-    metadata: MetadataServer,
-    fetch: Callable[[], Awaitable[Observation]],
-    interval: float,
-    timeout: float,
-) -> AsyncGenerator[Observation, None]:
-    """Yield what `fetch` returns, first at once and then after each change of this VM's attributes; endless.
-
-    The metadata server delays its response until an attribute changes. A server that does not support this
-    is polled every `interval` seconds. Other requests are repeated for `timeout` seconds before their failure
-    is reported. After the first success, no failure ends the generator.
-
-    Raises:
-        TPUNotFoundError: there is no metadata server, or this is not a TPU VM.
-        ResolveError: any other error that is not retryable, before the first success.
-    """
-    schedule = PollSchedule(interval)
-    latest = Observation(None)
-    tag = ""
-    while True:
-        started = anyio.current_time()
-        failure: ResolveError | None = None
-        try:
-            # The tag is read before the values: a change between the two requests results in another tag.
-            requested = within_deadline(
-                timeout + (LONG_POLL if tag else 0),
-                "the attributes of this VM",
-                partial(metadata.attributes_tag, tag, LONG_POLL),
-            )
-            try:
-                new_tag = await _or_no_tpu(source, requested)
-            except ResolveError as error:
-                if not tag or not error.retryable:
-                    raise
-                tag = ""  # the request for changes broke: request the tag again, with retries
-                continue
-            has_changed = new_tag != tag or not new_tag
-            tag = new_tag
-            if has_changed:
-                latest = replace(await fetch(), polled_at=None if tag else started)
-        except ResolveError as error:
-            if latest.state is None and not error.retryable:
-                raise
-            # After a first success, the advice to name a TPU would be misleading: report the cause only.
-            is_advice = isinstance(error, TPUNotFoundError)
-            failure = error.__cause__ if is_advice and isinstance(error.__cause__, ResolveError) else error
-            tag, has_changed = "", True
-            latest = latest.stale(failure, datetime.now(UTC))
-        if has_changed:
-            yield latest
-        if not tag:
-            await anyio.sleep_until(schedule.next_poll(started, failure))
-        elif has_changed:
-            await anyio.sleep(min(MIN_PAUSE, interval))
-        else:
-            next_poll = started + min(LONG_POLL, interval)
-            if anyio.current_time() < next_poll:
-                # A server without support for `wait_for_change` responds at once: it is polled.
-                yield replace(latest, polled_at=started)
-            await anyio.sleep_until(next_poll)
 
 
 async def fetch_worker_hosts(

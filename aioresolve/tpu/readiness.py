@@ -179,9 +179,10 @@ def raise_if_unready(tpus: Sequence[Unready], version: str, origin: str) -> None
 
 
 def _not_found_error(names: list[str], cause: APIError, version: str, origin: str) -> TPUNotFoundError:
+    name = "{tpu}" if origin == "tpu" else f"{origin} (or unset it)"
     hint = (
         "List the existing TPUs with `gcloud compute tpus tpu-vm list --project={project_id} --zone=-`."
-        " Correct {tpu}, {project} or {zone}."
+        f" Correct {name}, {{project}} or {{zone}}."
     )
     if version != "v2":
         hint = f"Version v1 of the API does not support TPU VMs: pass {{api_version=v2}}. {hint}"
@@ -189,7 +190,7 @@ def _not_found_error(names: list[str], cause: APIError, version: str, origin: st
         f"there is no TPU {', '.join(names)}{from_variable(origin)}:"
         f" {cause.host or 'the service'} returned status 404",
         names=names,
-        hint=with_variable_hint(Hint(hint, values={"project_id": names[0].split("/")[1]}), origin),
+        hint=Hint(hint, values={"project_id": names[0].split("/")[1]}),
     )
 
 
@@ -214,15 +215,6 @@ def from_variable(origin: str) -> str:
     The user may not know that the variable is set.
     """
     return f" (from {origin})" if origin.startswith("$") else ""
-
-
-def with_variable_hint(hint: Hint | None, origin: str) -> Hint | None:
-    """Return the hint for a TPU, and what to do if the variable that names it is meant for something else."""
-    if not origin.startswith("$"):
-        return hint
-    example = ", as in pods of KubeRay" if origin == "$TPU_NAME" else ""
-    advice = f"If {origin} is not the name of a Cloud TPU{example}, unset it, or pass {{tpu}}."
-    return Hint(advice) if hint is None else Hint(f"{hint.text} {advice}", hint.values)
 
 
 def is_recoverable(nodes: Iterable[Node]) -> bool:

@@ -31,7 +31,7 @@ from .discovery import (
     worker_address,
 )
 from .finder import ClientConfiguration, SliceFinder, TPUClients
-from .metadata_source import WORKER_ID, no_tpu_found, watch_attributes
+from .metadata_source import WORKER_ID, no_tpu_found
 from .readiness import is_recoverable
 from .slices import cluster_of
 
@@ -304,11 +304,9 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     # Watching
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        """Yield the workers of the TPUs that are ready, and which are missing and why, after each change.
+        """Yield the workers of the TPUs that are ready, and which are missing and why, after each poll.
 
-        The Cloud TPU API is polled with conditional requests, so that it need not send what has not changed.
-        This VM's metadata server reports changes without being polled. The source of the workers is
-        determined once, when the watch starts.
+        The source of the workers is determined once, when the watch starts.
         """
         source, finder = self._source(), self._finder.for_watch()
         async with self._clients() as clients:
@@ -320,12 +318,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
                 return await self._observe(source, finder, clients, progress)
 
             fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
-            if isinstance(source, MetadataSource):
-                metadata = await clients.metadata()
-                updates = watch_attributes(source, metadata, fetch, interval, self._timeout)
-            else:
-                updates = poll(fetch, interval)
-            async with aclosing(updates) as observations:
+            async with aclosing(poll(fetch, interval)) as observations:
                 async for observation in observations:
                     yield observation
 

@@ -187,25 +187,3 @@ async def test_a_failing_refresh_is_an_error_that_says_why_and_hides_the_respons
         assert error.retryable is retryable
         assert error.__cause__ is raised
         assert "MARKER" not in str(error)
-
-
-async def test_a_client_certificate_is_used_if_the_credentials_require_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with secure() as server:
-        authority = server._state.authority
-        assert authority is not None
-        chain, key = authority.client_certificate("workload")
-        files = {"chain": chain, "key": key, "authority": server.ca_pem}
-        for name, text in files.items():
-            (tmp_path / name).write_text(text)
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority"))
-
-        class WithCertificate(BlockingCredentials):
-            def refresh(self, request: Any) -> None:
-                certificate = (str(tmp_path / "chain"), str(tmp_path / "key"))
-                request(url=f"{server.url}/token", method="POST", body="grant_type=x", cert=certificate)
-                self.token = TOKEN
-
-        assert (await request_my_tpu(WithCertificate())).state == "READY"
-        assert [request.certificate for request in server.requests] == ["workload", ""]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import pytest
 from google.auth import compute_engine
 from google.auth.compute_engine import _metadata
 
-from aioresolve.errors import APIError, ConfigurationError, CredentialsError
+from aioresolve.errors import APIError, CredentialsError
 from aioresolve.testing import Answer, Fault, Hang
 
 from .loopback import (
@@ -216,19 +215,6 @@ async def test_after_a_rejection_the_credentials_are_searched_again(
         server.write_service_account_key(file)
         assert await resolver.state() == "READY"
         assert members(server) == [f"serviceAccount:{ROBOT}"]
-
-
-async def test_a_token_server_without_tls_receives_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with secure() as server:
-        file = server.write_service_account_key(tmp_path / "key.json")
-        key = {**json.loads(file.read_text()), "token_uri": "http://oauth2.example/token"}
-        file.write_text(json.dumps(key))
-        monkeypatch.setenv(VARIABLE, str(file))
-        error = await error_from(request_my_tpu())
-    assert isinstance(error, ConfigurationError)
-    assert "the token server http://oauth2.example, to which no secret may be sent" in str(error)
 
 
 async def test_the_quota_project_comes_from_the_environment(

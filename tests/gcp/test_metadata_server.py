@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from yarl import URL
 
-from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
     ConnectionFailedError,
     ProtocolError,
 )
-from aioresolve.gcp import metadata_server as metadata
-from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
+from aioresolve.gcp.metadata_server import MetadataServer, metadata_host, response_timeout
 from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Trickle, tpu_vm
 
 from .loopback import error_from
@@ -37,7 +34,9 @@ PATIENCE = 60.0
 async def serving(**arguments: Any) -> AsyncIterator[tuple[GoogleServer, MetadataServer]]:
     """A server, and its metadata server as that of this machine."""
     async with GoogleServer(**arguments) as server:
-        yield server, MetadataServer(server.metadata_host)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GCE_METADATA_HOST", server.metadata_host)
+            yield server, MetadataServer()
 
 
 async def test_malformed_values_are_errors() -> None:
@@ -89,38 +88,20 @@ async def test_the_environment_is_read_at_every_call(monkeypatch: pytest.MonkeyP
 
 def test_the_host_is_found_as_by_google_auth() -> None:
     both = {"GCE_METADATA_HOST": "a:1", "GCE_METADATA_ROOT": "c", "GCE_METADATA_IP": "10.0.0.1"}
-    assert metadata_host({}) == metadata.DEFAULT_HOST
+    assert metadata_host({}) == "metadata.invalid"  # see conftest.py
     assert metadata_host({"GCE_METADATA_IP": "10.0.0.1"}) == "10.0.0.1"
     assert metadata_host(both) == "a:1"
     assert metadata_host({**both, "GCE_METADATA_HOST": ""}) == "c"
-    assert metadata_host(both, "b") == "b"
-    assert metadata_host({"NO_GCE_CHECK": "true"}, "b") == "b"
-    assert metadata_host({"NO_GCE_CHECK": "false"}) == metadata.DEFAULT_HOST
+    assert metadata_host({"NO_GCE_CHECK": "false"}) == "metadata.invalid"
     with pytest.raises(
         ConfigurationError, match=r"NO_GCE_CHECK=true.* Unset it if this machine is on Google"
     ):
         metadata_host({**both, "NO_GCE_CHECK": "True"})
-    with pytest.raises(ConfigurationError, match=r"^host is 'a/b', which is not a host"):
-        metadata_host(both, "a/b")
     with pytest.raises(ConfigurationError, match=r"^the environment variable GCE_METADATA_IP is 'a/b'"):
         metadata_host({"GCE_METADATA_IP": "a/b"})
     for host in ("http://a", "a/b", "a b", "user@a", "[::1"):
         with pytest.raises(ConfigurationError, match="Write it as HOST or HOST:PORT"):
             metadata_host({"GCE_METADATA_HOST": host})
-
-
-def test_metadata_servers_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_recognized(url: str) -> bool:
-        return metadata.is_metadata_host(URL(url))
-
-    for host in ("metadata.google.internal", "169.254.169.254", "[fd20:ce::254]"):
-        assert is_recognized(f"http://{host}/computeMetadata/v1")
-    assert not is_recognized("http://10.0.0.1:8080/")
-    for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"):
-        with monkeypatch.context() as patch:
-            patch.setenv(name, "10.0.0.1:8080")
-            assert is_recognized("http://10.0.0.1:8080/")
-            assert not is_recognized("http://10.0.0.1:8081/")
 
 
 # Outside Google Cloud
@@ -144,7 +125,7 @@ async def unresponsive_address() -> AsyncIterator[str]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let attempts end after a short time."""
-    monkeypatch.setattr(metadata, "RESPONSE_TIMEOUT", 0.2)
+    monkeypatch.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", 0.2)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -159,7 +140,9 @@ async def test_outside_google_cloud_the_search_for_a_metadata_server_ends(
         faults = {"slow": Trickle(1, 0.3), "other server": Answer(200, b"<html>"), "unavailable": Answer(503)}
         server.inject(faults.get(kind, Hang()), times=None)
         hosts = {"unknown name": "metadata.invalid", "unroutable": unresponsive}
-        monkeypatch.setattr(metadata, "DEFAULT_HOST", hosts.get(kind, server.metadata_host))
+        monkeypatch.setattr(
+            "aioresolve.gcp.metadata_server.DEFAULT_HOST", hosts.get(kind, server.metadata_host)
+        )
         with anyio.fail_after(PATIENCE):
             error = await error_from(MetadataServer().zone())
         attempts = len(server.requests)
@@ -175,18 +158,18 @@ async def test_an_invalid_number_of_attempts_means_three(text: str, monkeypatch:
     monkeypatch.setenv("GCE_METADATA_DETECT_RETRIES", text)
     monkeypatch.setenv("GCE_METADATA_TIMEOUT", text)
     async with GoogleServer() as server:
-        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
+        monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", server.metadata_host)
         server.inject(Answer(503), times=None)
         await error_from(MetadataServer().zone())
         assert len(server.requests) == 3
-    assert metadata.response_timeout() == 3
+    assert response_timeout() == 3
 
 
 # A metadata server that fails for a while
 
 
 async def test_the_environment_says_how_long_an_attempt_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "RESPONSE_TIMEOUT", 0.1)
+    monkeypatch.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", 0.1)
     async with serving() as (server, machine):
         monkeypatch.setenv("GCE_METADATA_TIMEOUT", "20")
         server.inject(Delay(0.5))
@@ -201,7 +184,8 @@ async def test_requests_to_a_configured_server_are_repeated_until_the_deadline()
         server.inject(Hang(), times=3)
         assert await machine.zone() == "us-central2-b"
         async with server.down():
-            error = await error_from(within_deadline(1.0, "the zone", machine.zone))
+            with anyio.fail_after(0.5):
+                error = await error_from(machine.zone())
     assert error.retryable
     assert "if it is, set GCE_METADATA_HOST" not in str(error)
 
@@ -210,11 +194,11 @@ async def test_requests_to_a_configured_server_are_repeated_until_the_deadline()
 async def test_a_server_that_has_responded_once_will_respond_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCE_METADATA_DETECT_RETRIES", "1")
     async with GoogleServer() as server:
-        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
+        monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", server.metadata_host)
         server.inject(Hang())
         assert not (await error_from(MetadataServer().zone())).retryable
         with monkeypatch.context() as patient:
-            patient.setattr(metadata, "RESPONSE_TIMEOUT", PATIENCE)
+            patient.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", PATIENCE)
             assert await MetadataServer().zone() == "us-central2-b"
         server.inject(Hang(), times=2)
         assert await MetadataServer().zone() == "us-central2-b"

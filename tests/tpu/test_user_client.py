@@ -76,11 +76,6 @@ async def test_a_response_that_is_not_a_node_is_a_protocol_error(response: Any) 
         await resolver_of(FakeService(respond=lambda: response)).cluster_spec()
 
 
-def test_an_invalid_service_object_is_rejected_by_the_constructor() -> None:
-    with pytest.raises(ConfigurationError, match="googleapiclient"):
-        TPUClusterResolver("my-tpu", service=object())
-
-
 async def test_a_service_of_another_api_is_reported() -> None:
     class Compute:
         def projects(self) -> object:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -106,7 +106,7 @@ async def probe_workers(
     Raises:
         ConfigurationError: an argument is invalid. Failures of workers are not raised, but returned.
     """
-    batch = _Batch.create(addresses, timeout, worker_timeout, max_concurrency, libtpu_ports, channels)
+    batch = _Batch(addresses, timeout, worker_timeout, max_concurrency, libtpu_ports, channels)
     probes: dict[int, WorkerProbe] = {}
     await batch.probe_all(probes.__setitem__)
     return [probes[position] for position in range(len(batch.addresses))]
@@ -135,7 +135,7 @@ async def stream_workers(
     Raises:
         ConfigurationError: an argument is invalid.
     """
-    batch = _Batch.create(addresses, timeout, worker_timeout, max_concurrency, libtpu_ports, channels)
+    batch = _Batch(addresses, timeout, worker_timeout, max_concurrency, libtpu_ports, channels)
     send, receive = anyio.create_memory_object_stream[WorkerProbe](math.inf)
 
     async def probe_all() -> None:
@@ -157,27 +157,18 @@ async def stream_workers(
         raise failure
 
 
-@dataclass(frozen=True, slots=True)
 class _Batch:
-    """The validated arguments of one call of `probe_workers`."""
+    """One call of `probe_workers`, whose arguments it validates."""
 
-    addresses: tuple[str, ...]
-    timeout: float
-    worker_timeout: float
-    max_concurrency: int
-    libtpu_ports: LibtpuPorts
-    channels: ProbeChannels
-
-    @classmethod
-    def create(
-        cls,
+    def __init__(
+        self,
         addresses: Iterable[str],
         timeout: float,
         worker_timeout: float,
         max_concurrency: int,
         libtpu_ports: LibtpuPorts,
         channels: ProbeChannels | None,
-    ) -> _Batch:
+    ) -> None:
         if isinstance(addresses, str):
             raise ConfigurationError(
                 f"expected several addresses; got the string {addresses!r}",
@@ -191,43 +182,44 @@ class _Batch:
                 argument="libtpu_ports",
                 hint="Pass ports such as [8431, 8432].",
             )
-        return cls(
-            tuple(map(validate_address, addresses)),
-            validate_seconds("timeout", timeout),
-            validate_seconds("worker_timeout", worker_timeout),
-            validate_count("max_concurrency", max_concurrency),
-            libtpu_ports,
-            ProbeChannels() if channels is None else channels,
-        )
+        self.addresses = tuple(map(validate_address, addresses))
+        self._timeout = validate_seconds("timeout", timeout)
+        self._worker_timeout = validate_seconds("worker_timeout", worker_timeout)
+        self._max_concurrency = validate_count("max_concurrency", max_concurrency)
+        self._libtpu_ports = libtpu_ports
+        self._channels = ProbeChannels() if channels is None else channels
 
     async def probe_all(self, report: Callable[[int, WorkerProbe], None]) -> None:
         """Probe every worker, and call `report` with its position and result as soon as that is known."""
-        started_at: dict[int, float] = {}
         unfinished = set(range(len(self.addresses)))
         pending = iter(enumerate(self.addresses))
-
-        def finish(position: int, probe: WorkerProbe) -> None:
-            unfinished.discard(position)
-            report(position, probe)
-
         # Before the deadline for all workers, whose error cannot say what a worker was waiting for.
-        last_end = Deadline.after(self.timeout * OWN_SHARE)
+        last_end = Deadline.after(self._timeout * OWN_SHARE)
 
         async def work() -> None:
             for position, address in pending:
-                timeout = min(self.worker_timeout, last_end.left)
+                timeout = min(self._worker_timeout, last_end.left)
                 if timeout < MIN_TIMEOUT:
                     return
-                started_at[position] = time.monotonic()
-                finish(position, await run_in_grpc_loop(partial(self._probe, address, timeout)))
+                probe = await run_in_grpc_loop(partial(self._probe, address, timeout))
+                unfinished.discard(position)
+                report(position, probe)
 
         loop_guard.validate_process()
-        with anyio.move_on_after(self.timeout):
+        with anyio.move_on_after(self._timeout):
             async with anyio.create_task_group() as group:
-                for _ in range(min(self.max_concurrency, len(self.addresses))):
+                for _ in range(min(self._max_concurrency, len(self.addresses))):
                     group.start_soon(work)
         for position in sorted(unfinished):
-            finish(position, self._timed_out(self.addresses[position], started_at.get(position)))
+            address = self.addresses[position]
+            error = ProbeError(
+                f"{address} was not probed before the deadline for all workers ({self._timeout:g} s) passed",
+                hint="Raise {timeout} or {max_concurrency}.",
+                address=address,
+                code="deadline",
+                retryable=True,
+            )
+            report(position, WorkerProbe(address, error=error))
 
     async def _probe(self, address: str, timeout: float) -> WorkerProbe:
         started_at = time.monotonic()
@@ -242,10 +234,10 @@ class _Batch:
 
     async def _fetch(self, address: str, deadline: Deadline) -> WorkerProbe:
         try:
-            async with self.channels.acquire(address, deadline) as channel:
+            async with self._channels.acquire(address, deadline) as channel:
                 return WorkerProbe(address, "tensorflow", await fetch_tensorflow_devices(channel, deadline))
         except ProbeError as error:
-            given = self.libtpu_ports
+            given = self._libtpu_ports
             ports = given[address] if isinstance(given, Mapping) else given
             if error.code not in {"refused", "unimplemented"} or not ports:
                 raise
@@ -253,22 +245,11 @@ class _Batch:
         host = address.rpartition(":")[0]
         try:
             runtime = await fetch_libtpu_runtime(
-                self.channels, host, ports, deadline, is_host_shared=isinstance(given, Mapping)
+                self._channels, host, ports, deadline, is_host_shared=isinstance(given, Mapping)
             )
         except ProbeError as error:
             raise no_source_error(address, no_tensorflow, error) from error
         return WorkerProbe(address, "libtpu", runtime.devices, runtime.cores, runtime.chips)
-
-    def _timed_out(self, address: str, started_at: float | None) -> WorkerProbe:
-        passed = f"the deadline for all workers ({self.timeout:g} s) passed"
-        if started_at is None:
-            summary = f"{address} was not probed before {passed}"
-            hint, latency = "Raise {timeout} or {max_concurrency}.", 0.0
-        else:
-            summary = f"{address} had not responded when {passed}"
-            hint, latency = None, time.monotonic() - started_at
-        error = ProbeError(summary, hint=hint, address=address, code="deadline", retryable=True)
-        return WorkerProbe(address, latency=latency, error=error)
 
 
 def _without_frames(error: ProbeError) -> ProbeError:

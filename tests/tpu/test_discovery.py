@@ -44,7 +44,7 @@ class Environment:
         for name, value in variables.items():
             self._patch.setenv(name, value)
 
-    async def addresses(self, tpu: Any = None, **variables: str) -> list[str]:
+    async def addresses(self, tpu: Any = None, **variables: str) -> list[str | None]:
         self.set(**variables)
         return (await TPUClusterResolver(tpu).cluster_spec()).job_tasks("worker")
 

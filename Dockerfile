@@ -10,7 +10,7 @@ FROM python:${PYTHON}-slim AS build
 COPY . /src
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /dist /src
 RUN python -m venv --without-pip /opt/aioresolve
-RUN pip --python /opt/aioresolve/bin/python install --no-cache-dir "$(echo /dist/aioresolve-*.whl)[cli]"
+RUN pip --python /opt/aioresolve/bin/python install --no-cache-dir "$(echo /dist/aioresolve-*.whl)[cli,serve]"
 
 FROM python:${PYTHON}-slim
 COPY --from=build /opt/aioresolve /opt/aioresolve

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import signal
+import time
+import urllib.request
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -342,3 +346,47 @@ async def test_a_terminal_of_80_columns_shows_each_status_and_a_part_of_the_reas
     assert header.split() == ["TARGET", "STATUS", "TASKS", "REASON", "AGE"]
     assert row.split()[1:3] == ["Degraded", "3/4"]
     assert "ml/train-7: Pending (Unschedulable)" in row
+
+
+# The server
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_server_and_its_streams(fleet: Path, env: dict[str, str]) -> None:
+    with Running(("poll", str(fleet), "--listen", "127.0.0.1:0", "-o", "json"), env) as running:
+        running.lines(3)
+        url = running.stderr_line("serving http://").rpartition(" ")[2]
+        with urllib.request.urlopen(f"{url}events", timeout=60) as stream:
+            assert stream.readline()
+            started_at = time.monotonic()
+            running.process.send_signal(signal.SIGTERM)
+            with suppress(OSError, http.client.HTTPException):
+                stream.read()
+        assert time.monotonic() - started_at < 1.0
+        assert running.wait_for_exit().code == 143
+
+
+@pytest.mark.parametrize(
+    ("listen", "message"),
+    [
+        ("::1:8080", "'::1:8080' is not an address and a port; write one such as 127.0.0.1:8080, or [::1]"),
+        ("8080", "'8080' is not an address and a port"),
+        ("127.0.0.1:65536", "is not an address and a port"),
+        ("192.0.2.1:8080", "cannot listen on port 8080 of 192.0.2.1: "),
+    ],
+)
+def test_invalid_address_to_listen_on(
+    run: Run, fleet: Path, env: dict[str, str], listen: str, message: str
+) -> None:
+    done = run(("poll", str(fleet), "--listen", listen), env)
+    assert (done.code, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_options_of_the_server_need_it(run: Run, fleet: Path, env: dict[str, str]) -> None:
+    done = run(("poll", str(fleet), "--peer", "http://shard-1:8080"), env)
+    assert done.code == 2
+    assert "--allow-host and --peer need --listen HOST:PORT" in done.stderr
+    done = run(("poll", str(fleet), "--once", "--listen", "127.0.0.1:8080"), env)
+    assert (done.code, done.stdout) == (2, "")
+    assert "--once and --listen exclude each other" in done.stderr

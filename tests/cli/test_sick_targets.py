@@ -1,13 +1,19 @@
-"""A sick target is shown sick by the table, the exit code and JSON of `aioresolve poll`."""
+"""A sick target is shown sick: by the table, the exit code and the JSON of `aioresolve poll`, and by what
+`Fleet.serve` and notebooks show.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import urllib.request
+from html import unescape
 from typing import TYPE_CHECKING
 
 import pytest
 
+from aioresolve import sync
+from aioresolve.fleet import fleet_of
 from tests.fleet.sickness import SICKNESSES, sick_target
 
 from .process import Run, environment
@@ -39,3 +45,47 @@ def test_sick_target_is_shown_sick(name: str, run: Run, tmp_path: Path) -> None:
     assert sickness.reason in documents["sick"]["reason"]
     assert (documents["well"]["health"], documents["well"]["reason"]) == ("ready", None)
     assert table.code == lines.code == (3 if name == "hanging" else 1)
+
+
+@pytest.mark.parametrize("name", SICKNESSES)
+def test_sick_target_is_served_sick(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sickness = SICKNESSES[name]
+    with sick_target(sickness, tmp_path) as (target, variables):
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value)
+        text = json.dumps({"timeout": sickness.timeout, "targets": {"sick": target}})
+        file = fleet_of(text, environ={})
+        fleet = sync.Fleet(
+            {name: sync.ClusterResolver(each) for name, each in file.targets.items()},
+            timeout=sickness.timeout,
+            expected=file.expected,
+        )
+        with fleet.serve() as url:
+            fleet.resolve()
+            served = json.loads(content(f"{url}api/targets/sick"))
+            event = json.loads(first_event(f"{url}events"))
+            metrics = content(f"{url}metrics")
+    assert served["health"] == event["targets"][0]["health"] == sickness.health
+    assert sickness.reason in served["reason"]
+    assert sickness.reason in event["targets"][0]["reason"]  # which the page shows
+    assert f'aioresolve_target_health{{health="{sickness.health}",target="sick"}} 1.0' in metrics
+    assert 'aioresolve_target_health{health="ready",target="sick"} 0.0' in metrics
+    html = unescape(fleet.readings["sick"]._repr_html_())
+    assert f"<td>sick</td><td>{sickness.health.capitalize()}" in html
+    assert sickness.reason in html
+
+
+def content(url: str) -> str:
+    with urllib.request.urlopen(url) as response:
+        body: bytes = response.read()
+    return body.decode()
+
+
+def first_event(url: str) -> str:
+    """Return the content of the first server-sent event."""
+    with urllib.request.urlopen(url) as response:
+        for line in response:
+            if line.startswith(b"data: "):
+                text: str = line.removeprefix(b"data: ").decode()
+                return text
+    raise EOFError

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 import yaml
 
@@ -116,10 +117,10 @@ def test_command_lines_are_accepted() -> None:
     for line in (line for manifest in MANIFESTS for line in command_lines(manifest)):
         if line[0] in COMMANDS:
             command: Any = application
-            for word in line[:2]:
-                context = command.make_context(word, [], resilient_parsing=True)
-                command = command.get_command(context, word)
-            command.make_context(line[1], line[2:])
+            while isinstance(command, click.Group):
+                context = command.make_context(line[0], [], resilient_parsing=True)
+                command = command.get_command(context, line.pop(0))
+            command.make_context(command.name, line)
 
 
 POD_TEMPLATE = "V1PodTemplateSpec"
@@ -153,6 +154,11 @@ CUSTOM_FIELDS: dict[str, Any] = {
                 "template": POD_TEMPLATE,
             }
         ],
+    },
+    # https://prometheus-operator.dev/docs/api-reference/api/
+    "monitoring.coreos.com/v1/ServiceMonitor": {
+        "selector": "V1LabelSelector",
+        "endpoints": [{"port": "str", "interval": "str"}],
     },
     # https://volcano.sh/en/docs/vcjob/
     "batch.volcano.sh/v1alpha1/Job": {

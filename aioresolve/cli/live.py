@@ -1,8 +1,12 @@
-"""What a terminal shows while a command runs, and the status lines where nothing can be drawn."""
+"""What a terminal shows while a command runs, and the status lines where nothing can be drawn.
+
+The functions import rich, which a command that draws nothing does not need.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from contextlib import contextmanager
@@ -10,13 +14,14 @@ from typing import TYPE_CHECKING, TextIO
 
 from . import streams
 from .error_messages import error_message, status_line
-from .formats import format_instant, one_line, printable
+from .formats import Table, TextTable, format_instant, one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.console import RenderableType
     from rich.live import Live
+    from rich.text import Text
 
     from aioresolve._core.deadline import Progress
     from aioresolve.spec import Observation
@@ -68,9 +73,7 @@ def draw_live(
     def draw() -> None:
         nonlocal live
         if live is None:
-            from .drawing import new_live
-
-            live = new_live(stream, render, keep=keep)
+            live = _new_live(stream, render, keep=keep)
         live.start()
         live.refresh()
 
@@ -83,6 +86,47 @@ def draw_live(
             yield hide
         finally:
             hide()  # also after Ctrl-C: it shows the cursor again
+
+
+def _new_live(stream: TextIO, render: Callable[[int, int], RenderableType], *, keep: bool) -> Live:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(
+        file=stream,
+        force_terminal=True,
+        no_color=bool(os.environ.get("NO_COLOR")),
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    return Live(
+        # The last line is for the cursor, and for the shell's prompt afterwards.
+        get_renderable=lambda: render(console.width, console.height - 1),
+        console=console,
+        auto_refresh=False,
+        transient=not keep,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        vertical_overflow="crop",
+    )
+
+
+def single_line(text: str | Text, style: str = "") -> Text:
+    """Return `text` as one line, which a narrow terminal truncates with an ellipsis."""
+    from rich.text import Text
+
+    shown = Text(printable(text), style) if isinstance(text, str) else text
+    shown.no_wrap, shown.overflow = True, "ellipsis"
+    return shown
+
+
+def table_lines(table: Table) -> list[Text]:
+    """Return the header and the rows of the table as lines, which a narrow terminal truncates."""
+    from rich.text import Text
+
+    text = TextTable(table.columns, has_colors=True).lines(table.rows, table.styles[: len(table.rows)])
+    return [single_line(Text.from_ansi(line)) for line in text.splitlines()]
 
 
 @contextmanager
@@ -145,8 +189,6 @@ def show_counts(
 @contextmanager
 def _draw_spinner(text: Callable[[], str]) -> Iterator[Callable[[], None]]:
     def render(columns: int, lines: int) -> RenderableType:
-        from .drawing import single_line
-
         frame = SPINNER[int(time.monotonic() / REDRAW_PERIOD) % len(SPINNER)]
         return single_line(f"{frame} {text()}")
 

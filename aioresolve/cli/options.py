@@ -10,7 +10,7 @@ import click
 
 from aioresolve._core.validation import parse_duration
 
-from .clusters import OUTPUTS, PROGRAM_OUTPUTS, TaskName
+from .clusters import OUTPUTS, PROGRAM_OUTPUTS, TaskName, compile_template
 from .completion import complete_contexts, complete_namespaces, complete_selectors
 
 if TYPE_CHECKING:
@@ -211,9 +211,6 @@ class OutputFormat(click.Choice):  # type: ignore[type-arg]  # generic in later 
         """Return the value, and validate its template."""
         if not str(value).startswith(("jsonpath=", "custom-columns=")):
             return super().convert(value, param, ctx)
-        # Imported now because few commands have a template.
-        from .templates import compile_template
-
         try:
             compile_template(value)
         except ValueError as error:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import AsyncExitStack, aclosing
-from functools import partial
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,11 +14,6 @@ from aioresolve.cli.error_messages import error_message, error_report
 from aioresolve.errors import PodNotRunningError, ResolveError
 
 from .tpu import find_slices, workers_table
-from .watch import ChangeRows
-
-if TYPE_CHECKING:
-    from aioresolve.kubernetes import KubernetesClusterResolver
-    from aioresolve.testing import ThreadedKubernetesServer
 
 NAMESPACE = "training"
 JOBS = {"worker": ["job-name=train-a", "job-name=train-b"], "ps": ["app=ps"]}
@@ -36,18 +29,6 @@ STOPPED = "train-b-1"
 
 LATENCY = 0.1
 """Seconds that the server takes for each response, so that it is visible that requests are concurrent."""
-
-CODE = f"""\
-import asyncio
-from aioresolve import KubernetesClusterResolver
-
-async def main():
-    jobs = {{"worker": ["job-name=train-a", "job-name=train-b"], "ps": ["app=ps"]}}
-    async with KubernetesClusterResolver(jobs, namespace="{NAMESPACE}") as resolver:
-        print(await resolver.cluster_spec())
-
-asyncio.run(main())
-"""
 
 TPUS = ("trainer-0", "trainer-1")
 ZONE = "us-central2-b"
@@ -109,9 +90,7 @@ def _kubernetes_sections() -> dict[str, str | formats.Table]:
             asyncio.run(resolver.cluster_spec())
         except PodNotRunningError as error:
             not_running = error_report(error)
-        cluster.clear_faults()
         milliseconds = LATENCY * 1000
-        watched = f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} joins, ps-0 leaves"
         return {
             "A Kubernetes API server on loopback": f"{cluster.url}, with a private certificate authority and"
             f" a bearer token; each response takes {milliseconds:.0f} ms.\n",
@@ -120,30 +99,7 @@ def _kubernetes_sections() -> dict[str, str | formats.Table]:
             f" after the other they would take {3 * milliseconds:.0f} ms or more.\n",
             "-o tf-config --task worker:0": clusters.tf_config(spec, clusters.TaskName("worker", 0)),
             f"If {STOPPED} is not running": not_running,
-            watched: asyncio.run(_watch(resolver, cluster)),
-            "The same in Python": CODE,
         }
-
-
-async def _watch(resolver: KubernetesClusterResolver, cluster: ThreadedKubernetesServer) -> str:
-    """Return the rows of a watch while a pod joins and one leaves."""
-    import anyio.to_thread
-
-    from aioresolve.spec import ClusterState
-    from aioresolve.testing import pod
-
-    rows, older, text = ChangeRows(is_wide=False), ClusterState.of({}), ""
-    joined = pod(STOPPED, NAMESPACE, labels=PODS[STOPPED], ip="10.4.3.7", node="node-3")
-    changes = iter([partial(cluster.add, joined), partial(cluster.delete, "ps-0", NAMESPACE)])
-    async with resolver, aclosing(resolver.watch()) as states:
-        async for state in states:
-            text += rows.format(state, older)
-            older, change = state, next(changes, None)
-            if change is None:
-                break
-            await anyio.to_thread.run_sync(cluster.until, lambda: cluster.watches == 3)
-            change()
-    return text
 
 
 async def _tpu_sections() -> dict[str, str | formats.Table]:

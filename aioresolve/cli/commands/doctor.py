@@ -85,10 +85,6 @@ sources.add_sources(
         "kubernetes": """\
   # why are the pods not found?
   aioresolve doctor kubernetes -n ml -l app=trainer
-
-\b
-  # the names of what failed
-  aioresolve doctor kubernetes -l app=trainer -o json | jq -r '.checks[]|select(.result=="failed").name'
 """,
         "tpu": """\
   # why is the TPU not ready?

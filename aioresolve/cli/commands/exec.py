@@ -229,10 +229,6 @@ sources.add_sources(
     " process id, and thus receives all signals.",
     {
         "kubernetes": """\
-  # in each of sixteen pods of a training job
-  aioresolve exec kubernetes -l app=trainer --count 16 --for jax -- python train.py
-
-\b
   # four nodes with eight GPUs; started again whenever a pod is replaced
   aioresolve exec kubernetes -l app=trainer --count 4 --for torchrun --processes-per-task 8 \\
     --restart-on-change -- torchrun train.py
@@ -245,10 +241,6 @@ sources.add_sources(
         "tpu": """\
   # on each VM of two slices
   aioresolve exec tpu slice-0 slice-1 --for megascale --port 8080 -- python train.py
-
-\b
-  # on each VM of a slice; JAX's own port for its coordinator on TPUs is 8482
-  aioresolve exec tpu my-tpu --for jax --port 8482 -- python train.py
 """,
         "here": """\
   # in each pod of an Indexed Job, in each task of srun, or on each VM of a TPU slice
@@ -258,10 +250,6 @@ sources.add_sources(
   # one parameter server and four workers, each at a port of this job
   srun --ntasks 5 aioresolve exec slurm --jobs ps=1 --jobs worker=4 \\
     --port-base $((10000 + SLURM_JOB_ID % 50000)) --for tensorflow -- python train.py
-
-\b
-  # eight processes on each of four nodes
-  srun --nodes 4 --ntasks-per-node 8 aioresolve exec slurm --for torch -- python train.py
 """,
     },
     exec_options,

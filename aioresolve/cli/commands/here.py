@@ -52,9 +52,7 @@ Sources, in the order of precedence:
 
 In a pod of a workload, Kubernetes precedes the TPU variables of that pod.
 
-\b
-Exit codes: 0 success; 1 could not resolve; 2 no source was found, or invalid usage or
-configuration; 3 deadline passed.
+The exit code is 2 if no source is found.
 """
 
 

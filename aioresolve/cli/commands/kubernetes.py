@@ -24,10 +24,6 @@ Examples:
   aioresolve kubernetes -l worker=app=trainer -l ps=app=ps
 
 \b
-  # two selectors for one job: the pods of the second follow those of the first
-  aioresolve kubernetes -n ml -l job-name=train-a -l job-name=train-b
-
-\b
   # TensorFlow's configuration of the first worker
   TF_CONFIG=$(aioresolve kubernetes -l app=trainer -o tf-config --task worker:0) && export TF_CONFIG
 
@@ -38,10 +34,6 @@ Examples:
 \b
   # the endpoints of a Service, for users that may not list pods
   aioresolve kubernetes --service trainer
-
-\b
-  # one document with names, nodes and uids
-  aioresolve kubernetes -A -l 'app in (trainer, evaluator)' -o json
 
 \b
   # tasks as they join and leave, until interrupted
@@ -55,10 +47,6 @@ Selectors:
     -l worker=app=trainer   the same
     -l ps=app=ps,tier!=x    the job ps: pods with the label app=ps, but not tier=x
     -l ps=app               the job worker: pods with the label ps=app
-
-\b
-Exit codes: 0 success; 1 could not resolve, or a job has no pods; 2 invalid usage or configuration;
-3 deadline passed.
 """
 
 

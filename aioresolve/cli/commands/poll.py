@@ -353,7 +353,7 @@ def render_fleet(fleet: Fleet, columns: int, lines: int) -> RenderableType:
     """
     from rich.console import Group
 
-    from aioresolve.cli.drawing import single_line, table_lines
+    from aioresolve.cli.live import single_line, table_lines
     from aioresolve.fleet.status import worst_first
 
     statuses = worst_first(fleet.readings[name] for name in fleet.targets if name in fleet.readings)

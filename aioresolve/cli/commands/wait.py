@@ -109,10 +109,6 @@ sources.add_sources(
     " deleted, or the workers of TPUs that are ready.",
     {
         "kubernetes": """\
-  # sixteen workers, all of them ready
-  aioresolve wait kubernetes -l app=trainer --count 16
-
-\b
   # workers and parameter servers that accept connections, for TensorFlow
   aioresolve wait kubernetes -l worker=app=trainer -l ps=app=ps --jobs worker=16 --jobs ps=2 \\
     --reachable tcp --timeout 5m -o tf-config
@@ -220,7 +216,7 @@ def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Ca
     def render(columns: int, lines: int) -> RenderableType:
         from rich.console import Group
 
-        from aioresolve.cli.drawing import single_line
+        from aioresolve.cli.live import single_line
 
         waited = formats.format_span(request.timeout - (ends - time.monotonic()))
         of = formats.format_span(request.timeout)

@@ -81,10 +81,6 @@ sources.add_sources(
     " --not-healthy=skip.",
     {
         "kubernetes": """\
-  # tasks as they join and leave
-  aioresolve watch kubernetes -l worker=app=trainer -l ps=app=ps
-
-\b
   # the addresses of the workers after each change
   aioresolve watch kubernetes -l app=trainer -o json | jq -c '.jobs.worker | map(.address)'
 """,
@@ -149,10 +145,17 @@ async def _follow_in_lines(
     from aioresolve.cli.live import StatusReporter
     from aioresolve.spec import ClusterState
 
-    rows = ChangeRows(is_wide=request.output == "wide", has_headers=request.has_headers)
+    is_wide = request.output == "wide"
+    columns = ("EVENT", *clusters.TASK, "WAS", *(clusters.IDENTITY if is_wide else ()))
+    widths = (len("JOINED"), len("worker"), 0, 21, 24)
+    table = formats.TextTable(columns, widths, has_headers=request.has_headers)
     status = StatusReporter(quiet=request.quiet)
     older = ClusterState.of({})
     last = ""
+
+    def row(event: str, member: Member, was: str = "") -> tuple[str, ...]:
+        identity = clusters.identity_cells(member) if is_wide else ()
+        return (event, member.job, str(member.task_index), member.endpoint.address, was, *identity)
 
     async def format_change(state: ClusterState) -> str:
         match request.output:
@@ -164,7 +167,14 @@ async def _follow_in_lines(
                 # The index of this task may change with the other tasks.
                 task = await sources.find_task_name(resolver, request, state)
                 return clusters.tf_config(state.spec, task, **request.program_options("tf-config"))
-        return rows.format(state, older)
+        change = state.diff(older)
+        rows = [row("LEFT", member) for member in change.left]
+        rows += [
+            row("MOVED", move.new, f"{move.old.task_index}@{move.old.endpoint.address}")
+            for move in change.moved
+        ]
+        rows += [row("JOINED", member) for member in change.joined]
+        return table.lines(rows)
 
     async def write(observation: Observation) -> None:
         nonlocal older, last
@@ -187,38 +197,6 @@ async def _follow_in_lines(
         status.write(f"no tasks yet: {request.scope}")
     async for observation in observations:
         await write(observation)
-
-
-class ChangeRows:
-    """One row for each task that joined, left or moved; `is_wide` adds the columns `IDENTITY`.
-
-    In each change, tasks that left come first, then those that moved, then those that joined. The column
-    `WAS` of a task that moved shows its previous place as `TASK@ADDRESS`. For the first state, all tasks
-    joined.
-    """
-
-    COLUMNS = ("EVENT", *clusters.TASK, "WAS")
-
-    def __init__(self, *, is_wide: bool, has_headers: bool = True) -> None:
-        self._is_wide = is_wide
-        columns = (*self.COLUMNS, *clusters.IDENTITY) if is_wide else self.COLUMNS
-        self._table = formats.TextTable(
-            columns, (len("JOINED"), len("worker"), 0, 21, 24), has_headers=has_headers
-        )
-
-    def format(self, state: ClusterState, older: ClusterState) -> str:
-        """Return the rows of the change from `older` to `state`; the first call also returns the header."""
-        change = state.diff(older)
-        rows = [self._row("LEFT", member) for member in change.left]
-        for move in change.moved:
-            was = f"{move.old.task_index}@{move.old.endpoint.address}"
-            rows.append(self._row("MOVED", move.new, was))
-        rows += [self._row("JOINED", member) for member in change.joined]
-        return self._table.lines(rows)
-
-    def _row(self, event: str, member: Member, was: str = "") -> tuple[str, ...]:
-        row = (event, member.job, str(member.task_index), member.endpoint.address, was)
-        return (*row, *clusters.identity_cells(member)) if self._is_wide else row
 
 
 def _change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
@@ -263,7 +241,7 @@ class WatchView:
 
     def update(self, observation: Observation) -> None:
         """Show `observation`, which was received now."""
-        from aioresolve.cli.drawing import single_line
+        from aioresolve.cli.live import single_line
 
         self._observation = observation
         if observation.state is None or observation.state == self._state:
@@ -280,7 +258,7 @@ class WatchView:
         """Return the current content, for a terminal of that size."""
         from rich.console import Group
 
-        from aioresolve.cli.drawing import single_line, table_lines
+        from aioresolve.cli.live import single_line, table_lines
 
         empty = single_line("")
         missing = [single_line(line, "yellow") for line in _missing_lines(self._observation)]
@@ -296,7 +274,7 @@ class WatchView:
         return Group(*table_lines(formats.Table(table.columns, table.rows[:fitting])), more, *below)
 
     def _status_line(self) -> Text:
-        from aioresolve.cli.drawing import single_line
+        from aioresolve.cli.live import single_line
 
         number = len(self._state.members)
         tasks = f"{number} task{'' if number == 1 else 's'}"

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -30,11 +30,11 @@ from aioresolve.resolver.checks import (
 from aioresolve.resolver.wait import MAX_CONNECTIONS
 
 from .api.client import ObjectAPI
-from .api.objects import CONTEXT_NAMESPACE, PODS, PodQuery
+from .api.objects import CONTEXT_NAMESPACE, PodQuery
 from .auth.discovery import SERVICE_VARIABLES
 from .endpoint_slices import SliceQuery
 from .own_pod import workload_of
-from .server_checks import AUTHENTICATION, VERBS, ServerChecks
+from .server_checks import AUTHENTICATION, SMALL_REQUESTS, ServerChecks
 from .tasks.controllers import Controllers
 from .tasks.order_by import ALL_NODES, NODE_LABEL
 from .tasks.pods import HAVE_ENDED, any_has_ended, is_replaced, not_ready_reason, not_running_reason
@@ -42,10 +42,9 @@ from .tasks.resource_claims import ClaimQuery, read_devices
 from .watch.pod_cache import PodCache
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.http import Response
     from aioresolve.resolver.checks import Result
     from aioresolve.spec import ClusterState, Observation, Task
 
@@ -61,7 +60,6 @@ UNREACHABLE = Hint(
     "Check that the program in each pod runs and listens on that port, or pass {tf_server_port}. Pods can"
     " usually be reached only from inside the cluster: run this in a pod there. Check its NetworkPolicies."
 )
-
 UNKNOWN_DEVICES = Hint("`Endpoint.accelerators` of these pods has only what their limits declare.")
 
 
@@ -74,16 +72,11 @@ class CheckedPods:
 
     jobs: Mapping[str, Sequence[str]]
     namespaces: Sequence[str | None]
-    address: str | Callable[[Pod], Any]
+    address: str | Callable[[Pod], object]
     port: int
     order_by: str | tuple[str, ...]
     not_running: str
     reads_slices: bool
-
-    @property
-    def needs_nodes(self) -> bool:
-        """Whether the tasks are ordered by labels of nodes."""
-        return any(key.startswith(NODE_LABEL) for key in self.order_by)
 
     def name(self, what: str, namespace: str | None) -> str:
         """Return the name of a check, with the namespace only if there are several."""
@@ -106,49 +99,35 @@ async def open_checks(
         this_task: returns which task this process is.
     """
     server = ServerChecks(find_connection)
-    permissions = _plan_permissions(server, pods)
+    checks = _PodChecks(pods, server, observe)
+    resource = "endpointslices" if pods.reads_slices else "pods"
+    permissions = {
+        (verb, namespace): PlannedCheck(
+            pods.name(f"{verb} {resource}", namespace),
+            partial(checks.check_permission, verb, namespace),
+            (AUTHENTICATION,),
+        )
+        for verb in SMALL_REQUESTS
+        for namespace in pods.namespaces
+    }
     plan = [*server.plan(), *permissions.values()]
+    if any(key.startswith(NODE_LABEL) for key in pods.order_by):
+        plan.append(
+            PlannedCheck(
+                "list nodes", lambda _: server.check_permission("list", ALL_NODES), (AUTHENTICATION,)
+            )
+        )
+    lists = {namespace: check.name for (verb, namespace), check in permissions.items() if verb == "list"}
     try:
         if pods.reads_slices:
-            lists = tuple(check.name for (verb, _), check in permissions.items() if verb == "list")
-            plan += cluster_checks(observe, this_task, after=lists, remedy=UNREACHABLE)
+            after = tuple(lists.values())
+            plan += cluster_checks(observe, this_task, after=after, remedy=UNREACHABLE)
         else:
-            listed = {
-                namespace: check.name for (verb, namespace), check in permissions.items() if verb == "list"
-            }
-            plan += _PodChecks(pods, server, observe).plan(listed, this_task)
+            plan += checks.plan(lists)
+            plan += task_checks(checks.tasks, this_task, after=("tasks",), remedy=UNREACHABLE)
         yield plan
     finally:
         await server.aclose()
-
-
-def _plan_permissions(server: ServerChecks, pods: CheckedPods) -> dict[tuple[str, str | None], PlannedCheck]:
-    """Return the checks of the permissions that the resolver needs, by verb and namespace."""
-
-    async def check(verb: str, namespace: str | None, _: Progress) -> Finding:
-        where = _real_namespace(server, namespace)
-        service = next(iter(pods.jobs.values()))[0]
-        query = SliceQuery.of(service, where) if pods.reads_slices else PodQuery("", where)
-        return await server.check_permission(verb, query)
-
-    async def check_nodes(_: Progress) -> Finding:
-        return await server.check_permission("list", ALL_NODES)
-
-    resource = "endpointslices" if pods.reads_slices else "pods"
-    plan = {
-        (verb, namespace): PlannedCheck(
-            pods.name(f"{verb} {resource}", namespace), partial(check, verb, namespace), (AUTHENTICATION,)
-        )
-        for verb in VERBS
-        for namespace in pods.namespaces
-    }
-    if pods.needs_nodes:
-        plan["nodes", None] = PlannedCheck("list nodes", check_nodes, (AUTHENTICATION,))
-    return plan
-
-
-def _real_namespace(server: ServerChecks, namespace: str | None) -> str | None:
-    return server.namespace if namespace == CONTEXT_NAMESPACE else namespace
 
 
 @dataclass
@@ -161,14 +140,10 @@ class _PodChecks:
     tasks: FoundTasks = field(default_factory=FoundTasks)
     found: dict[PodQuery, Found[Pod]] = field(default_factory=dict)
 
-    def plan(
-        self, permissions: Mapping[str | None, str], this_task: Callable[[ClusterState], Awaitable[Task]]
-    ) -> list[PlannedCheck]:
+    def plan(self, permissions: Mapping[str | None, str]) -> list[PlannedCheck]:
         """Return the checks in the order in which a user reads them.
 
-        Args:
-            permissions: namespace to the name of the check whether pods may be listed there.
-            this_task: returns which task this process is.
+        `permissions` has the names of the checks whether pods may be listed, by namespace.
         """
         plan: list[PlannedCheck] = []
         lists: dict[str, list[str]] = {}  # selector to the names of its checks
@@ -181,35 +156,45 @@ class _PodChecks:
         for job, selectors in self.pods.jobs.items():
             after = tuple(name for selector in selectors for name in lists[selector])
             plan.append(PlannedCheck(f"indices of {job}", partial(self._check_indices, job), after))
-        after = tuple(dict.fromkeys(name for names in lists.values() for name in names))
-        plan += [
+        after = tuple(name for names in lists.values() for name in names)
+        return [
+            *plan,
             PlannedCheck("tasks", self._check_tasks, after),
             PlannedCheck("size", self._check_size, ("tasks",)),
             PlannedCheck("ResourceClaims", self._check_claims, ("tasks",)),
             PlannedCheck("headless Service", self._check_services, after),
             PlannedCheck("DNS names", self._check_dns_names, after),
         ]
-        return [*plan, *task_checks(self.tasks, this_task, after=("tasks",), remedy=UNREACHABLE)]
 
     def _query(self, selector: str, namespace: str | None) -> PodQuery:
-        return PodQuery(selector, _real_namespace(self.server, namespace))
+        if namespace == CONTEXT_NAMESPACE:
+            namespace = self.server.connection.default_namespace()
+        return PodQuery(selector, namespace)
+
+    async def check_permission(self, verb: str, namespace: str | None, _: Progress) -> Finding:
+        """Return whether the user may list or watch what the resolver reads."""
+        query = self._query("", namespace)
+        if not self.pods.reads_slices:
+            return await self.server.check_permission(verb, query)
+        service = next(iter(self.pods.jobs.values()))[0]
+        return await self.server.check_permission(verb, SliceQuery.of(service, query.namespace))
 
     async def _check_pods(self, selector: str, namespace: str | None, progress: Progress) -> Finding:
         query = self._query(selector, namespace)
         api = ObjectAPI(self.server.api, max_concurrency=1)
         self.found[query] = listed = await api.objects(query, progress)
-        if not listed.items:
-            others = await self.server.api.send("GET", query.path, {"limit": "1"})
-            nothing = "; it has no pods" if query.namespace is None else "; it has no pods, or does not exist"
-            return Finding(
-                f"no pod in {query.where} has these labels{'' if _has_pods(others) else nothing}",
-                "failed",
-                Hint(
-                    "Compare the selector with the labels that `kubectl get pods --show-labels` prints, or"
-                    " select another {namespace} or {context}."
-                ),
-            )
-        return self._describe_pods(query, listed.items)
+        if listed.items:
+            return self._describe_pods(query, listed.items)
+        others = await self.server.api.send("GET", query.path, {"limit": "1"})
+        nothing = "" if b'"items":[{' in others.body else "; it has no pods"
+        if nothing and query.namespace is not None:
+            nothing += ", or does not exist"
+        hint = "Compare the selector with the labels that `kubectl get pods --show-labels` prints, or select"
+        return Finding(
+            f"no pod in {query.where} has these labels{nothing}",
+            "failed",
+            Hint(f"{hint} another {{namespace}} or {{context}}."),
+        )
 
     def _describe_pods(self, query: PodQuery, pods: Sequence[Pod]) -> Finding:
         absent = {pod.full_name: reason for pod in pods if (reason := _absence(pod))}
@@ -219,39 +204,36 @@ class _PodChecks:
             for pod in pods
             if pod.full_name not in absent and (reason := not_ready_reason(pod))
         }
-        running = len(pods) - len(absent)
-        parts = [f"{running} running" + (f", {len(unready)} of them not ready" if unready else "")]
+        running = f"{len(pods) - len(absent)} running"
+        parts = [f"{running}, {len(unready)} of them not ready" if unready else running]
         parts += _grouped({**absent, **unready})
         noun = "pod" if len(pods) == 1 else "pods"
         found = f"{len(pods)} {noun} in {query.where}: {'; '.join(parts)}"
         if not faults and not unready:
             return Finding(found)
         namespace, _, name = [*faults, *unready][0].partition("/")
-        describe = f"Run `kubectl describe pod -n {namespace} {name}`, or wait until"
-        if any_has_ended(absent[each] for each in faults) and self.pods.not_running == "raise":
-            hint = f"Run `kubectl describe pod -n {namespace} {name}`. {HAVE_ENDED.text}"
-            return Finding(found, "failed", Hint(hint))
-        if faults and self.pods.not_running == "raise":
-            hint = f"{describe} they run, or pass {{not_running=skip}} to leave them out."
-            return Finding(found, "failed", Hint(hint))
-        return Finding(found, "warning", Hint(f"{describe} they are ready."))
+        describe = f"Run `kubectl describe pod -n {namespace} {name}`"
+        if not faults or self.pods.not_running != "raise":
+            return Finding(found, "warning", Hint(f"{describe}, or wait until they are ready."))
+        if any_has_ended(absent[each] for each in faults):
+            return Finding(found, "failed", Hint(f"{describe}. {HAVE_ENDED.text}"))
+        remedy = "or wait until they run, or pass {not_running=skip} to leave them out."
+        return Finding(found, "failed", Hint(f"{describe}, {remedy}"))
 
     async def _check_indices(self, job: str, _: Progress) -> Finding:
-        found = self._found_pods([job])
-        pods = [pod for listed in found.values() for pod in listed.items]
+        pods = [pod for query in self._queries(self.pods.jobs[job]) for pod in self.found[query].items]
         if not pods:
             return Finding("the job has no pods", "skipped")
         workloads = list(dict.fromkeys(str(workload) for pod in pods if (workload := workload_of(pod))))
         of = f" ({some(workloads)})" if workloads else ""
-        is_used = self.pods.order_by == "index"
         try:
             state = self._cache([job], "index").state(datetime.now(UTC))
         except PodIndexError as error:
             members = self._cache([job], "name").state(datetime.now(UTC)).members
-            if len(error.unindexed) == len(members) and not is_used:
-                return Finding(f"the pods have no index{of}; their tasks are in the order of their names")
-            if is_used:
+            if self.pods.order_by == "index":
                 return Finding(f"{error.summary}{of}", "failed", error.hint)
+            if len(error.unindexed) == len(members):
+                return Finding(f"the pods have no index{of}; their tasks are in the order of their names")
             hint = Hint("Wait until every pod exists, or narrow the selector to one controller.")
             return Finding(f"{error.summary}{of}", "warning", hint)
         indices = state.spec.task_indices(job)
@@ -276,11 +258,12 @@ class _PodChecks:
         if not expected:
             return Finding("not known: no controller of the pods states it, or it may not be read")
         spec = self.tasks.state.spec
+        wanted = {job: size.number - size.done for job, size in expected.items()}
         found = ", ".join(
-            f"{job}: {spec.num_tasks(job)} of {size.number - size.done} ({size.source})"
-            for job, size in expected.items()
+            f"{job}: {spec.num_tasks(job)} of {number} ({expected[job].source})"
+            for job, number in wanted.items()
         )
-        if all(spec.num_tasks(job) >= size.number - size.done for job, size in expected.items()):
+        if all(spec.num_tasks(job) >= number for job, number in wanted.items()):
             return Finding(found)
         return Finding(found, "warning", Hint("Wait until all pods run: `aioresolve wait`."))
 
@@ -294,95 +277,70 @@ class _PodChecks:
                 await self.server.check_permission("list", ClaimQuery("", namespace))
             except ForbiddenError as error:  # they only have the number of devices
                 return failed(error)._replace(result="warning")
-        counted, faults = await read_devices(
-            ObjectAPI(self.server.api, max_concurrency=4), pods, members=cache.num_members
-        )
+        api = ObjectAPI(self.server.api, max_concurrency=4)
+        counted, faults = await read_devices(api, pods, members=cache.num_members)
         if faults:
             return Finding(some(list(faults.values())), "warning", UNKNOWN_DEVICES)
-        of_pods = Counter(_devices(pod) for pod in counted)
+        of_pods = Counter(map(_devices, counted))
         return Finding("; ".join(f"{number} pods with {devices}" for devices, number in of_pods.items()))
 
-    def _cache(
-        self,
-        jobs: Sequence[str] | Mapping[str, object],
-        order_by: str,
-        controllers: Controllers | None = None,
-    ) -> PodCache:
+    def _cache(self, jobs: Iterable[str], order_by: str, controllers: Controllers | None = None) -> PodCache:
         """Return a cache with the pods of these jobs."""
-        queries = {job: [self._queries(each) for each in self.pods.jobs[job]] for job in jobs}
         cache = PodCache(
-            queries,
+            {job: [self._queries([each]) for each in self.pods.jobs[job]] for job in jobs},
             address=self.pods.address,
             port=self.pods.port,
             order_by=order_by,
             allow_gaps=False,
             controllers=controllers,
         )
-        for query, listed in self._found_pods(jobs).items():
-            cache.replace(query, cache.match(query, listed.items), listed.version)
+        for query in self._queries(each for job in jobs for each in self.pods.jobs[job]):
+            cache.replace(query, cache.match(query, self.found[query].items), self.found[query].version)
         return cache
 
-    def _found_pods(self, jobs: Sequence[str] | Mapping[str, object]) -> dict[PodQuery, Found[Pod]]:
-        queries = [query for job in jobs for each in self.pods.jobs[job] for query in self._queries(each)]
-        return {query: self.found[query] for query in queries}
-
-    def _queries(self, selector: str) -> list[PodQuery]:
-        return list(dict.fromkeys(self._query(selector, namespace) for namespace in self.pods.namespaces))
-
-    # Names of pods
-
-    @property
-    def _named_pods(self) -> list[Pod]:
-        """The running pods that have a DNS name, each once."""
-        pods = {pod.full_name: pod for listed in self.found.values() for pod in listed.items}
-        return [
-            pod for pod in pods.values() if pod.spec.hostname and pod.spec.subdomain and not _absence(pod)
-        ]
-
-    async def _check_services(self, _: Progress) -> Finding:
-        names = list(
+    def _queries(self, selectors: Iterable[str]) -> list[PodQuery]:
+        return list(
             dict.fromkeys(
-                (pod.metadata.namespace, pod.spec.subdomain)
-                for listed in self.found.values()
-                for pod in listed.items
-                if pod.spec.subdomain
+                self._query(selector, namespace)
+                for selector in selectors
+                for namespace in self.pods.namespaces
             )
         )
+
+    async def _check_services(self, _: Progress) -> Finding:
+        pods = [pod for listed in self.found.values() for pod in listed.items]
+        named = [f"{pod.metadata.namespace}/{pod.spec.subdomain}" for pod in pods if pod.spec.subdomain]
+        names = list(dict.fromkeys(named))[:MAX_SERVICES]
         if not names:
             return Finding("no pod names one in spec.subdomain, so that no pod has a DNS name")
-        calls = [partial(self._service_fault, *name) for name in names[:MAX_SERVICES]]
-        faults = await gather(calls, limit=len(calls))
+        faults = await gather([partial(self._service_fault, name) for name in names], limit=MAX_SERVICES)
         wrong = [fault for fault in faults if fault is not None]
-        shown = ", ".join(f"{namespace}/{name}" for namespace, name in names[:MAX_SERVICES])
         if not wrong:
-            return Finding(f"{shown} exists, and is headless")
+            return Finding(f"{', '.join(names)} exists, and is headless")
         if all(fault.startswith("unknown") for fault in wrong):
             hint = Hint("Give the user the permission to get services, to check this.")
             return Finding(some(wrong), "warning", hint)
-        return Finding(
-            some(wrong),
-            "failed",
-            Hint(
-                "Create a Service of that name with `clusterIP: None`, whose selector matches the pods, or"
-                " correct spec.subdomain of the pods."
-            ),
-        )
+        remedy = "Create a Service of that name with `clusterIP: None`, whose selector matches the pods, or"
+        return Finding(some(wrong), "failed", Hint(f"{remedy} correct spec.subdomain of the pods."))
 
-    async def _service_fault(self, namespace: str, name: str) -> str | None:
+    async def _service_fault(self, full_name: str) -> str | None:
         """Return the defect of a Service that pods name; None without one."""
+        namespace, _, name = full_name.partition("/")
         path = f"/api/v1/namespaces/{namespace}/services/{name}"
         response = await self.server.api.send("GET", path, {})
         if response.status == 404:
-            return f"there is no Service {namespace}/{name}, which pods name in spec.subdomain"
+            return f"there is no Service {full_name}, which pods name in spec.subdomain"
         if response.status != 200:
-            return f"unknown: the server returned status {response.status} for Service {namespace}/{name}"
+            return f"unknown: the server returned status {response.status} for Service {full_name}"
         with suppress(ValueError, TypeError, KeyError):
             if json.loads(response.body)["spec"].get("clusterIP") == "None":
                 return None
-        return f"Service {namespace}/{name} is not headless, so that its pods have no DNS names"
+        return f"Service {full_name} is not headless, so that its pods have no DNS names"
 
     async def _check_dns_names(self, _: Progress) -> Finding:
-        pods = self._named_pods[:MAX_CONNECTIONS]
+        found = {pod.full_name: pod for listed in self.found.values() for pod in listed.items}
+        pods = [pod for pod in found.values() if pod.spec.hostname and pod.spec.subdomain]
+        pods = [pod for pod in pods if not _absence(pod)][:MAX_CONNECTIONS]
         if not pods:
             return Finding("no running pod has a DNS name (spec.hostname and spec.subdomain)", "skipped")
         if not all(map(os.environ.get, SERVICE_VARIABLES)):
@@ -406,28 +364,22 @@ class _PodChecks:
 async def _name_fault(pod: Pod, timeout: float) -> str | None:
     """Return why the DNS name of a pod does not lead to the pod; None if it does."""
     name = f"{pod.spec.hostname}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc"
-    found: list[str] | None = None
     with anyio.move_on_after(timeout):
         try:
             found = [address.host for address in await look_up(name, 0)]
         except OSError as error:
             return f"{name}: {error.strerror or error}"
-    if found is None:
-        return f"{name}: no response within {timeout:.3g} s"
-    ips = {entry.ip for entry in pod.status.pod_ips or ()} | {pod.status.pod_ip}
-    return None if ips & set(found) else f"{name} is {', '.join(found)}, but the pod has {pod.status.pod_ip}"
+        ips = {entry.ip for entry in pod.status.pod_ips or ()} | {pod.status.pod_ip}
+        if ips & set(found):
+            return None
+        return f"{name} is {', '.join(found)}, but the pod has {pod.status.pod_ip}"
+    return f"{name}: no response within {timeout:.3g} s"
 
 
 def _devices(pod: MatchedPod) -> str:
     """Return the accelerators of a member as text."""
     accelerators = (pod.endpoint and pod.endpoint.accelerators) or {}
     return ", ".join(f"{number} {name}" for name, number in accelerators.items()) or "no accelerators"
-
-
-def _has_pods(response: Response) -> bool:
-    with suppress(ValueError):
-        return bool(PODS.decode_page(response.body).items)
-    return True
 
 
 def _absence(pod: Pod) -> str | None:
@@ -444,9 +396,7 @@ def _is_left_out(pod: Pod) -> bool:
 
 def _grouped(reasons: Mapping[str, str]) -> list[str]:
     """Return each reason with the number of its pods and the name of the first one."""
-    first: dict[str, str] = {}
-    for name, reason in reasons.items():
-        first.setdefault(reason, name)
     counts = Counter(reasons.values()).most_common()
+    first = {reason: name for name, reason in reversed([*reasons.items()])}
     shown = [f"{number} {reason}: {first[reason]}" for reason, number in counts]
     return [some(shown)] if shown else []

@@ -1,8 +1,4 @@
-"""The checks of the way to an API server: each step of a request on its own, so that a failure has a name.
-
-Access reviews:
-https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
-"""
+"""The checks of the way to an API server: each step of a request on its own, so that a failure has a name."""
 
 from __future__ import annotations
 
@@ -20,20 +16,13 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from yarl import URL
 
 from aioresolve._core.network import connect, look_up, origin
-from aioresolve.errors import (
-    ConnectionFailedError,
-    ForbiddenError,
-    Hint,
-    ProtocolError,
-    TLSError,
-    UnauthorizedError,
-)
+from aioresolve.errors import ConnectionFailedError, Hint, ProtocolError, TLSError, UnauthorizedError
 from aioresolve.resolver.checks import SHARE, Finding, PlannedCheck, time_left
 from aioresolve.resolver.wait import find_unreachable
 from aioresolve.spec import host_port
 
 from .api.client import HINTS, AiohttpTransport
-from .api.errors import error_from_response
+from .api.errors import LIST_VERBS, WATCH_VERBS, error_from_response
 from .api.objects import status_from_json
 from .auth.tls import read_certificate
 
@@ -46,14 +35,11 @@ if TYPE_CHECKING:
     from .api.objects import Query
     from .auth import Connection
 
-REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-
-NOTHING = {"fieldSelector": "metadata.name=none"}
-VERBS: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
-    "list": ({"limit": "1"}, ("list",)),
-    "watch": ({**NOTHING, "watch": "true", "timeoutSeconds": "1"}, ("list", "watch")),
+SMALL_REQUESTS: Mapping[str, dict[str, str]] = {
+    "list": {"limit": "1"},
+    "watch": {"fieldSelector": "metadata.name=none", "watch": "true", "timeoutSeconds": "1"},
 }
-"""What a resolver needs: verb to the query of a small request with it, and the verbs to grant for it."""
+"""The verbs that a resolver needs, to the query of a small request with each."""
 
 MAX_SKEW = 60.0
 """Seconds by which clocks may differ: the API server allows that much for the times in a token."""
@@ -75,26 +61,16 @@ class ServerChecks:
     Attributes:
         find_connection: returns the API server and the credentials.
         connection: what it returned.
+        api: the client of the API server.
         version: the response to a GET of /version.
         received_at: when that response arrived.
     """
 
     find_connection: Callable[[], Awaitable[Connection]]
     connection: Connection = field(init=False)
+    api: AiohttpTransport = field(init=False)
     version: Response = field(init=False)
     received_at: datetime = field(init=False)
-    _transport: AiohttpTransport | None = None
-
-    @property
-    def api(self) -> AiohttpTransport:
-        """The client of the API server."""
-        assert self._transport is not None, "the check of the configuration comes first"
-        return self._transport
-
-    @property
-    def namespace(self) -> str:
-        """The namespace that kubectl would use; raises a ConfigurationError if it is not valid."""
-        return self.connection.default_namespace()
 
     def plan(self) -> list[PlannedCheck]:
         """Return the checks in the order of a request."""
@@ -112,43 +88,37 @@ class ServerChecks:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        if self._transport is not None:
-            await self._transport.aclose()
+        if hasattr(self, "api"):
+            await self.api.aclose()
 
     async def _check_configuration(self, _: Progress) -> Finding:
-        self.connection = await self.find_connection()
-        self._transport = AiohttpTransport(self.connection)
-        proxy = f" through the proxy {origin(self.connection.proxy)}" if self.connection.proxy else ""
-        namespace = self.connection.namespace or "default"
-        return Finding(
-            f"{self.connection.server}{proxy} from {self.connection.source}, namespace {namespace!r}"
-        )
+        self.connection = connection = await self.find_connection()
+        self.api = AiohttpTransport(connection)
+        proxy = f" through the proxy {origin(connection.proxy)}" if connection.proxy else ""
+        namespace = connection.namespace or "default"
+        return Finding(f"{connection.server}{proxy} from {connection.source}, namespace {namespace!r}")
 
     async def _check_credentials(self, _: Progress) -> Finding:
         if not self.connection.server.startswith("https:"):
             return Finding("none are sent over plain http")
-        identity = await self.connection.identity()
-        user = self.connection.user
+        identity, user = await self.connection.identity(), self.connection.user
         if identity.authorization is None and identity.certificate is None:
-            return Finding(
-                f"{user}: requests are anonymous",
-                "warning",
-                Hint("Add credentials to the user in the kubeconfig."),
-            )
-        expires = identity.end
-        if expires is None:
+            hint = Hint("Add credentials to the user in the kubeconfig.")
+            return Finding(f"{user}: requests are anonymous", "warning", hint)
+        if identity.end is None:
             return Finding(user)
-        until = datetime.fromtimestamp(expires, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        if expires > time.time():
+        until = f"{datetime.fromtimestamp(identity.end, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        if identity.end > time.time():
             return Finding(f"{user}, valid until {until}")
         return Finding(f"{user}, expired at {until}", "failed", Hint("Log in again, or renew them there."))
 
     @property
-    def _first_hop(self) -> URL:
-        return URL(self.connection.proxy or self.connection.server)
+    def _first_hop(self) -> tuple[str, int]:
+        url = URL(self.connection.proxy or self.connection.server)
+        return url.host or "", url.port or 0
 
     async def _check_name(self, _: Progress) -> Finding:
-        host, port = self._first_hop.host or "", self._first_hop.port or 0
+        host, port = self._first_hop
         what = "the proxy" if self.connection.proxy else "the API server"
         try:
             addresses = await look_up(host, port)
@@ -161,7 +131,7 @@ class ServerChecks:
         return Finding(f"{what} is at {found}" if found == host else f"{host!r} of {what} is {found}")
 
     async def _check_tcp(self, _: Progress) -> Finding:
-        address = host_port(self._first_hop.host or "", self._first_hop.port or 0)
+        address = host_port(*self._first_hop)
         started = time.monotonic()
         reasons = await find_unreachable([address], "tcp", timeout=SHARE * time_left())
         if reasons:
@@ -170,16 +140,14 @@ class ServerChecks:
         return Finding(f"connected to {address} in {(time.monotonic() - started) * 1000:.1f} ms")
 
     async def _check_tls(self, _: Progress) -> Finding:
-        server = URL(self.connection.server)
-        if server.scheme != "https":
-            return Finding("not used by http", "warning", Hint("Use https, unless this is a test."))
         if self.connection.proxy is not None:
             return Finding("the certificate is checked by the next request, through the proxy", "skipped")
         context = await self.connection.server_verification()
-        assert context is not None
+        if context is None:
+            return Finding("not used by http", "warning", Hint("Use https, unless this is a test."))
         where = origin(self.connection.server)
         try:
-            certificate = await self._handshake(server, context)
+            certificate = await self._handshake(context)
         except ssl.SSLCertVerificationError as error:
             reason, code = error.verify_message or str(error), error.verify_code
         except (OSError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
@@ -189,35 +157,26 @@ class ServerChecks:
             raise TLSError(f"TLS with {where} failed: {text}", hint=HINTS.tls) from None
         else:
             return _describe_certificate(certificate, is_verified=context.verify_mode is not ssl.CERT_NONE)
-        shown = await self._show_certificate(server)
+        unverified, shown = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ""
+        unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+        with suppress(OSError, ValueError, anyio.EndOfStream, anyio.BrokenResourceError):
+            shown = f" (it is {read_certificate(await self._handshake(unverified))})"
         expired = "Renew the certificate of the server, and check the clocks of both machines."
         raise TLSError(
             f"the certificate of {where} was not accepted: {reason}{shown}",
             hint=expired if code in OUT_OF_TIME else HINTS.certificate,
         )
 
-    async def _handshake(self, server: URL, context: ssl.SSLContext) -> bytes:
+    async def _handshake(self, context: ssl.SSLContext) -> bytes:
         """Return the certificate of the server, in DER. Nothing else is sent."""
-        host = server.host or ""
-        stream = await connect(host, server.port or 443)
+        host, port = self._first_hop
+        name = self.connection.tls_server_name or host
+        stream = await connect(host, port)
         try:
-            tls = await TLSStream.wrap(
-                stream,
-                hostname=self.connection.tls_server_name or host,
-                ssl_context=context,
-                standard_compatible=False,
-            )
+            tls = await TLSStream.wrap(stream, hostname=name, ssl_context=context, standard_compatible=False)
             return tls.extra(TLSAttribute.peer_certificate_binary) or b""  # noqa: S610 - not Django
         finally:
             await anyio.aclose_forcefully(stream)
-
-    async def _show_certificate(self, server: URL) -> str:
-        """Return what the certificate says that was not accepted."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        with suppress(OSError, ValueError, anyio.EndOfStream, anyio.BrokenResourceError):
-            return f" (it is {read_certificate(await self._handshake(server, context))})"
-        return ""
 
     async def _check_server(self, _: Progress) -> Finding:
         self.version = await self.api.send("GET", "/version", {})
@@ -240,9 +199,9 @@ class ServerChecks:
     async def _check_clock(self, _: Progress) -> Finding:
         try:
             date = parsedate_to_datetime(self.version.headers.get("Date", ""))
-            skew = (self.received_at - date.replace(tzinfo=date.tzinfo or UTC)).total_seconds()
         except ValueError:
             return Finding("the server does not report its time", "skipped")
+        skew = (self.received_at - date.replace(tzinfo=date.tzinfo or UTC)).total_seconds()
         if abs(skew) <= MAX_SKEW:
             return Finding(f"differs from that of the server by {max(abs(skew) - 1, 0):.0f} s")
         direction = "ahead of" if skew > 0 else "behind"
@@ -268,32 +227,14 @@ class ServerChecks:
         Raises:
             ForbiddenError: the user may not; it has the manifest that would allow it.
         """
-        resource = query.resource
-        attributes = {"namespace": query.namespace or "", "verb": verb, "resource": resource.name}
-        if resource.group:
-            attributes["group"] = resource.group
-        review = {
-            "kind": "SelfSubjectAccessReview",
-            "apiVersion": "authorization.k8s.io/v1",
-            "spec": {"resourceAttributes": attributes},
-        }
-        response = await self.api.send("POST", REVIEWS, {}, body=json.dumps(review).encode())
-        allowed = None
-        with suppress(ValueError, TypeError, KeyError):  # a server may have no reviews, or deny them
-            allowed = bool(json.loads(response.body)["status"]["allowed"])
-        if allowed:
+        # A small request shows more than an access review: whether the API exists, and the name of the user.
+        async with self.api.stream(query.path, SMALL_REQUESTS[verb]) as stream:
+            response = stream.response
+        if response.status == 200:
             return Finding(f"allowed in {query.where}")
-        parameters, verbs = VERBS[verb]
-        # The response to a request has more than the review: the name of the user, which a binding needs.
-        denied = await self.api.send("GET", query.path, parameters)
-        if denied.status != 200:
-            raise error_from_response(denied, query, host=self.api.host, source=self.api.source, verbs=verbs)
-        if allowed is None:
-            return Finding(f"allowed in {query.where}, but the server reviews no access", "ok")
-        raise ForbiddenError(
-            f"the server reports that this user may not {verb} {resource.name} in {query.where}",
-            hint="Have a cluster administrator grant that permission.",
-        )
+        verbs = WATCH_VERBS if verb == "watch" else LIST_VERBS
+        host, source = self.api.host, self.api.source
+        raise error_from_response(response, query, host=host, source=source, verbs=verbs)
 
 
 def _describe_certificate(der: bytes, *, is_verified: bool) -> Finding:

@@ -375,20 +375,6 @@ async def test_denied_namespace_leaves_the_others_checked(loopback: Loopback) ->
     assert "kind: ClusterRole\n" in remedy(checks["list pods"])
 
 
-async def test_server_without_access_reviews_is_sent_small_requests(loopback: Loopback) -> None:
-    train(loopback, 0)
-    loopback.server.inject(Answer(404), match=lambda request: request.method == "POST", times=None)
-    loopback.server.verbs["alice"] = {"list", "get"}
-    checks = await diagnose(loopback)
-    assert checks["list pods"].found == "allowed in namespace 'ml', but the server reviews no access"
-    assert checks["watch pods"].result == "failed"
-    assert checks["tasks"].result == "ok"
-    queries = [request.query for request in loopback.requests if "labelSelector" not in request.query]
-    assert {"limit": "1"} in queries
-    nothing = {"fieldSelector": "metadata.name=none"}
-    assert {**nothing, "watch": "true", "timeoutSeconds": "1"} in queries
-
-
 async def test_namespace_of_the_context_is_used_and_pods_being_deleted_are_no_failure(
     loopback: Loopback,
 ) -> None:

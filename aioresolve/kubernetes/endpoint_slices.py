@@ -38,7 +38,6 @@ from .api.objects import (
     Query,
     Resource,
     Struct,
-    json_resource,
     version_number,
 )
 from .tasks.order_by import natural_keys
@@ -118,7 +117,7 @@ class EndpointSliceList(
     """One page of slices."""
 
 
-ENDPOINT_SLICES: Resource[EndpointSlice] = json_resource(
+ENDPOINT_SLICES: Resource[EndpointSlice] = Resource(
     "discovery.k8s.io", "endpointslices", "EndpointSlice", EndpointSliceList, EndpointSlice
 )
 

@@ -9,7 +9,6 @@ of a Table that are used; and the comparison of resourceVersions.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -26,27 +25,39 @@ CONTEXT_NAMESPACE = "CONTEXT_NAMESPACE"
 pod without a kubeconfig that of the pod; `default` if neither names one. No namespace can have this name."""
 
 
-class Resource(msgspec.Struct, Generic[T], frozen=True):
+class Resource(Generic[T]):
     """A kind of object that can be listed and watched.
 
-    Attributes:
+    Args:
         group: the API group; empty for the core group.
         name: the plural in URLs and RBAC rules, such as `pods`.
         noun: one object in messages, such as `pod`.
+        list_type: what a list is decoded as.
+        item_type: what an object is decoded as.
+        version: the version of the API.
+
+    Attributes:
         decode_page: returns one page of a list, or raises a ValueError.
         decode_event: returns one line of a watch, or raises a ValueError.
-        decode_items: returns a JSON array of items of a list, or raises a ValueError; None to decode a list
-            only when it is complete.
-        version: the version of the API.
+        decode_items: returns a JSON array of items of a list, or raises a ValueError.
     """
 
-    group: str
-    name: str
-    noun: str
-    decode_page: Callable[[bytes], ObjectList[T]]
-    decode_event: Callable[[bytes], WatchEvent[T]]
-    decode_items: Callable[[bytes], list[T]] | None = None
-    version: str = "v1"
+    def __init__(
+        self,
+        group: str,
+        name: str,
+        noun: str,
+        list_type: type[ObjectList[T]],
+        item_type: type[T],
+        *,
+        version: str = "v1",
+    ) -> None:
+        self.group, self.name, self.noun, self.version = group, name, noun, version
+        event_type: Any = WatchEvent
+        item: Any = item_type
+        self.decode_page: Callable[[bytes], ObjectList[T]] = json_decoder(list_type)
+        self.decode_event: Callable[[bytes], WatchEvent[T]] = json_decoder(event_type[item])
+        self.decode_items: Callable[[bytes], list[T]] = json_decoder(list[item])
 
     @property
     def prefix(self) -> str:
@@ -494,60 +505,33 @@ class Failed(_Event, tag="ERROR", frozen=True):
 
 WatchEvent: TypeAlias = Added[T] | Modified[T] | Deleted[T] | Bookmark | Failed
 
-_list_decoder = msgspec.json.Decoder(Table | PodList)
-_status_decoder = msgspec.json.Decoder(Status)
+
+def json_decoder(kind: Any) -> Callable[[bytes], Any]:
+    """Return a function that decodes JSON as this type, or raises a ValueError that says where it differs."""
+    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
+
+    def decode(body: bytes) -> Any:
+        try:
+            return decoder.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(str(error) or type(error).__name__) from error
+
+    return decode
 
 
-def decode_json(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
-    """Return `body` as `decoder` decodes it.
-
-    Raises:
-        ValueError: it is something else; the message says where it differs.
-    """
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error) or type(error).__name__) from error
+decode_list: Callable[[bytes], Table | PodList] = json_decoder(Table | PodList)
+_decode_status: Callable[[bytes], Status] = json_decoder(Status)
 
 
-def decode_list(body: bytes | bytearray) -> Table | PodList:
-    """Return `body` as a Table or a PodList.
-
-    Raises:
-        ValueError: it is neither; the message says where it differs.
-    """
-    pods: Table | PodList = decode_json(_list_decoder, body)
-    return pods
-
-
-def status_from_json(body: bytes | bytearray) -> Status:
+def status_from_json(body: bytes) -> Status:
     """Return `body` as a Status; an empty one if it is something else, such as the error page of a proxy."""
     try:
-        status: Status = _status_decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _decode_status(body)
+    except ValueError:
         return Status()
-    return status
 
 
-def json_resource(
-    group: str,
-    name: str,
-    noun: str,
-    list_type: type[ObjectList[T]],
-    item_type: type[T],
-    *,
-    version: str = "v1",
-) -> Resource[T]:
-    """Return a resource whose lists and objects are decoded as these types."""
-    event_type: Any = WatchEvent
-    pages: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list_type)
-    events: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event_type[item_type])
-    items: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[item_type])  # type: ignore[valid-type]
-    page, event, some = (partial(decode_json, decoder) for decoder in (pages, events, items))
-    return Resource(group, name, noun, page, event, some, version)
-
-
-PODS = json_resource("", "pods", "pod", PodList, Pod)
+PODS = Resource("", "pods", "pod", PodList, Pod)
 
 
 # resourceVersions of one resource type compare as whole numbers (KEP-5504, "Comparable Resource Version").

@@ -46,7 +46,7 @@ class ListSplitter(Generic[T]):
         """Return the items that are complete with `data`."""
         tail = self._tail
         tail += data
-        if len(tail) < self._enough or self._decode is None:
+        if len(tail) < self._enough:
             return []
         try:
             if not self._head:

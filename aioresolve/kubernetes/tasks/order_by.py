@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.kubernetes.api.objects import ObjectList, Query, Resource, Struct, json_resource
+from aioresolve.kubernetes.api.objects import ObjectList, Query, Resource, Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -176,7 +176,7 @@ class NodeList(ObjectList[Node], kw_only=True, tag_field="kind", tag="NodeList",
     """One page of nodes."""
 
 
-NODES: Resource[Node] = json_resource("", "nodes", "node", NodeList, Node)
+NODES: Resource[Node] = Resource("", "nodes", "node", NodeList, Node)
 
 
 class NodeQuery(Query[Node], frozen=True):

@@ -23,7 +23,7 @@ import msgspec
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve.errors import APIError, ResolveError
-from aioresolve.kubernetes.api.objects import ObjectList, ObjectMeta, Query, Resource, Struct, json_resource
+from aioresolve.kubernetes.api.objects import ObjectList, ObjectMeta, Query, Resource, Struct
 
 from .accelerators import DEVICE_CLASSES, add_counts, shared_mapping
 
@@ -116,7 +116,7 @@ VERSIONS = ("v1", "v1beta2", "v1beta1")
 """The versions of the API, the newest first. Kubernetes 1.32 has the last one only, 1.34 the first."""
 
 _RESOURCES: dict[str, Resource[ResourceClaim]] = {
-    version: json_resource(
+    version: Resource(
         "resource.k8s.io", "resourceclaims", "ResourceClaim", ClaimList, ResourceClaim, version=version
     )
     for version in VERSIONS

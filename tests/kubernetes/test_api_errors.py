@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from aioresolve._core.http import Response
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -17,65 +18,47 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve.kubernetes.api.errors import (
-    LIST_VERBS,
-    WATCH_VERBS,
-    error_from_response,
-    error_from_watch_event,
-    error_from_watch_response,
-    is_expired,
-    rbac_manifest,
-)
-from aioresolve.kubernetes.api.objects import PodQuery, Status
+from aioresolve.testing import Answer
 
-HOST = "https://10.0.0.1:6443"
+from .loopback import outcome
+
+if TYPE_CHECKING:
+    from .loopback import Loopback
+
+pytestmark = pytest.mark.usefixtures("no_retries")
 
 
 def status(code: int, message: str, reason: str = "", **details: object) -> bytes:
-    return json.dumps(
-        {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": message,
-            "reason": reason,
-            "details": details,
-            "code": code,
-        }
-    ).encode()
+    body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code}
+    return json.dumps({**body, "message": message, "reason": reason, "details": details}).encode()
 
 
-def error_for(response: Response, query: PodQuery | None = None) -> ResolveError:
-    return error_from_response(response, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k")
+async def error_for(loopback: Loopback, answer: Answer, **arguments: Any) -> ResolveError:
+    """Return the error of a call whose requests get this answer."""
+    loopback.server.clear_faults()
+    loopback.server.inject(answer, times=None)
+    resolver = loopback.resolver(**{"namespace": "ml", "not_running": "skip", "timeout": 10.0, **arguments})
+    error = await outcome(resolver.cluster_spec(), within=30)
+    assert isinstance(error, ResolveError)
+    assert loopback.server.url in str(error)
+    return error
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "retryable"),
-    [(401, UnauthorizedError, False), (403, ForbiddenError, False), (0, APIError, True)],
-)
-def test_error_event_of_a_watch_has_the_type_of_its_code(
-    code: int, kind: type[APIError], retryable: bool
-) -> None:
-    event = Status(message="no", reason="Why", code=code)
-    query = PodQuery("app=a", "ml")
-    error = error_from_watch_event(event, query, host=HOST, source="a file")
-    assert type(error) is kind
-    assert isinstance(error, APIError)
-    assert error.retryable is retryable
-    assert (error.host, error.scope, error.status) == (HOST, query.scope, code or 500)
-    assert error.reason == "Why"
+async def denied(loopback: Loopback, message: str, **arguments: Any) -> ForbiddenError:
+    error = await error_for(loopback, Answer(403, status(403, message, "Forbidden")), **arguments)
+    assert isinstance(error, ForbiddenError)
+    return error
 
 
 @pytest.mark.parametrize(
     ("code", "kind", "retryable", "hint"),
     [
-        (400, ConfigurationError, False, "Correct the selector 'app=a'."),
+        (400, ConfigurationError, False, "Correct the selector 'app=train'."),
         (
             401,
             UnauthorizedError,
             False,
-            "from kubeconfig /k, also after they were renewed. Log in again, or renew the token there.",
+            "after they were renewed. Log in again, or renew the token there.",
         ),
         (404, APIError, False, "Correct the server in the kubeconfig."),
         (410, APIError, False, "Try again."),
@@ -84,41 +67,37 @@ def test_error_event_of_a_watch_has_the_type_of_its_code(
         (503, APIError, True, "Try again later."),
     ],
 )
-def test_each_status_has_its_error_class_its_hint_and_whether_it_is_retryable(
-    code: int, kind: type[ResolveError], retryable: bool, hint: str
+async def test_each_status_has_its_error_class_its_hint_and_whether_it_is_retryable(
+    loopback: Loopback, code: int, kind: type[ResolveError], retryable: bool, hint: str
 ) -> None:
-    error = error_for(Response(code, status(code, "message of the server")))
-    assert type(error) is kind
-    assert error.retryable is retryable
-    assert HOST in str(error)
-    assert "selector 'app=a' in namespace 'ml' ('message of the server')" in str(error)
+    error = await error_for(loopback, Answer(code, status(code, "message of the server", "Why")))
+    assert (type(error), error.retryable) == (kind, retryable)
+    assert "selector 'app=train' in namespace 'ml' ('message of the server')" in str(error)
     assert str(error).endswith(hint)
+    if isinstance(error, APIError):
+        assert (error.host, error.scope) == (loopback.server.url, "selector 'app=train' in namespace 'ml'")
+        assert (error.status, error.reason) == (code, "Why")
 
 
-def test_error_for_a_403_has_verb_scope_and_manifest() -> None:
-    message = (
-        'pods is forbidden: User "system:serviceaccount:ml:trainer" cannot list resource "pods"'
-        ' in the namespace "ml"'
+async def test_error_for_a_403_has_verb_scope_and_manifest(loopback: Loopback) -> None:
+    user = "system:serviceaccount:ml:trainer"
+    error = await denied(
+        loopback, f'pods is forbidden: User "{user}" cannot list resource "pods" in the namespace "ml"'
     )
-    error = error_for(Response(403, status(403, message, "Forbidden")))
-    assert isinstance(error, ForbiddenError)
-    assert "'system:serviceaccount:ml:trainer' may not list pods in namespace 'ml'" in str(error)
+    assert f"'{user}' may not list pods in namespace 'ml'" in str(error)
     assert error.manifest in str(error)
     role, binding = yaml.safe_load_all(error.manifest)
     assert role["kind"] == "Role"
-    assert role["metadata"]["namespace"] == "ml"
+    assert role["metadata"] == {"name": "aioresolve-list", "namespace": "ml"}
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "trainer", "namespace": "ml"}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["metadata"] == {"name": "aioresolve-list-ml-trainer-1669fd81", "namespace": "ml"}
 
 
-def test_error_for_a_403_in_all_namespaces_also_recommends_one_namespace() -> None:
-    message = (
-        'pods is forbidden: User "limited" cannot list resource "pods" in API group "" at the cluster scope'
-    )
-    error = error_for(Response(403, status(403, message)), PodQuery("app=a"))
-    assert isinstance(error, ForbiddenError)
+async def test_error_for_a_403_in_all_namespaces_also_recommends_one_namespace(loopback: Loopback) -> None:
+    message = 'pods is forbidden: User "limited" cannot list resource "pods" in API group ""'
+    error = await denied(loopback, message, namespace=None)
     assert "or pass `namespace=`" in str(error)
     role, binding = yaml.safe_load_all(error.manifest)
     assert (role["kind"], binding["kind"]) == ("ClusterRole", "ClusterRoleBinding")
@@ -127,121 +106,80 @@ def test_error_for_a_403_in_all_namespaces_also_recommends_one_namespace() -> No
     ]
 
 
-def test_error_for_a_403_of_an_anonymous_user_says_that_no_user_is_known() -> None:
+async def test_error_for_a_watch_that_is_denied_has_both_verbs(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.server.verbs["alice"] = {"list"}
+    async with aclosing(loopback.resolver(namespace="ml").watch()) as states:
+        with pytest.raises(ForbiddenError, match="user 'alice' may not watch pods") as caught:
+            await anext(states)
+    role, binding = yaml.safe_load_all(caught.value.manifest)
+    assert role["metadata"]["name"] == binding["roleRef"]["name"] == "aioresolve-list-watch"
+    assert role["rules"][0]["verbs"] == ["list", "watch"]
+
+
+async def test_error_for_a_403_without_a_user_says_that_no_user_is_known(loopback: Loopback) -> None:
     for message in ('pods is forbidden: User "system:anonymous" cannot list', "blocked by the policy"):
-        error = error_for(Response(403, status(403, message)))
-        assert isinstance(error, ForbiddenError)
-        assert (
-            f"({message!r}): it knows no user who sent the request. Check that the kubeconfig has a user"
-            in str(error)
-        )
+        error = await denied(loopback, message)
+        assert f"({message!r}): it knows no user who sent the request. Check that the" in str(error)
         assert error.manifest == ""
 
 
-def test_two_users_have_different_bindings() -> None:
-    pairs = [("a/b", "a@c"), ("system:serviceaccount:ml:x", "ml-x"), ("x" * 300, "x" * 301)]
-    for users in pairs:
-        names = {list(yaml.safe_load_all(rbac_manifest(user, "ml")))[1]["metadata"]["name"] for user in users}
-        assert len(names) == 2
-        assert all(re.fullmatch("aioresolve-list-[A-Za-z0-9.-]{1,200}", name) for name in names)
+async def test_users_have_different_bindings_and_cannot_inject_yaml(loopback: Loopback) -> None:
+    users = ["a/b", "a@c", "system:serviceaccount:ml:x", "ml-x", "x" * 300, "x" * 301, 'x"}\nkind: Secret']
+    users += ['a"b\\c\t\u00ad', r"\xff"]
+    names = set()
+    for user in users:
+        escaped = user if user == r"\xff" else json.dumps(user)[1:-1]
+        error = await denied(loopback, f'User "{escaped}" cannot list resource "pods"')
+        binding = list(yaml.safe_load_all(error.manifest))[1]
+        names.add(binding["metadata"]["name"])
+        assert binding["subjects"][0]["name"] == user.rpartition(":")[2] if "system" in user else user
+    assert len(names) == len(users)
+    assert all(re.fullmatch("aioresolve-list-[A-Za-z0-9.-]{1,200}", name) for name in names)
 
 
-def test_manifest_to_list_leaves_the_objects_that_permit_to_watch_unchanged() -> None:
-    (role, binding), (watch_role, watch_binding) = (
-        yaml.safe_load_all(rbac_manifest("alice", "ml", verbs)) for verbs in (LIST_VERBS, WATCH_VERBS)
-    )
-    assert role["metadata"]["name"] == binding["roleRef"]["name"] == "aioresolve-list"
-    assert watch_role["metadata"]["name"] == watch_binding["roleRef"]["name"] == "aioresolve-list-watch"
-    assert binding["metadata"]["name"] != watch_binding["metadata"]["name"]
-
-
-def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
-    roles = list(yaml.safe_load_all(rbac_manifest('x"}\nkind: Secret', None)))
-    assert roles[1]["subjects"][0]["name"] == 'x"}\nkind: Secret'
-
-
-def test_user_is_named_as_it_is_and_not_as_the_server_escaped_it() -> None:
-    for escaped, user in ((r"a\"b\\c\t\u00ad", 'a"b\\c\t\u00ad'), (r"\xff", r"\xff"), (r"\ud800", r"\ud800")):
-        error = error_for(Response(403, status(403, f'User "{escaped}" cannot list resource "pods"')))
-        assert isinstance(error, ForbiddenError)
-        assert list(yaml.safe_load_all(error.manifest))[1]["subjects"][0]["name"] == user
-
-
-def test_error_for_a_403_for_something_else_than_reading_pods_quotes_the_server() -> None:
-    for denied, hint in (
+async def test_error_for_a_403_for_something_else_than_reading_pods_quotes_the_server(
+    loopback: Loopback,
+) -> None:
+    for action, hint in (
         ('impersonate resource "users"', "Or remove the impersonation (`as` in the kubeconfig, or"),
         ('list resource "widgets"', "Have a cluster administrator grant user 'limited' that permission."),
     ):
-        message = f'it is forbidden: User "limited" cannot {denied} in API group "" at the cluster scope'
-        error = error_for(Response(403, status(403, message)))
-        assert isinstance(error, ForbiddenError)
+        message = f'it is forbidden: User "limited" cannot {action} in API group "" at the cluster scope'
+        error = await denied(loopback, message)
         assert message in str(error)
         assert "may not" not in str(error)
         assert hint in str(error)
         assert error.manifest == ""
 
 
-def test_retry_after_is_read_from_the_header_or_else_from_the_status_object() -> None:
-    body = status(429, "busy", retryAfterSeconds=3)
-    for response, seconds in (
-        (Response(429, body), 3.0),
-        (Response(429, body, retry_after=0.0), 0.0),
-        (Response(429, b"busy"), None),
+async def test_retry_after_is_read_from_the_header_or_else_from_the_status_object(loopback: Loopback) -> None:
+    body = status(429, "busy", retryAfterSeconds=3000)
+    for answer, seconds in (
+        (Answer(429, body), 3000.0),
+        (Answer(429, body, {"Retry-After": "4000"}), 4000.0),
+        (Answer(429, b"busy"), None),
     ):
-        error = error_for(response)
+        error = await error_for(loopback, answer)
         assert isinstance(error, APIError)
         assert error.retry_after == seconds
 
 
-def test_redirect_is_an_error_that_names_its_location() -> None:
-    for code in (300, 399):
-        error = error_for(Response(code, b"", location="https://elsewhere.example"))
+async def test_redirect_is_an_error_that_names_its_location(loopback: Loopback) -> None:
+    elsewhere = {"Location": "https://elsewhere.example/x"}
+    for headers, location in ((elsewhere, "https://elsewhere.example"), ({}, "nowhere")):
+        error = await error_for(loopback, Answer(302, b"", headers))
         assert isinstance(error, ProtocolError)
-        assert "redirects selector 'app=a' in namespace 'ml' to https://elsewhere.example" in str(error)
-    assert "in namespace 'ml' to nowhere;" in str(error_for(Response(302, b"")))
+        assert f"redirects selector 'app=train' in namespace 'ml' to {location};" in str(error)
 
 
-def test_server_that_gives_no_reason_for_a_400_may_expect_https() -> None:
-    error = error_for(Response(400, b"Client sent an HTTP request to an HTTPS server."))
+async def test_server_that_gives_no_reason_for_a_400_may_expect_https(loopback: Loopback) -> None:
+    error = await error_for(loopback, Answer(400, b"Client sent an HTTP request to an HTTPS server."))
     assert isinstance(error, ProtocolError)
     assert str(error).endswith("and whether it expects https.")
 
 
-def test_watch_that_cannot_be_resumed_is_expired() -> None:
-    query = PodQuery("app=a", "ml")
-    for code in (400, 410):
-        response = Response(code, status(code, "too old resource version", "Expired"))
-        for error in (
-            error_from_watch_response(response, query, host=HOST, source="a file"),
-            error_from_watch_event(Status("too old", "Expired", code), query, host=HOST, source="a file"),
-        ):
-            assert is_expired(error)
-            assert isinstance(error, APIError)
-            assert (error.status, error.reason, error.retryable) == (code, "Expired", False)
-            assert "so the pods are listed again" in str(error)
-
-
-def test_error_for_a_watch_that_is_denied_has_both_verbs() -> None:
-    denied = 'pods is forbidden: User "a" cannot watch resource "pods" in API group "" in the namespace "ml"'
-    response = Response(403, status(403, denied))
-    error = error_from_watch_response(response, PodQuery("app=a", "ml"), host=HOST, source="a file")
-    assert isinstance(error, ForbiddenError)
-    assert "user 'a' may not watch pods in namespace 'ml'" in str(error)
-    assert "verbs: [list, watch]" in error.manifest
-
-
-def test_body_that_is_not_a_status_object_is_not_quoted() -> None:
+async def test_message_of_the_server_is_truncated_and_other_bodies_are_not_quoted(loopback: Loopback) -> None:
+    assert len(str(await error_for(loopback, Answer(501, status(501, "x" * 100_000))))) < 1_000
     for body in (b"", b"<html>token</html>", b"[]", b"\xff"):
-        assert "no reason given" in str(error_for(Response(503, body)))
-
-
-def test_long_message_of_the_server_is_truncated() -> None:
-    assert len(str(error_for(Response(500, status(500, "x" * 100_000))))) < 1_000
-
-
-def test_expired_page_is_distinguished_from_an_invalid_selector() -> None:
-    page = PodQuery("app=a").page(500, "token")
-    assert is_expired(error_for(Response(410, status(410, "too old", "Expired"))))
-    assert is_expired(error_for(Response(400, status(400, "invalid continue token")), page))
-    assert not is_expired(error_for(Response(400, status(400, "unable to parse requirement"))))
-    assert not is_expired(error_for(Response(500, b"")))
+        assert "no reason given" in str(await error_for(loopback, Answer(503, body)))

@@ -50,9 +50,7 @@ REAL_PATHS = (
     "examples/test_programs.py",
     "jax",
     "kubernetes/test_clients.py",
-    "kubernetes/test_kubeconfig_against_clients.py",
     "kubernetes/test_kubeconfig_against_kubectl.py",
-    "kubernetes/test_list_clients.py",
     "launch/test_programs.py",
     "tensorflow",
     "test_site.py",
@@ -62,7 +60,6 @@ REAL_PATHS = (
 SLOW_PATHS = (
     # They start processes: each one imports the package again, which takes a large part of a second.
     "cli/test_process.py",
-    "core/telemetry/test_off.py",
     "kubelet",
     "sync/test_process.py",
     "test_process_end.py",
@@ -79,10 +76,10 @@ SLOW_PATHS = (
 UVLOOP_PATHS = (
     "core/test_concurrency.py",
     "core/test_http.py",
-    "core/test_tcp.py",
+    "core/test_network.py",
     "gcp/test_transport.py",
     "kubernetes/test_cancellation.py",
-    "kubernetes/test_commands.py",
+    "kubernetes/test_plugins.py",
     "kubernetes/test_stream.py",
     "kubernetes/test_tls.py",
     "kubernetes/test_watch.py",

@@ -22,7 +22,7 @@ import aioresolve
 from aioresolve import KubernetesClusterResolver, TPUClusterResolver
 from aioresolve.errors import ResolveError
 from aioresolve.testing import KubernetesServer
-from tests.core.telemetry.recording import record_telemetry
+from tests.core.recording import record_telemetry
 from tests.kubernetes.kubeconfigs import (
     base64_of,
     client_pair,

@@ -111,7 +111,7 @@ async def test_error_for_a_watch_that_is_denied_has_both_verbs(loopback: Loopbac
     loopback.server.verbs["alice"] = {"list"}
     async with aclosing(loopback.resolver(namespace="ml").watch()) as states:
         with pytest.raises(ForbiddenError, match="user 'alice' may not watch pods") as caught:
-            await anext(states)
+            _ = [state async for state in states]
     role, binding = yaml.safe_load_all(caught.value.manifest)
     assert role["metadata"]["name"] == binding["roleRef"]["name"] == "aioresolve-list-watch"
     assert role["rules"][0]["verbs"] == ["list", "watch"]

@@ -259,3 +259,25 @@ async def test_error_of_a_hook_of_the_client_is_reported_without_the_token(
     assert not error.retryable
     assert "LookupError: the vault is closed to (secret)" in str(error)
     assert TOKEN not in "".join(traceback.format_exception(error))
+
+
+async def test_models_of_the_client_library_are_read_whole() -> None:
+    from kubernetes.client import V1ObjectMeta, V1OwnerReference, V1Pod, V1PodList, V1PodStatus
+
+    owner = V1OwnerReference(api_version="batch/v1", kind="Job", name="train", uid="j", controller=True)
+    failed = V1Pod(
+        metadata=V1ObjectMeta(name="train-0-old", namespace="ml", owner_references=[owner]),
+        status=V1PodStatus(phase="Failed", pod_ip="10.0.0.9"),
+    )
+    running = V1Pod(
+        metadata=V1ObjectMeta(name="train-0-new", namespace="ml"),
+        status=V1PodStatus(phase="Running", pod_ip="10.0.0.1"),
+    )
+
+    class Lister:
+        def list_pod_for_all_namespaces(self, label_selector: str) -> V1PodList:
+            return V1PodList(items=[failed, running])
+
+    # Only the whole model shows that a controller replaces the failed pod.
+    spec = await KubernetesClusterResolver({"worker": "app=x"}, override_client=Lister()).cluster_spec()
+    assert spec.as_dict() == {"worker": ["10.0.0.1:8470"]}

@@ -64,19 +64,6 @@ async def test_namespaces_are_listed_by_an_async_lister() -> None:
     assert client.calls == [("ml", "app=train")]
 
 
-async def test_models_of_the_client_library_are_read_whole() -> None:
-    from kubernetes.client import V1ObjectMeta, V1OwnerReference, V1Pod, V1PodStatus
-
-    owner = V1OwnerReference(api_version="batch/v1", kind="Job", name="train", uid="j", controller=True)
-    failed = V1Pod(
-        metadata=V1ObjectMeta(name="train-0-old", namespace="ml", owner_references=[owner]),
-        status=V1PodStatus(phase="Failed", pod_ip="10.0.0.9"),
-    )
-    # Only the whole model shows that a controller replaces the failed pod.
-    spec = await resolver(Lister(failed, pod("train-0-new", "10.0.0.1"))).cluster_spec()
-    assert spec.as_dict() == {"worker": ["10.0.0.1:8470"]}
-
-
 async def test_attributes_of_a_pod_and_of_its_list_are_read() -> None:
     one = pod("train-0", "10.0.0.1", annotations={"batch.kubernetes.io/job-completion-index": "0"}, uid="u-1")
     one.spec = SimpleNamespace(node_name="node-a", hostname="zero", subdomain="train")

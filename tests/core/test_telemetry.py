@@ -1,0 +1,383 @@
+"""What an operator sees of calls: log records, and spans and metrics of OpenTelemetry."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from opentelemetry.sdk.metrics.export import Histogram, HistogramDataPoint
+from opentelemetry.trace import SpanKind, StatusCode
+
+from aioresolve import sync
+from aioresolve.errors import DeadlineExceededError, ResolveError
+from aioresolve.fleet import Fleet
+from aioresolve.probe import ProbeChannels, probe_workers
+from aioresolve.testing import Answer, Hang, Reset, TPUWorker, pod
+from tests.fleet.fleets import Scripted, fail, respond_with, take, until
+from tests.gcp.loopback import TOKEN as GOOGLE_TOKEN
+from tests.gcp.loopback import request_my_tpu, secure
+from tests.gcp.samples import refreshable
+from tests.kubernetes.loopback import JOBS, TOKEN, run_loopback
+
+from .recording import record_telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from tests.kubernetes.loopback import Loopback
+
+    from .recording import Recording
+
+PODS = "/api/v1/namespaces/ml/pods"
+SCOPE = "selector 'app=train' in namespace 'ml'"
+STANDARD_KEYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+BROKEN = "aioresolve.errors.ConnectionFailedError"
+
+
+@pytest.fixture
+def recording() -> Iterator[Recording]:
+    with record_telemetry() as recording:
+        yield recording
+
+
+@pytest.fixture
+def loopback(tmp_path: Path) -> Iterator[Loopback]:
+    pods = [pod(f"train-{n}", "ml", labels={"app": "train"}, ip=f"10.0.0.{n}") for n in (1, 2)]
+    with run_loopback(tmp_path, *pods) as loopback:
+        yield loopback
+
+
+@pytest.fixture(autouse=True)
+def _log_everything(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "aioresolve")
+
+
+# Log records
+
+
+def records(caplog: pytest.LogCaptureFixture, logger: str = "aioresolve") -> list[logging.LogRecord]:
+    return [record for record in caplog.records if f"{record.name}.".startswith(f"{logger}.")]
+
+
+def extra(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the extra of a record; `seconds` is only whether it is a plausible duration."""
+    found = {key: value for key, value in vars(record).items() if key not in STANDARD_KEYS}
+    if "seconds" in found:
+        found["seconds"] = 0 <= found["seconds"] < 10
+    return found
+
+
+async def test_request_is_logged_with_its_parts(loopback: Loopback, caplog: pytest.LogCaptureFixture) -> None:
+    await loopback.resolver(not_running="skip", namespace="ml").cluster_spec()
+    (record,) = records(caplog, "aioresolve.kubernetes")
+    size, host = extra(record)["size"], loopback.server.url
+    assert extra(record) == {
+        "server": host,
+        "scope": SCOPE,
+        "method": "GET",
+        "path": PODS,
+        "attempt": 1,
+        "status": 200,
+        "size": size,
+        "seconds": True,
+    }
+    assert record.levelno == logging.INFO
+    query = r"\{'labelSelector': 'app=train'.*\}"
+    expected = rf"GET {host}{PODS} {query}: 200, {size} bytes in \d\.\d\d\d s"
+    assert re.fullmatch(expected, record.getMessage())
+
+
+async def test_failed_request_and_its_retry_are_logged(
+    loopback: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    loopback.server.inject(Reset(after=10))
+    await loopback.resolver(not_running="skip").cluster_spec()
+    failed, retry, succeeded = records(caplog)
+    assert (extra(failed)["error_type"], extra(failed)["seconds"]) == (BROKEN, True)
+    assert failed.getMessage().endswith(extra(failed)["error"])
+    assert (retry.name, retry.levelno) == ("aioresolve.retry", logging.DEBUG)
+    assert extra(retry)["wait"] >= 0
+    assert [extra(record)["attempt"] for record in (failed, retry, succeeded)] == [1, 1, 2]
+    assert extra(retry)["server"] == extra(succeeded)["server"]
+
+
+async def test_each_probe_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with TPUWorker() as worker, TPUWorker(services=[]) as other:
+        await probe_workers([worker.address, other.address], libtpu_ports=[], max_concurrency=1)
+        succeeded, failed = records(caplog, "aioresolve.probe")
+    assert extra(succeeded) == {"server": worker.address, "source": "tensorflow", "seconds": True}
+    assert extra(failed)["error_type"] == "UNIMPLEMENTED"
+
+
+async def test_no_record_span_or_measurement_contains_a_secret(
+    recording: Recording, loopback: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    loopback.server.inject(Answer(401, body=f"unknown token {TOKEN}".encode()), times=None)
+    with pytest.raises(ResolveError):
+        await loopback.resolver(not_running="skip", timeout=1.0).cluster_spec()
+    async with secure() as server:
+        credentials = refreshable(server, "ya29.an-outdated-token", seconds=3600)
+        server.inject(Answer(503, body=GOOGLE_TOKEN.encode()))
+        await request_my_tpu(credentials)
+    async with TPUWorker() as worker:
+        channels = ProbeChannels(metadata=[("authorization", "Bearer a-workers-token")])
+        await probe_workers([worker.address], channels=channels)
+    output = "\n".join([recording.text(), *(repr(vars(record)) for record in records(caplog))])
+    assert str(loopback.server.port) in output
+    assert worker.address.rpartition(":")[2] in output
+    for secret in (TOKEN, GOOGLE_TOKEN, "ya29.", "a-workers-token", "Bearer"):
+        assert secret not in output
+
+
+# Spans
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def error_types(recording: Recording) -> list[Any]:
+    """Return the `error.type` of each span, or None, after checking that the status of the span agrees."""
+    types = [attributes(span).get("error.type") for span in recording.spans]
+    is_error = [span.status.status_code is StatusCode.ERROR for span in recording.spans]
+    assert is_error == [kind is not None for kind in types]
+    return types
+
+
+async def test_request_is_one_span_that_follows_the_conventions(
+    recording: Recording, loopback: Loopback
+) -> None:
+    await loopback.resolver(not_running="skip", namespace="ml").cluster_spec()
+    (span,) = recording.spans
+    assert (span.name, span.kind) == ("GET /api/v1/namespaces/{namespace}/pods", SpanKind.CLIENT)
+    assert (span.status.status_code, span.parent, span.events) == (StatusCode.UNSET, None, ())
+    assert attributes(span) == {
+        "http.request.method": "GET",
+        "http.response.status_code": 200,
+        "server.address": "127.0.0.1",
+        "server.port": loopback.server.port,
+        "url.full": f"{loopback.server.url}{PODS}",
+        "url.path": PODS,
+        "url.scheme": "https",
+        "url.template": "/api/v1/namespaces/{namespace}/pods",
+        "aioresolve.scope": SCOPE,
+    }
+
+
+async def test_spans_of_a_blocking_call_are_children_of_the_span_of_the_caller(
+    recording: Recording, loopback: Loopback
+) -> None:
+    def call() -> int:
+        arguments: Any = {"kubeconfig": loopback.kubeconfig, "not_running": "skip"}
+        with sync.KubernetesClusterResolver(JOBS, **arguments) as resolver:
+            with recording.tracer.start_as_current_span("mine") as mine:
+                resolver.cluster_spec()
+            return mine.get_span_context().span_id
+
+    mine = await anyio.to_thread.run_sync(call)
+    (span,) = recording.spans
+    assert span.parent is not None
+    assert span.parent.span_id == mine
+
+
+async def test_each_attempt_is_a_span_with_its_number(recording: Recording, loopback: Loopback) -> None:
+    loopback.server.inject(Answer(503), times=2)
+    await loopback.resolver(not_running="skip").cluster_spec()
+    assert error_types(recording) == ["503", "503", None]
+    sent = [attributes(span) for span in recording.spans]
+    assert [each.get("http.request.resend_count") for each in sent] == [None, 1, 2]
+    # The conventions forbid a description if the status code explains the error.
+    assert recording.spans[0].status.description is None
+
+
+async def test_span_of_a_watch_ends_when_the_watch_is_established(
+    recording: Recording, loopback: Loopback
+) -> None:
+    async with loopback.resolver(namespace="ml") as resolver, aclosing(resolver.watch()) as states:
+        with anyio.fail_after(60):
+            await anext(states)
+            loopback.train("train-3")
+            await anext(states)
+        (watching,) = recording.spans
+    assert attributes(watching)["aioresolve.scope"] == f"watch of {SCOPE}"
+    assert error_types(recording) == [None]
+
+
+async def test_requests_to_google_and_its_token_server_are_spans(recording: Recording) -> None:
+    async with secure() as server:
+        await request_my_tpu(refreshable(server, "an-outdated-token", seconds=3600))
+    node = "GET /v2/projects/{project}/locations/{location}/nodes/{node}"
+    assert [span.name for span in recording.spans] == [node, "POST /token", node]
+    assert error_types(recording) == ["401", None, None]
+    assert attributes(recording.spans[2])["http.request.resend_count"] == 1
+
+
+async def test_probe_is_a_span_with_the_name_of_its_rpc_and_its_outcome(recording: Recording) -> None:
+    async with TPUWorker() as tensorflow, TPUWorker(services=["libtpu"]) as libtpu:
+        port = int(libtpu.address.rpartition(":")[2])
+        await probe_workers([tensorflow.address], libtpu_ports=[])
+        await probe_workers([libtpu.address], libtpu_ports=[port])
+    async with TPUWorker(services=[]) as other:
+        await probe_workers([other.address, "127.0.0.1:9"], libtpu_ports=[], max_concurrency=1)
+    assert error_types(recording) == [None, None, "UNIMPLEMENTED", "UNAVAILABLE"]
+    first, second, *failed = recording.spans
+    assert (first.name, first.kind) == ("tensorflow.WorkerService/GetStatus", SpanKind.CLIENT)
+    assert second.name == "tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMetric"
+    assert attributes(second) == {
+        "rpc.system": "grpc",
+        "rpc.system.name": "grpc",
+        "rpc.method": second.name,
+        "rpc.response.status_code": "OK",
+        "server.address": "127.0.0.1",
+        "server.port": port,
+    }
+    assert [attributes(span)["aioresolve.code"] for span in failed] == ["unimplemented", "refused"]
+    assert attributes(failed[0])["rpc.response.status_code"] == "UNIMPLEMENTED"
+
+
+# Metrics
+
+
+async def test_requests_and_retries_are_counted_by_outcome(recording: Recording, loopback: Loopback) -> None:
+    for fault in (Answer(503, headers={"Retry-After": "0"}), Reset(after=10)):
+        loopback.server.inject(fault)
+    await loopback.resolver(not_running="skip").cluster_spec()
+    server = {"server.address": "127.0.0.1", "server.port": loopback.server.port}
+    requests: list[tuple[dict[str, Any], float]] = [
+        ({**server, "http.response.status_code": 200}, 1),
+        ({**server, "http.response.status_code": 503, "error.type": "503"}, 1),
+        ({**server, "error.type": BROKEN}, 1),
+    ]
+    retries: list[tuple[dict[str, Any], float]] = [
+        ({**server, "error.type": kind}, 1) for kind in ("503", BROKEN)
+    ]
+    assert in_order(recording.points("aioresolve.requests")) == in_order(requests)
+    assert in_order(recording.points("aioresolve.retries")) == in_order(retries)
+    request = {"http.request.method": "GET", "url.scheme": "https"}
+    durations = in_order([({**outcome, **request}, count) for outcome, count in requests])
+    assert in_order(recording.points("http.client.request.duration")) == durations
+
+
+async def test_duration_of_a_request_cancelled_by_the_deadline_is_in_seconds(
+    recording: Recording, loopback: Loopback
+) -> None:
+    loopback.server.inject(Hang(), times=None)
+    with pytest.raises(DeadlineExceededError):
+        await loopback.resolver(not_running="skip", timeout=0.5).cluster_spec()
+    assert error_types(recording) == ["cancelled"]
+    point = only_histogram_point(recording, "http.client.request.duration")
+    assert 0.0 < point.sum < 60.0
+    conventional = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+    assert tuple(point.explicit_bounds) == conventional
+    assert (point.attributes or {})["error.type"] == "cancelled"
+
+
+async def test_probes_share_one_histogram_point(recording: Recording) -> None:
+    async with TPUWorker(ports=3) as worker:
+        await probe_workers(worker.addresses, libtpu_ports=[])
+    point = only_histogram_point(recording, "rpc.client.call.duration")
+    rpc = {"rpc.system.name": "grpc", "rpc.method": "tensorflow.WorkerService/GetStatus"}
+    assert point.count == 3
+    assert dict(point.attributes or {}) == {**rpc, "rpc.response.status_code": "OK"}
+
+
+async def test_gauges_show_the_members_and_the_staleness_of_targets_while_they_are_polled(
+    recording: Recording,
+) -> None:
+    east = Scripted(respond_with(2))
+    fleet = Fleet({"us-east": east, "us-west": Scripted()})
+    async with aclosing(fleet.poll(interval=0.01)) as statuses:
+        await take(statuses, 2)
+        assert in_order(recording.points("aioresolve.members")) == in_order(
+            [
+                ({"aioresolve.job": "worker", "aioresolve.target": "us-east"}, 2),
+                ({"aioresolve.job": "worker", "aioresolve.target": "us-west"}, 1),
+            ]
+        )
+        assert stale_seconds(recording) == {"us-east": 0.0, "us-west": 0.0}
+        east.respond = fail
+        await until(lambda: fleet.readings["us-east"].is_stale)
+        first = stale_seconds(recording)
+        assert first["us-east"] > 0.0
+        assert stale_seconds(recording)["us-east"] > first["us-east"]
+        fleet.remove("us-east")
+        await until(lambda: list(stale_seconds(recording)) == ["us-west"])
+        assert len(recording.points("aioresolve.members")) == 1
+    assert recording.points("aioresolve.members") == []
+
+
+def stale_seconds(recording: Recording) -> dict[str, float]:
+    points = recording.points("aioresolve.target.staleness")
+    return {found["aioresolve.target"]: value for found, value in points}
+
+
+def only_histogram_point(recording: Recording, name: str) -> HistogramDataPoint:
+    metric = recording.metrics[name]
+    assert isinstance(metric.data, Histogram)
+    assert metric.unit == "s"
+    (point,) = metric.data.data_points
+    return point
+
+
+def in_order(points: list[tuple[dict[str, Any], float]]) -> list[tuple[list[tuple[str, str]], float]]:
+    return sorted(([(name, str(each[name])) for name in sorted(each)], count) for each, count in points)
+
+
+# Processes without OpenTelemetry, or with providers set after the first call
+
+SCRIPT = """
+import asyncio, sys
+from aioresolve import KubernetesClusterResolver
+from aioresolve.testing import KubernetesServer, pod
+
+async def resolve():
+    async with KubernetesServer([pod("a", labels={"app": "a"})]) as server:
+        kubeconfig = server.write_kubeconfig(sys.argv[1])
+        await KubernetesClusterResolver({"worker": "app=a"}, kubeconfig=kubeconfig).cluster_state()
+
+asyncio.run(resolve())
+assert not [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]
+
+from opentelemetry import metrics, trace
+asyncio.run(resolve())
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+tracers = TracerProvider()
+tracers.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(tracers)
+metrics.set_meter_provider(MeterProvider([reader]))
+asyncio.run(resolve())
+
+print(*[span.name for span in exporter.get_finished_spans()])
+(resource,) = reader.get_metrics_data().resource_metrics
+print(*sorted(metric.name for metric in resource.scope_metrics[0].metrics))
+"""
+
+
+@pytest.mark.slow
+def test_opentelemetry_is_loaded_only_by_the_process_and_its_providers_may_be_set_late(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(tmp_path / "kubeconfig")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "GET /api/v1/pods",
+        "aioresolve.requests http.client.request.duration",
+    ]

@@ -33,10 +33,10 @@ def status(code: int, message: str, reason: str = "", **details: object) -> byte
     return json.dumps({**body, "message": message, "reason": reason, "details": details}).encode()
 
 
-async def error_for(loopback: Loopback, answer: Answer, **arguments: Any) -> ResolveError:
-    """Return the error of a call whose requests get this answer."""
+async def error_for(loopback: Loopback, response: Answer, **arguments: Any) -> ResolveError:
+    """Return the error of a call whose requests get this response."""
     loopback.server.clear_faults()
-    loopback.server.inject(answer, times=None)
+    loopback.server.inject(response, times=None)
     resolver = loopback.resolver(**{"namespace": "ml", "not_running": "skip", "timeout": 10.0, **arguments})
     error = await outcome(resolver.cluster_spec(), within=30)
     assert isinstance(error, ResolveError)
@@ -155,12 +155,12 @@ async def test_error_for_a_403_for_something_else_than_reading_pods_quotes_the_s
 
 async def test_retry_after_is_read_from_the_header_or_else_from_the_status_object(loopback: Loopback) -> None:
     body = status(429, "busy", retryAfterSeconds=3000)
-    for answer, seconds in (
+    for response, seconds in (
         (Answer(429, body), 3000.0),
         (Answer(429, body, {"Retry-After": "4000"}), 4000.0),
         (Answer(429, b"busy"), None),
     ):
-        error = await error_for(loopback, answer)
+        error = await error_for(loopback, response)
         assert isinstance(error, APIError)
         assert error.retry_after == seconds
 

@@ -315,39 +315,53 @@ def facade_of(resolver: base.ClusterResolver) -> ClusterResolver:
 
 
 if TYPE_CHECKING:
-    # For type checkers: what `new_facade` returns.
+    # For type checkers and the documentation: what `new_facade` returns.
 
     def constructs(
         kind: Callable[P, base.ClusterResolver],
     ) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Any, P], None]]: ...
 
     class GCEClusterResolver(ClusterResolver):
+        """`aioresolve.GCEClusterResolver` with blocking methods; see there for its arguments."""
+
         @constructs(gce.GCEClusterResolver)
         def __init__(self) -> None: ...
 
     class KubernetesClusterResolver(ClusterResolver):
+        """`aioresolve.KubernetesClusterResolver` with blocking methods; see there for its arguments."""
+
         @constructs(kubernetes.KubernetesClusterResolver)
         def __init__(self) -> None: ...
 
     class SageMakerClusterResolver(ClusterResolver):
+        """`aioresolve.SageMakerClusterResolver` with blocking methods; see there for its arguments."""
+
         @constructs(sagemaker.SageMakerClusterResolver)
         def __init__(self) -> None: ...
 
     class SimpleClusterResolver(ClusterResolver):
+        """`aioresolve.SimpleClusterResolver` with blocking methods; see there for its arguments."""
+
         @constructs(static.SimpleClusterResolver)
         def __init__(self) -> None: ...
 
     class SlurmClusterResolver(ClusterResolver):
+        """`aioresolve.SlurmClusterResolver` with blocking methods; see there for its arguments."""
+
         @constructs(slurm.SlurmClusterResolver)
         def __init__(self) -> None: ...
 
         def get_task_info(self) -> tuple[str | None, int | None]: ...
 
     class TFConfigClusterResolver(ClusterResolver):
+        """`aioresolve.TFConfigClusterResolver` with blocking methods; see there for its arguments."""
+
         @constructs(tf_config.TFConfigClusterResolver)
         def __init__(self) -> None: ...
 
     class TPUClusterResolver(TopologyHolder, ClusterResolver):
+        """`aioresolve.TPUClusterResolver` with blocking methods; see there for its arguments."""
+
         @constructs(tpu.TPUClusterResolver)
         def __init__(self) -> None: ...
 

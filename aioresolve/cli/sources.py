@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from . import options, streams
 from .application import run_async
-from .clusters import HOST_FILES, PROGRAM_OUTPUTS, WATCH_OUTPUTS, TaskName
+from .clusters import HOST_FILES, PROGRAM_OUTPUTS, TaskName
 from .formats import one_line
 
 if TYPE_CHECKING:
@@ -75,18 +75,11 @@ def add_sources(
     has_port: bool = False,
     cls: type[click.Command] = click.Command,
 ) -> None:
-    """Add a subcommand for each source to a group: it calls `run` with the source and the parameters.
+    """Add a subcommand for each source of `examples` to a group: it calls `run` with the source.
 
-    Args:
-        group: the group.
-        run: called with the source and the parameters.
-        text: the description, with `{what}` for what the source has.
-        examples: those of each source.
-        added: the options of all sources.
-        conditions: those of sources that may be incomplete, which a step of Slurm is not.
-        epilog: follows the examples.
-        has_port: whether there is a `--port` for the coordinator of a program.
-        cls: the class of the commands.
+    In `text`, `{what}` is what the source has. `added` are the options of all sources, and `conditions` those
+    of sources that may be incomplete, which a step of Slurm is not. With `has_port` there is a `--port` for
+    the coordinator of a program.
     """
     for name, example in examples.items():
         source = SOURCES[name]
@@ -175,10 +168,7 @@ def new_request(source: str, parameters: dict[str, Any]) -> ClusterRequest:
     if source == "kubernetes" and request.task and request.task.job not in (*request.jobs, "evaluator"):
         job, option = request.task.job, request.selections[0].option
         value = "SELECTOR" if option == "-l" else "NAME"
-        raise click.UsageError(
-            f"--task {job}:{request.task.index}: no {option} selects the job {job!r}; add {option}"
-            f" {job}={value}, or pass a task of {' or '.join(request.jobs)}"
-        )
+        raise click.UsageError(f"--task: no {option} selects the job {job!r}; add {option} {job}={value}")
     return request
 
 
@@ -240,12 +230,6 @@ def validate_program_options(request: ClusterRequest, consumer: str, option: str
         raise click.UsageError(
             f"{option} {consumer} cannot express IPv6 addresses; pass --address pod_ipv4, or hostname"
         )
-
-
-def validate_watch_output(output: str) -> None:
-    """Raise a UsageError if the output cannot show changes."""
-    if output not in WATCH_OUTPUTS:
-        raise click.UsageError(f"-o {output} cannot show changes; pass -o {' or -o '.join(WATCH_OUTPUTS)}")
 
 
 def _selectors_by_job(selectors: Iterable[options.JobSelector]) -> dict[str, list[str]]:

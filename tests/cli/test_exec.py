@@ -159,16 +159,6 @@ def test_host_file_that_cannot_be_written_is_one_error(run: Run, env: dict[str, 
     assert result == Result(1, "", "error: cannot write the host file /dev/full: No space left on device\n")
 
 
-@pytest.mark.slow
-def test_temporary_host_file_is_removed_if_the_program_is_not_started(
-    env: dict[str, str], broken: Path, tmp_path: Path
-) -> None:
-    (folder := tmp_path / "temporary").mkdir()
-    result = run_process((*EXEC, "--for", "mpi", "-q", "--", str(broken)), env | {"TMPDIR": str(folder)})
-    assert (result.code, result.stdout) == (126, "")
-    assert list(folder.iterdir()) == []
-
-
 # Errors
 
 

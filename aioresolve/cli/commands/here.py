@@ -85,7 +85,6 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
         from .watch import run_watch
 
         request = replace(request, output="table") if request.output == EVIDENCE else request
-        sources.validate_watch_output(request.output)
         run_watch(request)
         return
     from aioresolve.environment.detection import choose, decisive

@@ -94,7 +94,6 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
     if is_watched:
         from .watch import run_watch
 
-        sources.validate_watch_output(request.output)
         run_watch(request)
         return
 

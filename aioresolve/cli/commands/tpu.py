@@ -114,7 +114,6 @@ def tpu(
 
         if is_list or is_probed:
             raise click.UsageError("-w cannot be combined with --list or --probe; leave them out")
-        sources.validate_watch_output(request.output)
         run_watch(request)
     elif is_list:
         _print_list(context, request)

@@ -103,6 +103,9 @@ sources.add_sources(
 
 def run_watch(request: sources.ClusterRequest, interval: float = INTERVAL) -> None:
     """Print the cluster and then each of its changes, until interrupted."""
+    if request.output not in clusters.WATCH_OUTPUTS:
+        possible = " or -o ".join(clusters.WATCH_OUTPUTS)
+        raise click.UsageError(f"-o {request.output} cannot show changes; pass -o {possible}")
     request, resolver = sources.open_source(request)
 
     async def follow(exit_request: ExitRequest) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -100,7 +98,6 @@ class TestClusterDefMessage:
         spec = ClusterSpec(TENSORFLOW_BYTES)
         assert spec == TRAINING
         assert spec.as_cluster_def() == TRAINING.as_cluster_def() == ClusterDef.FromString(TENSORFLOW_BYTES)
-        assert serialize(spec) == serialize(TRAINING)
 
     @given(SPECS)
     def test_spec_created_from_its_own_message_or_bytes_is_equal(self, spec: ClusterSpec) -> None:
@@ -210,14 +207,6 @@ class TestClusterSpecAsValue:
             assert f"<ClusterSpec of {len(spec.tasks)} task" in text
         else:
             assert eval(text, {"ClusterSpec": ClusterSpec}) == spec
-
-    def test_values_need_neither_protobuf_nor_tensorflow(self) -> None:
-        code = (
-            "import sys; from aioresolve.spec import ClusterSpec\n"
-            "ClusterSpec(ClusterSpec({'worker': ['a:1']})).as_dict()\n"
-            "assert not {'google.protobuf', 'tensorflow'} & set(sys.modules)"
-        )
-        subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_only_ipv6_addresses_are_put_in_brackets() -> None:
@@ -396,17 +385,13 @@ class TestClusterDiff:
             "/job:worker/task:1 at d:4 (default/trainer-1)"
         )
 
-    @given(STATES)
-    def test_state_has_no_diff_to_itself(self, state: ClusterState) -> None:
-        diff = state.diff(with_other_node(state, ready=True, node="n9"))
-        assert diff == ClusterDiff()
-        assert str(diff) == "no change"
-
     @given(STATES, STATES)
     def test_diff_is_true_if_and_only_if_the_states_differ(
         self, new: ClusterState, old: ClusterState
     ) -> None:
         assert bool(new.diff(old)) == (new != old)
+        same = new.diff(with_other_node(new, ready=True, node="n9"))
+        assert (same, str(same)) == (ClusterDiff(), "no change")
 
     @given(STATES, STATES)
     def test_older_state_and_diff_determine_the_newer_state(

@@ -15,7 +15,6 @@ import pytest
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -163,21 +162,15 @@ def test_num_accelerators_are_those_of_this_process_before_any_server_runs(api: 
     assert found["GPU"] == 0  # on which the strategies rely
 
 
-class TestBeyondThePage:
-    @pytest.fixture
-    def kubeconfig(self, tmp_path: Path) -> Iterator[Path]:
-        pods = [pod(f"train-{i}", ip=f"10.1.2.{i + 1}", labels={"job-name": "tensorflow"}) for i in range(2)]
-        with KubernetesServer(pods).in_thread() as server:
-            yield server.write_kubeconfig(tmp_path / "config")
-
-    def test_location_is_tensorflows(self, ours: Any, kubeconfig: Path, monkeypatch: Any) -> None:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+def test_aioresolves_own_methods_and_tensorflows_locations_work_too(
+    ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = [pod(f"train-{i}", ip=f"10.1.2.{i + 1}", labels={"job-name": "tensorflow"}) for i in range(2)]
+    with KubernetesServer(pods).in_thread() as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(tmp_path / "config")))
         location = ours.KubernetesExecutableLocation.OFF_CLUSTER
         with ours.KubernetesClusterResolver(executable_location=location) as resolver:
             assert resolver.cluster_spec().as_dict() == {"worker": addresses(1, 2)}
-
-    def test_aioresolves_own_methods_work_too(self, ours: Any, kubeconfig: Path) -> None:
-        with ours.KubernetesClusterResolver(kubeconfig=str(kubeconfig)) as resolver:
             assert resolver.wait(2, timeout=60).spec == resolver.cluster_state().spec
             resolver.task_type, resolver.task_id = "worker", 1
             assert resolver.this_task().rank == 1

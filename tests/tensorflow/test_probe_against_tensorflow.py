@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,67 +10,23 @@ import pytest
 
 from aioresolve.errors import ProbeError
 from aioresolve.probe import ProbeChannels, WorkerProbe, probe_worker, probe_workers
+from tests.programs import free_port, free_ports
+
+from .serving import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parents[2]
 CPUS = (2, 3, 4)
 GENEROUS = 60.0
-
-
-class Server:
-    """A TensorFlow server in a separate process."""
-
-    def __init__(self, cluster: list[str], index: int, cpus: int) -> None:
-        self.address = cluster[index]
-        self._command = [sys.executable, "-m", "tests.tensorflow.serving"]
-        self._command += [json.dumps({"worker": cluster}), str(index), str(cpus)]
-        self.start()
-
-    def start(self) -> None:
-        """Start the process; TensorFlow takes seconds to import."""
-        self._process = subprocess.Popen(
-            self._command,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def wait(self) -> None:
-        """Wait until it serves."""
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == f"grpc://{self.address}\n"
-
-    def stop(self) -> None:
-        """Stop it, and wait until each of its threads has stopped: they may respond until then."""
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
-
-    def resume(self) -> None:
-        """Let it continue after `stop`."""
-        self._process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """Kill it, and wait until it has ended."""
-        with self._process:
-            self._process.kill()
-
-
-def free_addresses(count: int) -> list[str]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
 @pytest.fixture(scope="module")
 def servers(tf: Any) -> Iterator[list[Server]]:
     """Three servers of one cluster, followed by a server of a cluster of its own."""
-    *cluster, single = free_addresses(4)
-    tasks = [(cluster, index, cpus) for index, cpus in enumerate(CPUS)]
-    running = [Server(*task) for task in [*tasks, ([single], 0, 8)]]
+    *cluster, single = [f"127.0.0.1:{port}" for port in free_ports(4)]
+    running = [Server({"worker": cluster}, "worker", index, cpus) for index, cpus in enumerate(CPUS)]
+    running.append(Server({"worker": [single]}, "worker", 0, 8))
     try:
         for server in running:
             server.wait()
@@ -117,7 +65,7 @@ async def test_tensorflow_server_has_no_method_of_libtpu(servers: list[Server]) 
     """The server responds on its port, but not to the methods of libtpu."""
     port = int(servers[3].address.rpartition(":")[2])
     with pytest.raises(ProbeError, match="gRPC server without GetRuntimeMetric"):
-        await probe_worker(free_addresses(1)[0], libtpu_ports=[port], timeout=GENEROUS)
+        await probe_worker(f"127.0.0.1:{free_port()}", libtpu_ports=[port], timeout=GENEROUS)
 
 
 async def test_stopped_server_is_named_within_the_deadline(

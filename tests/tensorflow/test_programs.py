@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +10,8 @@ import pytest
 
 from aioresolve.testing import KubernetesServer, pod
 from tests.programs import free_ports, last_lines, start
+
+from .serving import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,29 +24,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 @contextmanager
 def tensorflow_servers(cluster: dict[str, list[str]]) -> Iterator[None]:
     """Run a `tf.distribute.Server` for each task of the cluster."""
-    serve = (
-        "import sys, json, tensorflow as tf; job, index = sys.argv[2], int(sys.argv[3]);"
-        "tf.distribute.Server(json.loads(sys.argv[1]), job_name=job, task_index=index, protocol='grpc');"
-        "print('serving', flush=True); sys.stdin.read()"
-    )
     with ExitStack() as stack:
-        servers = []
-        for job, addresses in cluster.items():
-            for index in range(len(addresses)):
-                server = subprocess.Popen(
-                    [sys.executable, "-c", serve, json.dumps(cluster), job, str(index)],
-                    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    text=True,
-                )
-                stack.enter_context(server)
-                stack.callback(server.kill)
-                servers.append(server)
+        servers = [Server(cluster, job, index) for job in cluster for index in range(len(cluster[job]))]
         for server in servers:
-            assert server.stdout is not None
-            assert server.stdout.readline() == "serving\n"
+            stack.callback(server.kill)
+        for server in servers:
+            server.wait()
         yield
 
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aioresolve.errors import InvalidClusterError
-from aioresolve.spec import ClusterSpec
+from aioresolve import ClusterSpec, InvalidClusterError
 
 NAMES = st.text(max_size=5)
 ADDRESSES = st.text(max_size=5)
@@ -34,16 +33,6 @@ CONVERSIONS = (ValueError, OverflowError)
 @pytest.fixture(scope="session")
 def tf_spec(tf: Any) -> Any:
     return tf.train.ClusterSpec
-
-
-def result(spec: Any, member: str, *arguments: Any) -> Any:
-    """Return what a member returns, or the type of its exception, TypeError or ValueError."""
-    try:
-        return getattr(spec, member)(*arguments)
-    except TypeError:
-        return TypeError
-    except ValueError:
-        return ValueError
 
 
 def sparse(spec: Any) -> dict[Any, dict[int, Any]]:
@@ -97,17 +86,6 @@ def test_odd_input_gives_the_same_results_or_is_rejected_by_both(tf_spec: Any, c
             ClusterSpec(cluster)
     else:
         assert_same(ClusterSpec(cluster), theirs)
-
-
-@given(CLUSTERS, NAMES, INDICES)
-def test_unknown_jobs_and_tasks_raise_the_same_errors(
-    tf_spec: Any, cluster: Any, job: Any, index: Any
-) -> None:
-    ours, theirs = ClusterSpec(cluster), tf_spec(cluster)
-    for name in (job, *ours.jobs):
-        assert result(ours, "num_tasks", name) == result(theirs, "num_tasks", name)
-        assert result(ours, "task_indices", name) == result(theirs, "task_indices", name)
-        assert result(ours, "task_address", name, index) == result(theirs, "task_address", name, index)
 
 
 @given(CLUSTERS | ODD_CLUSTERS)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.resolver import SimpleClusterResolver, UnionClusterResolver
-from aioresolve.spec import ClusterSpec
+from aioresolve import ClusterSpec, SimpleClusterResolver, UnionClusterResolver
 
 JOBS = st.sampled_from(["worker", "ps"])
 INDICES = st.integers(0, 3)

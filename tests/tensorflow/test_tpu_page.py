@@ -173,16 +173,12 @@ def test_args_service_is_used_and_credentials_and_discovery_url_are_not(api: Any
 # Raises
 
 
-@pytest.mark.parametrize("omitted", [None, ""])
-def test_program_that_detects_a_tpu_by_exception_goes_on_without_one(omitted: str | None, api: Any) -> None:
+def test_program_that_detects_a_tpu_by_exception_goes_on_without_one(api: Any) -> None:
+    omitted: Any
     for detect in (api.TPUClusterResolver, api.TPUClusterResolver.connect):
-        with pytest.raises(ValueError, match=r"TPU"):
-            detect(omitted)
-
-
-def test_raises_value_error_if_no_tpus_are_specified(api: Any) -> None:
-    with pytest.raises(ValueError, match="t least one TPU"):
-        api.TPUClusterResolver([])
+        for omitted in (None, "", []):
+            with pytest.raises(ValueError, match=r"TPU"):
+                detect(omitted)
 
 
 @pytest.mark.usefixtures("google")
@@ -228,6 +224,8 @@ def test_attributes(api: Any) -> None:
     assert (resolver.environment, resolver.task_type, resolver.task_id) == ("", "worker", 0)
     resolver.task_id = 1
     assert resolver.task_id == 1
+    assert resolver._tpu not in ("", "local")
+    assert resolver.get_coordination_service_leader() == "/job:worker/task:0"
 
 
 # Methods
@@ -308,7 +306,7 @@ def test_num_accelerators_is_the_number_of_cores_per_worker(
 
 
 def test_num_accelerators_raises_runtime_error_if_workers_differ(serve: Callable[..., str], api: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"not the same|different numbers"):
+    with pytest.raises(RuntimeError, match=r"not the same|different accelerators"):
         api.TPUClusterResolver(serve(4, 8)).num_accelerators()
 
 
@@ -348,9 +346,3 @@ def test_devices_of_a_local_tpu_are_those_of_this_host(ours: Any) -> None:
     metadata = resolver.get_tpu_system_metadata()
     assert [device.device_type for device in metadata.devices] == ["CPU"]
     assert metadata[:3] == (0, 0, 0)
-
-
-def test_coordination_service_runs_on_the_first_worker(api: Any) -> None:
-    resolver = api.TPUClusterResolver(GRPC, job_name="tpu")
-    assert resolver.get_coordination_service_leader() == "/job:tpu/task:0"
-    assert resolver._tpu not in ("", "local")

@@ -31,12 +31,10 @@ if TYPE_CHECKING:
     from .faults import Fault
     from .replies import Reply
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAX_RECORDS = 100_000
 
 RequestT = TypeVar("RequestT")
-
-
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class CertificateAuthority:
@@ -81,119 +79,27 @@ class CertificateAuthority:
         return chain, issued.private_key_pem.bytes().decode()
 
 
-class ServerState(Generic[RequestT]):
-    """The ports, connections, faults and recorded requests of a server; its two interfaces share it.
-
-    Ports and certificates are kept when the server stops, so that it returns at the same URL. Port 0 takes a
-    free one. With `tls` the server has a certificate for `hostnames` from an authority of its own, and with
-    `plain_port` a second port that speaks plain HTTP.
-    """
-
-    def __init__(
-        self, host: str, port: int, *, tls: bool, hostnames: Sequence[str] = (), plain_port: bool = False
-    ) -> None:
-        self.host = host
-        self.ports = [port, 0] if tls and plain_port else [port]
-        self.tls = tls
-        self.authority: CertificateAuthority | None = None
-        self.faults: FaultScript[RequestT] = FaultScript()
-        self.records: deque[RequestT] = deque(maxlen=_MAX_RECORDS)
-        self._hostnames = tuple(hostnames)
-        self._context: ssl.SSLContext | None = None
-        self._runner: web.AppRunner | None = None
-        self._bound: list[socket.socket] = []
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the server has been started and not stopped; its ports may be closed for the moment."""
-        return self._runner is not None
-
-    @property
-    def is_listening(self) -> bool:
-        """Whether the ports are open."""
-        return self._runner is not None and bool(self._runner.sites)
-
-    @property
-    def connections(self) -> int:
-        """The number of open connections."""
-        runner = self._runner
-        return 0 if runner is None or runner.server is None else len(runner.server.connections)
-
-    async def start(self, application: web.Application) -> None:
-        """Serve `application`; if this fails, call `stop`."""
-        if self.tls and self._context is None:
-            self._context = await anyio.to_thread.run_sync(self._make_context)
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-        await runner.setup()
-        self._runner = runner
-        self._bind()
-        await self.open_ports()
-
-    async def stop(self) -> None:
-        """Close the ports and every connection, and wait until all handlers have finished."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            with anyio.CancelScope(shield=True):
-                await _close_ports(runner)
-                await runner.cleanup()
-        while self._bound:
-            self._bound.pop().close()
-
-    async def open_ports(self) -> None:
-        """Accept connections at the ports."""
-        assert self._runner is not None, "a port belongs to a running server"
-        for number, bound in enumerate(self._bound):
-            context = self._context if number == 0 else None
-            await web.SockSite(self._runner, bound, ssl_context=context, backlog=1024).start()
-        self._bound = []
-
-    async def close_ports(self) -> None:
-        """Refuse new connections and drop the existing ones. No other process is assigned the ports."""
-        assert self._runner is not None, "only a running server has open ports"
-        await _close_ports(self._runner)
-        self._bind()
-
-    def _bind(self) -> None:
-        """Take the ports; connections to them are refused until the server listens."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        for number, port in enumerate(self.ports):
-            bound = socket.socket(family)
-            self._bound.append(bound)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                bound.bind((self.host, port))
-            except OSError as error:
-                raise ConfigurationError(
-                    f"cannot listen on {self.host} port {port}: {error.strerror}",
-                    hint="port=0 takes a free port.",
-                ) from error
-            self.ports[number] = bound.getsockname()[1]
-
-    def _make_context(self) -> ssl.SSLContext:
-        self.authority = self.authority or CertificateAuthority(self._hostnames)
-        return self.authority.server_context()
-
-
 class Controls(Generic[RequestT]):
     """The address, faults and recorded requests of a server; every method may be called from any thread."""
 
-    def __init__(self, state: ServerState[RequestT]) -> None:
-        self._state = state
-
-    @property
-    def host(self) -> str:
-        """The address on which the server listens, such as `127.0.0.1`."""
-        return self._state.host
+    host: str
+    """The address on which the server listens, such as `127.0.0.1`."""
+    _tls: bool
+    _ports: list[int]
+    _authority: CertificateAuthority | None = None
+    _runner: web.AppRunner | None = None
+    _faults: FaultScript[RequestT]
+    _records: deque[RequestT]
 
     @property
     def port(self) -> int:
         """The port on which the server listens; until the first start, the one passed (0: any)."""
-        return self._state.ports[0]
+        return self._ports[0]
 
     @property
     def url(self) -> str:
         """`scheme://host:port`, with an IPv6 host in brackets."""
-        return f"{'https' if self._state.tls else 'http'}://{self._host_and_port(self.port)}"
+        return f"{'https' if self._tls else 'http'}://{self._host_and_port(self.port)}"
 
     @property
     def ca_pem(self) -> str:
@@ -202,12 +108,13 @@ class Controls(Generic[RequestT]):
         Raises:
             ConfigurationError: the server does not use TLS, or has not been started yet.
         """
-        return self._authority.pem
+        return self._get_authority().pem
 
     @property
     def connections(self) -> int:
         """The number of open connections."""
-        return self._state.connections
+        runner = self._runner
+        return 0 if runner is None or runner.server is None else len(runner.server.connections)
 
     def inject(
         self, *faults: Fault, match: Callable[[RequestT], bool] | None = None, times: int | None = 1
@@ -224,45 +131,60 @@ class Controls(Generic[RequestT]):
             raise ConfigurationError("inject() needs a fault, such as Delay(1.0) or Answer(503)")
         if times is not None and times < 1:
             raise ConfigurationError(f"{times} is less than one", argument="times")
-        self._state.faults.inject(faults, match, times)
+        self._faults.inject(faults, match, times)
 
     @property
     def faults(self) -> tuple[tuple[Fault, ...], ...]:
         """The faults that have not been used up, one entry per injection."""
-        return self._state.faults.pending
+        return self._faults.pending
 
     def clear_faults(self) -> None:
         """Remove every pending fault."""
-        self._state.faults.clear()
+        self._faults.clear()
 
     @property
     def requests(self) -> tuple[RequestT, ...]:
         """The requests received so far, oldest first (the last 100,000)."""
-        return tuple(self._state.records)
+        return tuple(self._records)
 
     def forget_requests(self) -> None:
         """Empty `requests`."""
-        self._state.records.clear()
+        self._records.clear()
 
-    @property
-    def _authority(self) -> CertificateAuthority:
-        authority = self._state.authority
-        if authority is None:
+    def _get_authority(self) -> CertificateAuthority:
+        if self._authority is None:
             raise ConfigurationError(
                 "this server has no certificate authority",
                 hint="Create it with tls=True, and start it first.",
             )
-        return authority
+        return self._authority
 
     def _host_and_port(self, port: int) -> str:
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
 class LoopbackServer(Controls[RequestT], abc.ABC):
-    """An HTTP server on loopback ports, as an async context manager that can be entered again."""
+    """An HTTP server on loopback ports, as an async context manager that can be entered again.
+
+    Ports and certificates are kept when the server stops, so that it returns at the same URL. Port 0 takes a
+    free one. With `tls` the server has a certificate for `hostnames` from an authority of its own, and with
+    `plain_port` a second port that speaks plain HTTP.
+    """
 
     _max_body: int
     """The largest request body in bytes."""
+
+    def __init__(
+        self, host: str, port: int, *, tls: bool, hostnames: Sequence[str] = (), plain_port: bool = False
+    ) -> None:
+        self.host = host
+        self._ports = [port, 0] if tls and plain_port else [port]
+        self._tls = tls
+        self._hostnames = tuple(hostnames)
+        self._context: ssl.SSLContext | None = None
+        self._bound: list[socket.socket] = []
+        self._faults = FaultScript()
+        self._records = deque(maxlen=_MAX_RECORDS)
 
     async def __aenter__(self) -> Self:
         """Start the server.
@@ -271,7 +193,7 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
             ConfigurationError: the port is not available, or the server is already running.
             MissingDependencyError: TLS needs trustme, which is not installed.
         """
-        if self._state.is_running:
+        if self._runner is not None:
             raise ConfigurationError(
                 f"this {type(self).__name__} is already running", hint="Create another one."
             )
@@ -280,14 +202,29 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
         application.on_response_prepare.append(_remove_default_server_header)
         try:
             self._on_start()
-            await self._state.start(application)
+            if self._tls and self._context is None:
+                self._context = await anyio.to_thread.run_sync(self._make_context)
+            runner = web.AppRunner(
+                application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+            )
+            await runner.setup()
+            self._runner = runner
+            self._bind()
+            await self._open_ports(runner)
         except BaseException:
-            await self._stop()
+            await self.__aexit__()
             raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._stop()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            with anyio.CancelScope(shield=True):
+                await _close_ports(runner)
+                await runner.cleanup()
+        while self._bound:
+            self._bound.pop().close()
+        self._on_stop()
 
     async def restart(self) -> None:
         """Drop every connection and listen again, on the same port and with the same data.
@@ -305,14 +242,15 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
         Raises:
             ConfigurationError: the server is not running, or another process took the port.
         """
-        if not self._state.is_listening:
+        if self._runner is None or not self._runner.sites:
             raise _not_running(type(self).__name__)
-        await self._state.close_ports()
+        await _close_ports(self._runner)
+        self._bind()
         try:
             yield
         finally:
-            if self._state.is_running:
-                await self._state.open_ports()
+            if self._runner is not None:
+                await self._open_ports(self._runner)
 
     async def until(self, condition: Callable[[], bool], timeout: float = 30.0) -> None:
         """Return as soon as `condition()` is true, such as `lambda: len(server.requests) == 2`.
@@ -327,21 +265,43 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
             raise DeadlineExceededError(f"the condition was not true within {timeout} s", timeout=timeout)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        if not self._state.is_listening:
+        if self._runner is None or not self._runner.sites:
             # A TLS connection is reported when its handshake ends, which may be after the port was closed.
             await close_connection(request, reset=True)
         record = self._record(request)
-        self._state.records.append(record)
-        faults = self._state.faults.take(record)
+        self._records.append(record)
+        faults = self._faults.take(record)
         await apply_early_faults(request, faults)
         reply = fault_reply(faults, self._default_body)
         if reply is None:
             reply = await self._reply(request, record, faults)
         return await send(request, self._with_common_headers(reply), faults)
 
-    async def _stop(self) -> None:
-        await self._state.stop()
-        self._on_stop()
+    def _bind(self) -> None:
+        """Take the ports; connections to them are refused until the server listens."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        for number, port in enumerate(self._ports):
+            bound = socket.socket(family)
+            self._bound.append(bound)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                bound.bind((self.host, port))
+            except OSError as error:
+                raise ConfigurationError(
+                    f"cannot listen on {self.host} port {port}: {error.strerror}",
+                    hint="port=0 takes a free port.",
+                ) from error
+            self._ports[number] = bound.getsockname()[1]
+
+    async def _open_ports(self, runner: web.AppRunner) -> None:
+        for number, bound in enumerate(self._bound):
+            context = self._context if number == 0 else None
+            await web.SockSite(runner, bound, ssl_context=context, backlog=1024).start()
+        self._bound = []
+
+    def _make_context(self) -> ssl.SSLContext:
+        self._authority = self._authority or CertificateAuthority(self._hostnames)
+        return self._authority.server_context()
 
     @abc.abstractmethod
     def _record(self, request: web.Request) -> RequestT:
@@ -368,9 +328,13 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
 class ThreadedServer:
     """A `LoopbackServer` in an event loop and a thread of its own: `with` instead of `async with`."""
 
-    _server: LoopbackServer[Any]
-    _exits: ExitStack
     _portal: BlockingPortal | None = None
+
+    def __init__(self, server: LoopbackServer[Any]) -> None:
+        # Two interfaces to one server: what one of them sets, such as `tokens`, the other has too.
+        self.__dict__ = server.__dict__
+        self._server = server
+        self._exits = ExitStack()
 
     def __enter__(self) -> Self:
         """Start the thread and the server; the errors are those of the server's `__aenter__`."""
@@ -415,11 +379,8 @@ class ThreadedServer:
 def certificate_user(request: web.Request) -> str | None:
     """Return the common name of the verified client certificate of a connection, if there is one."""
     certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
-    for relative_name in (certificate or {}).get("subject", ()):
-        for key, value in relative_name:
-            if key == "commonName":
-                return str(value)
-    return None
+    names = [pair for each in (certificate or {}).get("subject", ()) for pair in each]
+    return next((str(value) for key, value in names if key == "commonName"), None)
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

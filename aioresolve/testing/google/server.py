@@ -14,7 +14,6 @@ from aioresolve.errors import ConfigurationError
 from aioresolve.testing.lifecycle import (
     Controls,
     LoopbackServer,
-    ServerState,
     ThreadedServer,
     certificate_user,
     write_private,
@@ -33,7 +32,7 @@ from .resources import Cloud
 from .tokens import Tokens, default_metadata, metadata_reply, service_account_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     from aiohttp import web
 
@@ -81,19 +80,38 @@ class GoogleRequest:
 
 
 class GoogleControls(Controls[GoogleRequest]):
-    """The resources, metadata and credentials of a server; every method may be called from any thread."""
+    """The resources, metadata and credentials of a server; every method may be called from any thread.
 
-    def __init__(self, cloud: Cloud, tokens: Tokens, state: ServerState[GoogleRequest]) -> None:
-        super().__init__(state)
-        self._cloud = cloud
-        self._tokens = tokens
+    A method that gets the name of a resource, short (in the server's own project and zone) or full, raises a
+    KeyError if it does not exist. The attributes may be changed at any time.
+
+    Attributes:
+        metadata: the values of the metadata server by path (`instance/zone`).
+        unreachable: the zones that lists report as unreachable.
+        instance_groups: instance group to the names of its instances. Both may be full names, of groups such
+            as `projects/P/regions/R/instanceGroups/NAME`. An instance that does not exist is one that the
+            manager of the group is creating.
+        unmanaged_groups: the instance groups that have no manager.
+        managed_instances: name of an instance to what the manager of its group reports about it, with the
+            fields of the API, such as `{"currentAction": "DELETING"}`.
+        denied: permissions that no user has (403), such as `tpu.nodes.get`.
+    """
+
+    metadata: dict[str, str]
+    unreachable: list[str]
+    instance_groups: dict[str, list[str]]
+    unmanaged_groups: set[str]
+    managed_instances: dict[str, dict[str, Any]]
+    denied: set[str]
+    _cloud: Cloud
+    _tokens: Tokens
 
     # Addresses
 
     @property
     def metadata_host(self) -> str:
         """`host:port` of the metadata server, which always speaks plain HTTP: for GCE_METADATA_HOST."""
-        return self._host_and_port(self._state.ports[-1])
+        return self._host_and_port(self._ports[-1])
 
     @property
     def endpoints(self) -> dict[str, str]:
@@ -122,7 +140,7 @@ class GoogleControls(Controls[GoogleRequest]):
         environ["CLOUDSDK_CONFIG"] = str(folder)
         key = self.write_service_account_key(folder / "key.json")
         environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(key)
-        if self._state.tls:
+        if self._tls:
             ca_file = folder / "ca.pem"
             ca_file.write_text(self.ca_pem)
             environ["SSL_CERT_FILE"] = str(ca_file)
@@ -140,21 +158,11 @@ class GoogleControls(Controls[GoogleRequest]):
             self._cloud.add(resource)
 
     def get(self, name: str) -> dict[str, Any]:
-        """Return the current state of a resource as a new dict.
-
-        A short name means the server's own project and zone.
-
-        Raises:
-            KeyError: the resource does not exist.
-        """
+        """Return the current state of a resource as a new dict."""
         return self._cloud.get(self._cloud.find(name)) or {}
 
     def patch(self, name: str, **fields: Any) -> dict[str, Any]:
-        """Merge `fields` (as the API spells them; None removes) into a resource, and return it.
-
-        Raises:
-            KeyError: the resource does not exist.
-        """
+        """Merge `fields` (as the API spells them; None removes) into a resource, and return it."""
         return self._cloud.patch(self._cloud.find(name), fields)
 
     def script(self, name: str, *steps: str | Mapping[str, Any]) -> None:
@@ -167,52 +175,13 @@ class GoogleControls(Controls[GoogleRequest]):
             name: the resource, by its short or full name.
             steps: states (for an instance, its status), or fields to merge, such as
                 `{"state": "READY", "health": None}`.
-
-        Raises:
-            KeyError: the resource does not exist.
         """
         full = self._cloud.find(name)
         self._cloud.script(full, [_step_patch(step, full.split("/")[4]) for step in steps])
 
     def delete(self, name: str) -> None:
-        """Delete a resource.
-
-        Raises:
-            KeyError: the resource does not exist.
-        """
+        """Delete a resource."""
         self._cloud.delete(self._cloud.find(name))
-
-    @property
-    def metadata(self) -> MutableMapping[str, str]:
-        """The values of the metadata server by path (`instance/zone`); may be changed at any time."""
-        return self._cloud.metadata
-
-    @property
-    def unreachable(self) -> MutableSequence[str]:
-        """The zones that lists report as unreachable; may be changed at any time."""
-        return self._cloud.unreachable
-
-    @property
-    def instance_groups(self) -> MutableMapping[str, list[str]]:
-        """Instance group to the names of its instances; may be changed at any time.
-
-        Both may be full names, of groups such as `projects/P/regions/R/instanceGroups/NAME`. An instance that
-        does not exist is one that the manager of the group is creating.
-        """
-        return self._cloud.instance_groups
-
-    @property
-    def unmanaged_groups(self) -> set[str]:
-        """The instance groups that have no manager; may be changed at any time."""
-        return self._cloud.unmanaged_groups
-
-    @property
-    def managed_instances(self) -> MutableMapping[str, dict[str, Any]]:
-        """Name of an instance to what the manager of its group reports about it; may be changed at any time.
-
-        The fields are spelled as in the API, such as `{"currentAction": "DELETING"}`.
-        """
-        return self._cloud.managed_instances
 
     # Users and permissions
 
@@ -240,11 +209,6 @@ class GoogleControls(Controls[GoogleRequest]):
     def revoke_tokens(self) -> None:
         """Reject every access token issued so far (401)."""
         self._tokens.revoke()
-
-    @property
-    def denied(self) -> set[str]:
-        """Permissions that no user has (403), such as `tpu.nodes.get`; may be changed at any time."""
-        return self._cloud.denied
 
     @property
     def email(self) -> str:
@@ -299,7 +263,7 @@ class GoogleControls(Controls[GoogleRequest]):
         return _write_json(file, document)
 
 
-class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
+class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
     """One project of Google Cloud on loopback ports, to test clients with.
 
     ```python
@@ -351,16 +315,19 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
         if page_size < 1:
             raise ConfigurationError(f"{page_size} is less than one", argument="page_size")
         email = f"robot@{project}.iam.gserviceaccount.com"
-        issuer = Tokens(None if tokens is None else dict(tokens), email)
-        cloud = Cloud(project, zone, page_size)
-        cloud.metadata = {**default_metadata(project, zone, email), **(metadata or {})}
-        super().__init__(cloud, issuer, ServerState(host, port, tls=tls, plain_port=True))
+        super().__init__(host, port, tls=tls, plain_port=True)
+        self._tokens = Tokens(None if tokens is None else dict(tokens), email)
+        self._cloud = cloud = Cloud(project, zone, page_size)
+        self.metadata, self.unreachable, self.denied = cloud.metadata, cloud.unreachable, cloud.denied
+        self.instance_groups, self.unmanaged_groups = cloud.instance_groups, cloud.unmanaged_groups
+        self.managed_instances = cloud.managed_instances
+        self.metadata |= {**default_metadata(project, zone, email), **(metadata or {})}
         self._etags = etags
         self.add(*nodes)
 
     def in_thread(self) -> ThreadedGoogleServer:
         """Return the same server for code without an event loop: `with server.in_thread() as server:`."""
-        return ThreadedGoogleServer(self, self._cloud, self._tokens, self._state)
+        return ThreadedGoogleServer(self)
 
     def _record(self, request: web.Request) -> GoogleRequest:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -386,7 +353,7 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
 
     async def _service_reply(self, request: web.Request, record: GoogleRequest, body: bytes) -> Reply:
         cloud, tokens = self._cloud, self._tokens
-        if self._state.tls and request.secure == (record.service == "metadata"):
+        if self._tls and request.secure == (record.service == "metadata"):
             raise no_such_page()
         form = dict(urllib.parse.parse_qsl(body.decode("utf-8", "replace")))
         match record.service:
@@ -416,14 +383,8 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
         return body
 
 
-class ThreadedGoogleServer(GoogleControls, ThreadedServer):
+class ThreadedGoogleServer(ThreadedServer, GoogleControls):
     """A `GoogleServer` in its own thread: `with` instead of `async with`, otherwise the same."""
-
-    def __init__(
-        self, server: GoogleServer, cloud: Cloud, tokens: Tokens, state: ServerState[GoogleRequest]
-    ) -> None:
-        super().__init__(cloud, tokens, state)
-        self._server = server
 
 
 def _step_patch(step: str | Mapping[str, Any], collection: str) -> Mapping[str, Any]:

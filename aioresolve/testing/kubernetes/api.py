@@ -33,6 +33,8 @@ from .statuses import (
     bad_request,
     conflict,
     details_of,
+    forbidden,
+    forbidden_option,
     invalid,
     method_not_allowed,
     no_such_resource,
@@ -44,11 +46,11 @@ from .statuses import (
 from .store import KINDS, POD, compact_json, indented_json, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from aioresolve.testing.faults import EndlessPages, StreamFault
 
-    from .requests import Access, Form, IncludeObject, ListOptions, RequestRecord, Target
+    from .requests import Form, IncludeObject, ListOptions, RequestRecord, Target
     from .store import Kind, Store, StoredObject
 
 _INTERACTIVE_AGENTS = ("curl", "Wget", "Mozilla/5.0")
@@ -89,7 +91,6 @@ class Cluster:
     """
 
     store: Store
-    access: Access
     bookmark_interval: float
     notifier: Notifier = field(default_factory=Notifier)
     services: EndpointSliceController = field(init=False)
@@ -106,11 +107,15 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request as the API sees it; `user` is None if its credentials are rejected."""
+    """A request as the API sees it; `user` is None if its credentials are rejected.
+
+    `may` returns whether a user may use a verb for a resource in a namespace.
+    """
 
     record: RequestRecord
     target: Target | None
     user: str | None
+    may: Callable[[str, str, str, str | None], bool]
     headers: Mapping[str, str]
     body: bytes
 
@@ -131,7 +136,7 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
         if call.target is None:
             reply = _other_reply(cluster, call)
         else:
-            cluster.access.check(call.user, call.target)
+            _check_access(call, call.target)
             reply = await _object_reply(cluster, call, call.target, endless_pages)
     except Failure as failure:
         reply = Reply(failure.code, failure.body, JSON_HEADERS | failure.headers)
@@ -139,6 +144,16 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
     if is_interactive and isinstance(reply.body, bytes) and reply.body.startswith(b"{"):
         return Reply(reply.status, indented_json(reply.body), reply.headers)
     return reply
+
+
+def _check_access(call: Call, target: Target) -> None:
+    if call.user is None:
+        raise unauthorized()
+    if not call.may(call.user, target.verb, target.kind.resource, target.namespace):
+        name, subresource = target.name or "", target.subresource
+        raise forbidden(call.user, target.verb, target.kind, target.namespace, name, subresource)
+    if not target.verb:
+        raise method_not_allowed()
 
 
 async def _object_reply(
@@ -179,18 +194,18 @@ def _other_reply(cluster: Cluster, call: Call) -> Reply:
     if path == "/version":
         return Reply(200, indented_json(compact_json(_VERSION)), JSON_HEADERS)
     if path == _REVIEWS and call.record.method == "POST":
-        return _json_reply(201, _review(cluster, call))
+        return _json_reply(201, _review(call))
     document = cluster.controllers.get(path) or _discovery(path)
     if document is None:
         raise no_such_resource()
     return _json_reply(200, document)
 
 
-def _review(cluster: Cluster, call: Call) -> dict[str, Any]:
+def _review(call: Call) -> dict[str, Any]:
     """Return whether the caller may do what its SelfSubjectAccessReview describes."""
     attributes = call.document(_REVIEW).get("spec", {}).get("resourceAttributes") or {}
     verb, resource = attributes.get("verb", ""), attributes.get("resource", "")
-    allowed = cluster.access.may(call.user or "", verb, resource, attributes.get("namespace") or None)
+    allowed = call.may(call.user or "", verb, resource, attributes.get("namespace") or None)
     return {
         "kind": _REVIEW,
         "apiVersion": "authorization.k8s.io/v1",
@@ -256,8 +271,7 @@ async def _list(
 def _watch(cluster: Cluster, call: Call, options: ListOptions, encoder: EventEncoder) -> Reply:
     if "sendInitialEvents" in call.record.query and not cluster.watch_list:
         rule = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-        problem = ("sendInitialEvents", "FieldValueForbidden", f"Forbidden: {rule}")
-        raise invalid("meta.k8s.io", "ListOptions", "", *problem)
+        raise forbidden_option("sendInitialEvents", rule)
     if options.initial_events and (options.version or 0) > cluster.store.version:
         raise too_large_version(options.version or 0, cluster.store.version)
     return Reply(200, _watch_body(cluster, RunningWatch(call.record), options, encoder), JSON_HEADERS)
@@ -319,7 +333,7 @@ def _create(store: Store, namespace: str, body: Mapping[str, Any], kind: Kind) -
         metadata.setdefault("name", metadata["generateName"] + secrets.token_hex(3))
     if not metadata.get("name"):
         problem = "Required value: name or generateName is required"
-        raise invalid(kind.group, kind.name, "", "metadata.name", "FieldValueRequired", problem)
+        raise invalid(kind, "", "metadata.name", problem)
     if store.get(namespace, metadata["name"], kind) is not None:
         raise already_exists(metadata["name"], kind)
     created = {**body, "metadata": metadata}

@@ -12,14 +12,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from .selectors import FieldSelector, LabelSelector, SelectorError, field_selector, label_selector
+from .selectors import Requirement, SelectorError, field_terms, label_requirements
 from .statuses import (
     bad_request,
-    forbidden,
-    invalid,
+    forbidden_option,
     no_such_transformation,
     not_acceptable,
-    unauthorized,
 )
 from .store import KINDS, POD, Kind, StoredObject
 
@@ -108,23 +106,17 @@ def target_of(method: str, path: str, query: Mapping[str, str]) -> Target | None
     return Target("create" if method == "POST" and namespace is not None else "", kind, namespace)
 
 
-@dataclass(slots=True)
 class Access:
-    """The users of a server and their permissions; every attribute may be changed while the server runs.
-
-    `tokens` is bearer token to user (None accepts every request). `allow` is user to the namespaces that the
-    user may access, None for all; without a mapping every user may access everything. `resources` and `verbs`
-    are user to the resources and RBAC verbs that the user may use; other users may use all. With
-    `anonymous`, requests without credentials are accepted as `system:anonymous`, which `allow` then denies.
-    """
+    """The users of a server and their permissions, which may be changed at any time."""
 
     tokens: dict[str, str] | None
     allow: dict[str, Collection[str] | None] | None
     resources: dict[str, Collection[str]]
     verbs: dict[str, Collection[str]]
-    anonymous: bool
+    _anonymous: bool
+    """Whether requests without credentials are accepted as `system:anonymous`, which `allow` then denies."""
 
-    def caller(self, authorization: str, certificate_user: str | None) -> tuple[str | None, str]:
+    def _user(self, authorization: str, certificate_user: str | None) -> tuple[str | None, str]:
         """Return the sender of a request, None if its credentials are rejected, and their scheme.
 
         A client certificate counts before the `Authorization` header.
@@ -136,17 +128,9 @@ class Access:
             return ANONYMOUS, scheme
         if scheme.lower() == "bearer":
             return self.tokens.get(credentials.strip()), "Bearer"
-        return (ANONYMOUS if self.anonymous and not scheme else None), scheme
+        return (ANONYMOUS if self._anonymous and not scheme else None), scheme
 
-    def check(self, user: str | None, target: Target) -> None:
-        """Return if `user` may make the request; otherwise raise the API server's 401 or 403."""
-        if user is None:
-            raise unauthorized()
-        if not self.may(user, target.verb, target.kind.resource, target.namespace):
-            name, subresource = target.name or "", target.subresource
-            raise forbidden(user, target.verb, target.kind, target.namespace, name, subresource)
-
-    def may(self, user: str, verb: str, resource: str, namespace: str | None) -> bool:
+    def _may(self, user: str, verb: str, resource: str, namespace: str | None) -> bool:
         """Whether `user` may use `verb` for `resource` in a namespace; None for all namespaces."""
         if resource not in self.resources.get(user, (resource,)) or verb not in self.verbs.get(user, (verb,)):
             return False
@@ -183,14 +167,7 @@ def _clauses(accept: str) -> list[tuple[str, dict[str, str]]]:
         media_type, *pairs = (part.strip() for part in text.split(";"))
         parameters = {pair.partition("=")[0]: pair.partition("=")[2] for pair in pairs if pair}
         clauses.append((media_type.lower(), parameters))
-    return sorted(clauses, key=lambda clause: (-_quality(clause[1]), "*" in clause[0]))
-
-
-def _quality(parameters: Mapping[str, str]) -> float:
-    try:
-        return float(parameters.get("q", "1"))
-    except ValueError:
-        return 1.0
+    return sorted(clauses, key=lambda clause: (-float(clause[1].get("q", 1)), "*" in clause[0]))
 
 
 IncludeObject = Literal["None", "Metadata", "Object"]
@@ -215,19 +192,21 @@ class Selection:
 
     kind: Kind
     namespace: str | None
-    labels: LabelSelector
-    fields: FieldSelector
+    labels: tuple[Requirement, ...]
+    fields: tuple[tuple[str, str, bool], ...]
 
     @property
     def is_everything(self) -> bool:
         """Whether it selects every object of the kind and namespace."""
-        return not self.labels.requirements and not self.fields.terms
+        return not self.labels and not self.fields
 
     def matches(self, stored: StoredObject) -> bool:
         """Return whether it selects `stored`."""
         if stored.kind is not self.kind or self.namespace not in (None, stored.namespace):
             return False
-        return self.labels.matches(stored.labels) and self.fields.matches(stored.fields)
+        if not all(requirement.matches(stored.labels) for requirement in self.labels):
+            return False
+        return all((stored.fields.get(name, "") == value) is equal for name, value, equal in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +231,14 @@ class ListOptions:
 def list_options(target: Target, query: Mapping[str, str]) -> ListOptions:
     """Parse the query of a list or watch."""
     try:
-        labels = label_selector(query.get("labelSelector", ""))
-        fields = field_selector(query.get("fieldSelector", ""), target.kind)
+        labels = label_requirements(query.get("labelSelector", ""))
+        fields = field_terms(query.get("fieldSelector", ""), target.kind)
     except SelectorError as error:
         raise bad_request(str(error)) from None
     match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents")
-    _check_match(match, initial is not None, target.verb)
+    if initial is not None and match != "NotOlderThan":
+        problem = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        raise forbidden_option("resourceVersionMatch", problem)
     text, token = query.get("resourceVersion", ""), query.get("continue", "")
     if token and text not in {"", "0"}:
         raise bad_request("specifying resource version is not allowed when using continue")
@@ -274,19 +255,6 @@ def list_options(target: Target, query: Mapping[str, str]) -> ListOptions:
         initial_events=initial in _TRUE_VALUES if initial is not None else not version,
         timeout=float(_number(query, "timeoutSeconds")) or None,
     )
-
-
-def _check_match(match: str, has_initial: bool, verb: str) -> None:
-    """Raise the 422 of a real server for parameters that do not belong together."""
-    field, problem = "resourceVersionMatch", ""
-    if has_initial and verb == "list":
-        field, problem = "sendInitialEvents", "sendInitialEvents is forbidden for list"
-    elif has_initial and match != "NotOlderThan":
-        problem = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-    elif match and verb == "watch" and not has_initial:
-        problem = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-    if problem:
-        raise invalid("meta.k8s.io", "ListOptions", "", field, "FieldValueForbidden", f"Forbidden: {problem}")
 
 
 def _version(text: str) -> int | None:

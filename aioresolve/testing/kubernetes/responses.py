@@ -143,7 +143,7 @@ def endless_page(fault: EndlessPages, options: ListOptions, now: datetime) -> Pa
         _, start = _read_token(options.continue_token)
         first = int(start.rpartition("-")[2].rstrip("\0")) + 1
     namespace = selection.namespace or "default"
-    requirements = [each for each in selection.labels.requirements if each.operator in {"=", "in"}]
+    requirements = [each for each in selection.labels if each.operator in {"=", "in"}]
     labels = {each.key: min(each.values) for each in requirements}
     size = options.limit or fault.page_size
     names = [f"endless-{number:09}" for number in range(first, first + size)]
@@ -185,45 +185,37 @@ def _row(pod: StoredObject, include: IncludeObject) -> bytes:
 # Watches
 
 
+class Bookmark:
+    """An order to a watch: send a bookmark."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningWatch:
-    """A connected watch, with its pending faults, oldest first.
+    """A connected watch, with the orders that it has to carry out, oldest first: faults and bookmarks.
 
-    Each fault comes with the version up to which events are sent before it.
+    Each order comes with the version up to which events are sent before it.
     """
 
     request: RequestRecord
-    faults: deque[tuple[StreamFault | WatchError, int]] = field(default_factory=deque)
+    orders: deque[tuple[StreamFault | WatchError | Bookmark, int]] = field(default_factory=deque)
 
 
 class Notifier:
     """Wakes the watches in the server's event loop.
 
-    `notify` and `request_bookmark` may be called from any thread, and while the server is stopped.
+    `notify` may be called from any thread, and while the server is stopped.
     """
 
-    def __init__(self) -> None:
-        self.bookmarks_requested = 0
-        """How often a bookmark was requested; a watch sends one whenever the number has grown."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._change: anyio.Event | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
         """Use the running loop until `stop`."""
         self._loop = asyncio.get_running_loop()
-        self._change = anyio.Event()
+        self.change = anyio.Event()
+        """Is set at the next write or order."""
 
     def stop(self) -> None:
-        self._loop = self._change = None
-
-    def next_change(self) -> anyio.Event:
-        """Return the event that is set at the next write or bookmark request."""
-        assert self._change is not None, "a watch runs only while the server does"
-        return self._change
-
-    def request_bookmark(self) -> None:
-        self.bookmarks_requested += 1
-        self.notify()
+        self._loop = None
 
     def notify(self) -> None:
         loop = self._loop
@@ -237,10 +229,9 @@ class Notifier:
                 raise
 
     def _wake(self) -> None:
-        if self._change is not None:
-            self._change.set()
-            # An event cannot be reset, so the next change gets a new one.
-            self._change = anyio.Event()
+        self.change.set()
+        # An event cannot be reset, so the next change gets a new one.
+        self.change = anyio.Event()
 
 
 def failure_of_watch(fault: WatchError) -> Failure:
@@ -314,43 +305,36 @@ async def watch_pieces(
 ) -> AsyncGenerator[bytes | StreamFault, None]:
     """Yield the lines of a watch, several together if there are several, until its timeout.
 
-    `notifier` wakes the watch. Each of its faults, to which the caller adds, is yielded or applied when the
-    events before it have been yielded. Bookmarks are sent every `bookmark_interval` seconds, and just before
-    the end.
+    `notifier` wakes the watch. Each of its orders, to which the caller adds, is carried out when the events
+    before it have been yielded. Bookmarks are sent every `bookmark_interval` seconds, and before the end.
     """
     started = anyio.current_time()
     ends = started + (options.timeout or _MAX_SECONDS)
     bookmark_at = started + bookmark_interval
-    bookmarks_sent = notifier.bookmarks_requested
     try:
         cursor, existing = _start(store, options)
         for piece in _initial_lines(existing, options, encoder, cursor):
             yield piece
         while (now := anyio.current_time()) < ends:
             # Taken before the events are read, so that a write in between sets it.
-            change = notifier.next_change()
-            # Writes after the fault was requested must not be sent before it.
-            fault, until = watch.faults.popleft() if watch.faults else (None, None)
+            change = notifier.change
+            # Writes after the order must not be sent before it.
+            order, until = watch.orders.popleft() if watch.orders else (None, None)
             cursor, events = store.changes_after(cursor, until=until)
-            lines = [encoder.change(event, options.selection) for event in events]
+            body = b"".join([encoder.change(event, options.selection) for event in events])
             # After a restore the client's version may not exist yet; a bookmark must not confirm it.
-            sends_bookmarks = options.bookmarks and cursor <= store.version
-            if fault is None:
-                requested = notifier.bookmarks_requested
-                due = max(requested - bookmarks_sent, int(now >= bookmark_at))
-                bookmarks_sent = requested
-                if due and sends_bookmarks:
-                    lines += [encoder.bookmark(cursor) for _ in range(due)]
-                    bookmark_at = now + bookmark_interval
-            body = b"".join(lines)
+            sends_bookmarks = options.bookmarks and cursor <= (store.version if until is None else until)
+            if sends_bookmarks and (isinstance(order, Bookmark) or (order is None and now >= bookmark_at)):
+                body += encoder.bookmark(cursor)
+                bookmark_at = now + bookmark_interval
             if body:
                 yield body
-            if isinstance(fault, WatchError):
-                yield failure_of_watch(fault).event
+            if isinstance(order, WatchError):
+                yield failure_of_watch(order).event
                 return
-            if fault is not None:
-                yield fault
-            elif not body:
+            if order is not None and not isinstance(order, Bookmark):
+                yield order
+            elif order is None and not body:
                 with anyio.move_on_after((min(ends, bookmark_at) if sends_bookmarks else ends) - now):
                     await change.wait()
         if options.bookmarks and cursor <= store.version:

@@ -42,7 +42,7 @@ _OPERATORS: dict[str, Operator] = {
 
 
 class SelectorError(ValueError):
-    """The selector is invalid; the message is the API server's."""
+    """A selector is invalid; the message is that of the API server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +72,13 @@ class Requirement:
                 return number > bound if self.operator == ">" else number < bound
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
-    """A parsed `labelSelector`; without requirements it matches every object."""
-
-    requirements: tuple[Requirement, ...] = ()
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether `labels` satisfy every requirement."""
-        return all(requirement.matches(labels) for requirement in self.requirements)
+def label_requirements(text: str) -> tuple[Requirement, ...]:
+    """Parse a label selector into terms, of which every one must match; or raise a SelectorError."""
+    return tuple(_Parser(text).requirements())
 
 
-@dataclass(frozen=True, slots=True)
-class FieldSelector:
-    """A parsed `fieldSelector`: (field, value, is equal) terms; without terms it matches every object."""
-
-    terms: tuple[tuple[str, str, bool], ...] = ()
-
-    def matches(self, fields: Mapping[str, str]) -> bool:
-        """Return whether `fields` (name to value; a missing field is empty) satisfy every term."""
-        return all((fields.get(name, "") == value) is equal for name, value, equal in self.terms)
-
-
-def label_selector(text: str) -> LabelSelector:
-    """Parse a label selector; a SelectorError has the API server's message."""
-    return LabelSelector(tuple(_Parser(text).requirements()))
-
-
-def field_selector(text: str, kind: Kind) -> FieldSelector:
-    """Parse a field selector for objects of a kind; a SelectorError has the API server's message."""
+def field_terms(text: str, kind: Kind) -> tuple[tuple[str, str, bool], ...]:
+    """Parse a field selector into terms (field, value, is equal); or raise a SelectorError."""
     terms = []
     for term in filter(None, text.split(",")):
         name, operator, value = (*re.split("(!=|==?)", term, maxsplit=1), "", "")[:3]
@@ -109,7 +87,7 @@ def field_selector(text: str, kind: Kind) -> FieldSelector:
         if name not in ("metadata.name", "metadata.namespace", *kind.selectable):
             raise SelectorError(f"field label not supported: {name}")
         terms.append((name, value, operator != "!="))
-    return FieldSelector(tuple(terms))
+    return tuple(terms)
 
 
 class _Parser:

@@ -17,7 +17,6 @@ from aioresolve.testing.faults import EndlessPages, StreamFault, WatchError
 from aioresolve.testing.lifecycle import (
     Controls,
     LoopbackServer,
-    ServerState,
     ThreadedServer,
     certificate_user,
     merge_patch,
@@ -27,12 +26,12 @@ from aioresolve.testing.replies import JSON_HEADERS, Reply
 
 from .api import Call, Cluster, delete, reply_to
 from .requests import Access, RequestRecord, target_of
-from .responses import failure_of_watch
+from .responses import Bookmark, failure_of_watch
 from .statuses import failure_of_status
 from .store import ENDPOINT_SLICE, KINDS, POD, Expired, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from aiohttp import web
 
@@ -53,12 +52,13 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class KubernetesControls(Controls[RequestRecord]):
-    """The objects, users, watches and credentials of a server; every method may be called from any thread."""
+class KubernetesControls(Access, Controls[RequestRecord]):
+    """The objects, users, watches and credentials of a server; every method may be called from any thread.
 
-    def __init__(self, cluster: Cluster, state: ServerState[RequestRecord]) -> None:
-        super().__init__(state)
-        self._cluster = cluster
+    A method that gets the name of an object raises a ConfigurationError if it does not exist.
+    """
+
+    _cluster: Cluster
 
     # Pods
 
@@ -87,11 +87,7 @@ class KubernetesControls(Controls[RequestRecord]):
         return self._cluster.store.version
 
     def pod(self, name: str, namespace: str = "default") -> dict[str, Any]:
-        """Return the current state of a pod as a new dict.
-
-        Raises:
-            ConfigurationError: the pod does not exist.
-        """
+        """Return the current state of a pod as a new dict."""
         return self._stored(name, namespace).as_dict()
 
     def add(self, *objects: Mapping[str, Any]) -> None:
@@ -125,11 +121,7 @@ class KubernetesControls(Controls[RequestRecord]):
             self._cluster.controllers[f"{root}{where}/{one['kind'].lower()}s/{metadata['name']}"] = dict(one)
 
     def patch(self, name: str, namespace: str = "default", *, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge `patch` into any part of a pod (RFC 7386: None removes) in one write, and return the pod.
-
-        Raises:
-            ConfigurationError: the pod does not exist.
-        """
+        """Merge `patch` into any part of a pod (RFC 7386: None removes) in one write, and return the pod."""
         store = self._cluster.store
         with store.lock:
             return store.put(merge_patch(self._stored(name, namespace).as_dict(), patch)).as_dict()
@@ -146,9 +138,6 @@ class KubernetesControls(Controls[RequestRecord]):
 
         A pod that has finalizers or a grace period remains, with a deletionTimestamp, until `finish_deletion`
         is called or it is deleted again without a grace period. The slices of a Service are deleted with it.
-
-        Raises:
-            ConfigurationError: the object does not exist.
         """
         with self._cluster.store.lock:
             self._stored(name, namespace, _KINDS[kind])
@@ -158,7 +147,7 @@ class KubernetesControls(Controls[RequestRecord]):
         """Remove a pod that is being deleted, even if it has finalizers.
 
         Raises:
-            ConfigurationError: the pod does not exist, or is not being deleted.
+            ConfigurationError: the pod is not being deleted.
         """
         with self._cluster.store.lock:
             if "deletionTimestamp" not in self._stored(name, namespace).as_dict()["metadata"]:
@@ -178,14 +167,10 @@ class KubernetesControls(Controls[RequestRecord]):
         A real server is down meanwhile, as in `async with server.down(): server.restore(version)`.
 
         Raises:
-            ConfigurationError: the version is not known any longer, or not yet.
+            ConfigurationError: the version is not known any longer.
         """
         store = self._cluster.store
         with store.lock:
-            if version > store.version:
-                raise ConfigurationError(
-                    f"version {version} does not exist yet: the latest is {store.version}"
-                )
             try:
                 store.restore(version)
             except Expired as error:
@@ -221,7 +206,7 @@ class KubernetesControls(Controls[RequestRecord]):
 
     def bookmark(self) -> None:
         """Send a bookmark, without delay, to every watch that allows bookmarks; one per call."""
-        self._cluster.notifier.request_bookmark()
+        self._order(Bookmark())
 
     def disturb(self, fault: Fault, *, match: Callable[[RequestRecord], bool] | None = None) -> int:
         """Apply `fault` to the connected watches whose request `match` accepts, and return their number.
@@ -238,52 +223,23 @@ class KubernetesControls(Controls[RequestRecord]):
                 f"{fault!r} cannot apply to a watch that is already connected",
                 hint="inject() it, or use one of Cut, Delay, End, Reset, Stall and WatchError.",
             )
+        return self._order(fault, match)
+
+    def _order(
+        self,
+        order: StreamFault | WatchError | Bookmark,
+        match: Callable[[RequestRecord], bool] | None = None,
+    ) -> int:
         store = self._cluster.store
         with store.lock:
             connected = tuple(self._cluster.watches)
             watches = [watch for watch in connected if match is None or match(watch.request)]
             for watch in watches:
-                watch.faults.append((fault, store.version))
+                watch.orders.append((order, store.version))
         self._cluster.notifier.notify()
         return len(watches)
 
-    # Users
-
-    @property
-    def tokens(self) -> MutableMapping[str, str] | None:
-        """Bearer token to user; may be changed at any time. None if the server needs no credentials."""
-        return self._cluster.access.tokens
-
-    @tokens.setter
-    def tokens(self, tokens: Mapping[str, str] | None) -> None:
-        self._cluster.access.tokens = None if tokens is None else dict(tokens)
-
-    @property
-    def allow(self) -> MutableMapping[str, Collection[str] | None] | None:
-        """User to its namespaces (None: all); may be changed at any time. None if no user is restricted."""
-        return self._cluster.access.allow
-
-    @allow.setter
-    def allow(self, allow: Mapping[str, Collection[str] | None] | None) -> None:
-        self._cluster.access.allow = None if allow is None else dict(allow)
-
-    @property
-    def resources(self) -> MutableMapping[str, Collection[str]]:
-        """User to the resources that the user may access (others: all); may be changed at any time."""
-        return self._cluster.access.resources
-
-    @resources.setter
-    def resources(self, resources: Mapping[str, Collection[str]]) -> None:
-        self._cluster.access.resources = dict(resources)
-
-    @property
-    def verbs(self) -> MutableMapping[str, Collection[str]]:
-        """User to the RBAC verbs that the user may use (others: all); may be changed at any time."""
-        return self._cluster.access.verbs
-
-    @verbs.setter
-    def verbs(self, verbs: Mapping[str, Collection[str]]) -> None:
-        self._cluster.access.verbs = dict(verbs)
+    # Credentials
 
     def client_certificate(self, user: str) -> tuple[str, str]:
         """Return a certificate chain and its private key (PEM) that authenticate a client as `user`.
@@ -291,7 +247,7 @@ class KubernetesControls(Controls[RequestRecord]):
         Raises:
             ConfigurationError: the server does not use TLS, or has not been started yet.
         """
-        return self._authority.client_certificate(user)
+        return self._get_authority().client_certificate(user)
 
     def kubeconfig(
         self,
@@ -315,7 +271,7 @@ class KubernetesControls(Controls[RequestRecord]):
             ConfigurationError: a certificate is requested without TLS.
         """
         cluster: dict[str, Any] = {"server": self.url}
-        if self._state.tls:
+        if self._tls:
             cluster["certificate-authority-data"] = _base64(self.ca_pem)
         user: dict[str, Any] = {}
         if certificate_of is not None:
@@ -368,7 +324,7 @@ class KubernetesControls(Controls[RequestRecord]):
         return {"KUBERNETES_SERVICE_HOST": self.host, "KUBERNETES_SERVICE_PORT": str(self.port)}
 
 
-class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
+class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
     """A Kubernetes API server for pods and EndpointSlices, on a loopback port, to test clients with.
 
     ```
@@ -431,20 +387,18 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
     ) -> None:
         if history < 1:
             raise ConfigurationError(f"{history} is less than one", argument="history")
-        access = Access(
-            None if tokens is None else dict(tokens),
-            None if allow is None else dict(allow),
-            dict(resources or {}),
-            dict(verbs or {}),
-            anonymous,
-        )
-        cluster = Cluster(Store(clock=clock, history=history), access, bookmark_interval)
-        super().__init__(cluster, ServerState(host, port, tls=tls, hostnames=hostnames))
+        super().__init__(host, port, tls=tls, hostnames=hostnames)
+        self.tokens = None if tokens is None else dict(tokens)
+        self.allow = None if allow is None else dict(allow)
+        self.resources = dict(resources or {})
+        self.verbs = dict(verbs or {})
+        self._anonymous = anonymous
+        self._cluster = Cluster(Store(clock=clock, history=history), bookmark_interval)
         self.add(*objects)
 
     def in_thread(self) -> ThreadedKubernetesServer:
         """Return the same server for code without an event loop: `with server.in_thread() as server:`."""
-        return ThreadedKubernetesServer(self, self._cluster, self._state)
+        return ThreadedKubernetesServer(self)
 
     def _on_start(self) -> None:
         self._cluster.notifier.start()
@@ -456,7 +410,7 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
         query = dict(request.query)
         target = target_of(request.method, request.path, query)
         authorization = request.headers.get("Authorization", "")
-        user, scheme = self._cluster.access.caller(authorization, certificate_user(request))
+        user, scheme = self._user(authorization, certificate_user(request))
         return RequestRecord(
             method=request.method,
             path=request.path,
@@ -480,7 +434,7 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
             return Reply(200, failure_of_watch(error).event, JSON_HEADERS)
         target = target_of(record.method, record.path, record.query)
         user = record.user and (record.impersonated_user or record.user)
-        call = Call(record, target, user, request.headers, await request.read())
+        call = Call(record, target, user, self._may, request.headers, await request.read())
         endless_pages = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
         return await reply_to(self._cluster, call, endless_pages)
 
@@ -495,12 +449,8 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
         return Reply(reply.status, reply.body, headers)
 
 
-class ThreadedKubernetesServer(KubernetesControls, ThreadedServer):
+class ThreadedKubernetesServer(ThreadedServer, KubernetesControls):
     """A `KubernetesServer` in its own thread: `with` instead of `async with`, otherwise the same."""
-
-    def __init__(self, server: KubernetesServer, cluster: Cluster, state: ServerState[RequestRecord]) -> None:
-        super().__init__(cluster, state)
-        self._server = server
 
 
 def _base64(pem: str) -> str:

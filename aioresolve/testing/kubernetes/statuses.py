@@ -154,16 +154,24 @@ def unsupported_media_type(*accepted: str) -> Failure:
     return Failure(415, "UnsupportedMediaType", message + ", ".join(accepted))
 
 
-def invalid(group: str, kind: str, name: str, field: str, reason: str, message: str) -> Failure:
-    """422 for a field of an object or of the options of a request."""
+def invalid(kind: Kind, name: str, field: str, message: str) -> Failure:
+    """422 for a field of an object that is required."""
+    details = {"name": name, "group": kind.group, "kind": kind.name}
+    qualified = f"{kind.name}.{kind.group}" if kind.group else kind.name
+    return _invalid(qualified, details, field, "FieldValueRequired", message)
+
+
+def forbidden_option(field: str, message: str) -> Failure:
+    """422 for a parameter of a list or watch."""
+    details = {"group": "meta.k8s.io", "kind": "ListOptions"}
+    return _invalid("ListOptions.meta.k8s.io", details, field, "FieldValueForbidden", f"Forbidden: {message}")
+
+
+def _invalid(kind: str, details: Mapping[str, str], field: str, reason: str, message: str) -> Failure:
     cause = {"reason": reason, "message": message, "field": field}
-    details = {"name": name, "group": group, "kind": kind}
-    return Failure(
-        422,
-        "Invalid",
-        f'{f"{kind}.{group}" if group else kind} "{name}" is invalid: {field}: {message}',
-        details={key: value for key, value in details.items() if value} | {"causes": [cause]},
-    )
+    details = {key: value for key, value in details.items() if value}
+    text = f'{kind} "{details.get("name", "")}" is invalid: {field}: {message}'
+    return Failure(422, "Invalid", text, details={**details, "causes": [cause]})
 
 
 def too_large_version(version: int, current: int) -> Failure:

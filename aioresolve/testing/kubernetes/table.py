@@ -5,13 +5,20 @@ The Status column follows `printPod` of kubernetes/pkg/printers/internalversion/
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     Container = Mapping[str, Any]
+
+COLUMN_DEFINITIONS: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("pod_columns.json").read_text()
+)
+"""The columns of a pod's row, with the descriptions of a real server."""
 
 _NONE = "<none>"
 _CONDITIONS = {
@@ -157,67 +164,3 @@ def _age(timestamp: str | None, now: datetime) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length}{unit}"
     return f"{seconds}s"
-
-
-def _column(name: str, description: str, *, priority: int = 0, form: str = "") -> dict[str, Any]:
-    return {"name": name, "type": "string", "format": form, "description": description, "priority": priority}
-
-
-COLUMN_DEFINITIONS = (
-    _column(
-        "Name",
-        "Name must be unique within a namespace. Is required when creating resources, although some "
-        "resources may allow a client to request the generation of an appropriate name automatically. Name "
-        "is primarily intended for creation idempotence and configuration definition. Cannot be updated. "
-        "More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names",
-        form="name",
-    ),
-    _column("Ready", "The aggregate readiness state of this pod for accepting traffic."),
-    _column("Status", "The aggregate status of the containers in this pod."),
-    _column(
-        "Restarts",
-        "The number of times the containers in this pod have been restarted and when the last container in "
-        "this pod has restarted.",
-    ),
-    _column(
-        "Age",
-        "CreationTimestamp is a timestamp representing the server time when this object was created. It is "
-        "not guaranteed to be set in happens-before order across separate operations. Clients may not set "
-        "this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. "
-        "Null for lists. More info: "
-        "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata",
-    ),
-    _column(
-        "IP",
-        "podIP address allocated to the pod. Routable at least within the cluster. Empty if not yet "
-        "allocated.",
-        priority=1,
-    ),
-    _column(
-        "Node",
-        "NodeName indicates in which node this pod is scheduled. If empty, this pod is a candidate for "
-        "scheduling by the scheduler defined in schedulerName. Once this field is set, the kubelet for this "
-        "node becomes responsible for the lifecycle of this pod. This field should not be used to express a "
-        "desire for the pod to be scheduled on a specific node. "
-        "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#nodename",
-        priority=1,
-    ),
-    _column(
-        "Nominated Node",
-        "nominatedNodeName is set only when this pod preempts other pods on the node, but it cannot be "
-        "scheduled right away as preemption victims receive their graceful termination periods. This field "
-        "does not guarantee that the pod will be scheduled on this node. Scheduler may decide to place the "
-        "pod elsewhere if other nodes become available sooner. Scheduler may also decide to give the "
-        "resources on this node to a higher priority pod that is created after preemption. As a result, this "
-        "field may be different than PodSpec.nodeName when the pod is scheduled.",
-        priority=1,
-    ),
-    _column(
-        "Readiness Gates",
-        "If specified, all readiness gates will be evaluated for pod readiness. A pod is ready when all its "
-        "containers are ready AND all conditions specified in the readiness gates have status equal to "
-        '"True" More info: https://git.k8s.io/enhancements/keps/sig-network/580-pod-readiness-gates',
-        priority=1,
-    ),
-)
-"""The column definitions of a pod Table, word for word."""

@@ -188,15 +188,15 @@ def tpu_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]) ->
         raise no_such_page()
     permission = f"tpu.{found['collection']}.{'get' if found['name'] else 'list'}"
     resource = path.split("/", 2)[2]
-    if permission in cloud.denied or not cloud.has_project(found["project"]):
+    if not cloud.may(permission, found["project"]):
         raise permission_denied(permission, resource)
     if not found["name"]:
         return json_reply(_tpu_list(cloud, found, query))
-    known = cloud.get(resource)
+    is_known = resource in cloud.names(found["project"], found["collection"])
     # v1 has no TPU VMs.
-    if known is None or (found["version"] == "v1" and known.get("apiVersion") != "V1"):
+    if not is_known or (found["version"] == "v1" and cloud.get(resource).get("apiVersion") != "V1"):
         raise not_found(resource)
-    return json_reply(cloud.read_next(resource))
+    return json_reply(cloud.read(resource))
 
 
 def _tpu_list(cloud: Cloud, found: re.Match[str], query: Mapping[str, str]) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _tpu_list(cloud: Cloud, found: re.Match[str], query: Mapping[str, str]) -> d
         if zone in ("-", name.split("/")[3]) and name.split("/")[3] not in unreachable
     ]
     listed, token = _page(names, query, "pageSize", cloud.page_size)
-    document = _page_document(found["collection"], [cloud.read_next(name) for name in listed], token)
+    document = _page_document(found["collection"], [cloud.read(name) for name in listed], token)
     if unreachable:
         prefix = f"projects/{found['project']}/locations/"
         document["unreachable"] = [f"{prefix}{place}" for place in sorted(unreachable)]
@@ -243,7 +243,7 @@ def compute_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]
         case "GET", "instances", str(name), None if is_zonal:
             full = f"{parent}/instances/{name}"
             _check_permission(cloud, "compute.instances.get", full)
-            if cloud.get(full) is None:
+            if full not in cloud.names(found["project"], "instances"):
                 raise _compute_not_found(full)
             return json_reply(_instance_json(cloud, parent, full))
         case "POST", "instanceGroups", str(name), "listInstances":
@@ -258,7 +258,7 @@ def compute_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]
 
 
 def _check_permission(cloud: Cloud, permission: str, resource: str) -> None:
-    if permission in cloud.denied or not cloud.has_project(resource.split("/")[1]):
+    if not cloud.may(permission, resource.split("/")[1]):
         raise _compute_failure(403, f"Required '{permission}' permission for '{resource}'", "forbidden")
 
 
@@ -268,7 +268,7 @@ def _compute_not_found(resource: str) -> Failure:
 
 def _instance_json(cloud: Cloud, parent: str, full: str) -> dict[str, Any]:
     return {
-        **cloud.read_next(full),
+        **cloud.read(full),
         "zone": f"{_COMPUTE_BASE}/{parent}",
         "selfLink": f"{_COMPUTE_BASE}/{full}",
     }
@@ -296,11 +296,10 @@ def _group_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str, 
     found = cloud.group(f"{parent}/instanceGroups/{group}")
     if found is None:
         raise _compute_not_found(f"{parent}/instanceGroups/{group}")
-    existing = [name for name in found[0] if cloud.get(name) is not None]
+    known = cloud.names(parent.split("/")[1], "instances")
+    existing = [name for name in found[0] if name in known]
     listed, token = _page(existing, query, "maxResults", cloud.page_size)
-    items = [
-        {"instance": f"{_COMPUTE_BASE}/{name}", "status": cloud.read_next(name)["status"]} for name in listed
-    ]
+    items = [{"instance": f"{_COMPUTE_BASE}/{name}", "status": cloud.read(name)["status"]} for name in listed]
     return _page_document("items", items, token, kind="compute#instanceGroupsListInstances")
 
 
@@ -309,13 +308,12 @@ def _managed_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str
     if found is None or not found[1]:
         raise _compute_not_found(f"{parent}/instanceGroupManagers/{group}")
     listed, token = _page(found[0], query, "maxResults", cloud.page_size)
-    items = []
+    known, items = cloud.names(parent.split("/")[1], "instances"), []
     for full in listed:
-        member, name = cloud.get(full), full.rpartition("/")[2]
-        item: dict[str, Any] = {"instance": f"{_COMPUTE_BASE}/{full}", "name": name}
-        if member is None:
-            item["currentAction"] = "CREATING"
-        else:
+        name = full.rpartition("/")[2]
+        item = {"instance": f"{_COMPUTE_BASE}/{full}", "name": name, "currentAction": "CREATING"}
+        if full in known:
+            member = cloud.get(full)
             item |= {"id": member["id"], "instanceStatus": member["status"], "currentAction": "NONE"}
         items.append(item | cloud.managed_instances.get(name, {}))
     return _page_document("managedInstances", items, token)

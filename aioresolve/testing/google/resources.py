@@ -7,16 +7,15 @@ import re
 import threading
 import zlib
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError, Hint
 from aioresolve.testing.lifecycle import merge_patch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-_FULL_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/([A-Za-z]+)/([^/]+)")
+_FULL_NAME = re.compile(r"projects/[^/]+/(?:locations|zones|regions)/[^/]+/([A-Za-z]+)/[^/]+")
 _COLLECTIONS = ("nodes", "queuedResources", "instances")
 _CREATED = "2026-11-20T15:39:21.123456789Z"
 
@@ -226,119 +225,160 @@ def _addresses(name: str, count: int) -> list[str]:
     return [f"10.{start}.{index // 250}.{index % 250 + 2}" for index in range(count)]
 
 
-@dataclass(slots=True)
 class Cloud:
-    """One project, its resources by full name, and what its APIs report.
+    """The resources of a project, and what its APIs report; every method may be called from any thread.
 
-    Each method may be called from any thread. A short name means a resource in the project and `zone`.
-    Methods that need an existing resource raise a KeyError.
+    A method that gets the name of a resource, short (in the server's own project and zone) or full, raises a
+    KeyError if it does not exist. The attributes may be changed at any time.
+
+    Attributes:
+        metadata: the values of the metadata server by path (`instance/zone`).
+        unreachable: the zones that lists report as unreachable.
+        denied: permissions that no user has (403), such as `tpu.nodes.get`.
+        instance_groups: instance group to the names of its instances. Both may be full names, of groups such
+            as `projects/P/regions/R/instanceGroups/NAME`. An instance that does not exist is one that the
+            manager of the group is creating.
+        unmanaged_groups: the instance groups that have no manager.
+        managed_instances: name of an instance to what the manager of its group reports about it, with the
+            fields of the API, such as `{"currentAction": "DELETING"}`.
+        page_size: the maximum number of items per page.
     """
 
-    project: str
-    zone: str
-    page_size: int
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    metadata: dict[str, str] = field(default_factory=dict)
-    unreachable: list[str] = field(default_factory=list)
-    denied: set[str] = field(default_factory=set)
-    instance_groups: dict[str, list[str]] = field(default_factory=dict)
-    unmanaged_groups: set[str] = field(default_factory=set)
-    managed_instances: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _resources: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _scripts: dict[str, deque[Mapping[str, Any]]] = field(default_factory=dict)
+    def __init__(self, project: str, zone: str, page_size: int) -> None:
+        self.page_size = page_size
+        self.metadata: dict[str, str] = {}
+        self.unreachable: list[str] = []
+        self.denied: set[str] = set()
+        self.instance_groups: dict[str, list[str]] = {}
+        self.unmanaged_groups: set[str] = set()
+        self.managed_instances: dict[str, dict[str, Any]] = {}
+        self._project = project
+        self._zone = zone
+        self._lock = threading.RLock()
+        self._resources: dict[str, dict[str, Any]] = {}
+        self._scripts: dict[str, deque[Mapping[str, Any]]] = {}
 
-    def add(self, resource: Mapping[str, Any]) -> None:
-        """Write a resource from `tpu_node`, `queued_resource` or `instance`, in place of one of its name."""
-        written = copy.deepcopy(dict(resource))
+    def add(self, *resources: Mapping[str, Any]) -> None:
+        """Write resources that `tpu_node`, `queued_resource` or `instance` made; the same name is replaced.
+
+        Raises:
+            ConfigurationError: a value is not such a resource, or its name is invalid.
+        """
+        for resource in resources:
+            self._put(copy.deepcopy(dict(resource)))
+
+    def _put(self, resource: dict[str, Any]) -> None:
         if "networkInterfaces" in resource:
-            name = self.full_name(resource["name"], "instances")
-            written["name"] = name.rpartition("/")[2]
+            name = self._full_name(resource["name"], "instances")
+            resource["name"] = name.rpartition("/")[2]
         elif "tpu" in resource:
-            name = written["name"] = self.full_name(resource["name"], "queuedResources")
-            for spec in written["tpu"].get("nodeSpec", ()):
+            name = resource["name"] = self._full_name(resource["name"], "queuedResources")
+            for spec in resource["tpu"].get("nodeSpec", ()):
                 spec.setdefault("parent", name.partition("/queuedResources/")[0])
         elif "networkEndpoints" in resource or "acceleratorType" in resource:
-            name = written["name"] = self.full_name(resource["name"], "nodes")
+            name = resource["name"] = self._full_name(resource["name"], "nodes")
         else:
             raise ConfigurationError(
                 "the value is not a TPU node, queued resource or instance",
                 hint="Make it with tpu_node(), queued_resource() or instance().",
             )
-        with self.lock:
-            self._resources[name] = written
+        with self._lock:
+            self._resources[name] = resource
             self._scripts.pop(name, None)
 
-    def patch(self, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge `patch` into a resource (RFC 7386: None removes) and return a copy of it."""
-        with self.lock:
-            # A copy of the patch: the caller keeps the original and may change it.
-            merged = merge_patch(self._resources[name], copy.deepcopy(dict(patch)))
-            self._resources[name] = merged
-            return copy.deepcopy(merged)
+    def get(self, name: str) -> dict[str, Any]:
+        """Return the current state of a resource as a new dict."""
+        with self._lock:
+            return copy.deepcopy(self._resources[self._find(name)])
 
-    def script(self, name: str, patches: Iterable[Mapping[str, Any]]) -> None:
-        """Merge the next patch into the resource at each of the next requests that read it."""
-        with self.lock:
-            self._scripts[name] = deque(patches)
+    def patch(self, name: str, **fields: Any) -> dict[str, Any]:
+        """Merge `fields` (as the API spells them; None removes) into a resource, and return it."""
+        with self._lock:
+            full = self._find(name)
+            # A copy of the fields: the caller keeps the original and may change it.
+            self._resources[full] = merge_patch(self._resources[full], copy.deepcopy(fields))
+            return self.get(full)
+
+    def script(self, name: str, *steps: str | Mapping[str, Any]) -> None:
+        """Set the states that the next requests for a resource see, one step per request.
+
+        After `script("my-tpu", "CREATING", "CREATING", "READY")` the third request sees it READY, and so do
+        all later ones.
+
+        Args:
+            name: the resource, by its short or full name.
+            steps: states (for an instance, its status), or fields to merge, such as
+                `{"state": "READY", "health": None}`.
+        """
+        with self._lock:
+            full = self._find(name)
+            self._scripts[full] = deque(_fields(step, full.split("/")[4]) for step in steps)
 
     def delete(self, name: str) -> None:
         """Delete a resource."""
-        with self.lock:
-            del self._resources[name]
-            self._scripts.pop(name, None)
+        with self._lock:
+            full = self._find(name)
+            del self._resources[full]
+            self._scripts.pop(full, None)
 
-    def get(self, name: str) -> dict[str, Any] | None:
-        """Return a copy of a resource, None if it does not exist."""
-        with self.lock:
-            return copy.deepcopy(self._resources.get(name))
-
-    def read_next(self, name: str) -> dict[str, Any]:
-        """Apply the next step of the resource's script, if any, and return a copy of the resource."""
-        with self.lock:
-            script = self._scripts.get(name)
-            return self.patch(name, script.popleft() if script else {})
+    def read(self, full_name: str) -> dict[str, Any]:
+        """Take the next step of the resource's script, if any, and return a copy of the resource."""
+        with self._lock:
+            script = self._scripts.get(full_name)
+            return self.patch(full_name, **(script.popleft() if script else {}))
 
     def names(self, project: str, collection: str) -> list[str]:
         """Return the full names of the resources of a collection in every zone, in order."""
-        with self.lock:
+        with self._lock:
             names = [(name, name.split("/")) for name in self._resources]
         return sorted(name for name, parts in names if (parts[1], parts[4]) == (project, collection))
 
-    def has_project(self, project: str) -> bool:
-        """Return whether a project is the server's own, or has a resource."""
-        with self.lock:
-            return project == self.project or any(name.split("/")[1] == project for name in self._resources)
+    def may(self, permission: str, project: str) -> bool:
+        """Return whether a permission is not denied, and the project exists: is our own, or has a resource."""
+        with self._lock:
+            projects = {self._project, *(name.split("/")[1] for name in self._resources)}
+        return permission not in self.denied and project in projects
 
-    def full_name(self, name: str, collection: str) -> str:
+    def group(self, full_name: str) -> tuple[list[str], bool] | None:
+        """Return the full names of a group's instances, and whether it is managed; None if it is unknown."""
+        with self._lock:
+            groups = {self._full_name(name, "instanceGroups"): name for name in self.instance_groups}
+            name = groups.get(full_name)
+            if name is None:
+                return None
+            members = sorted(self._full_name(each, "instances") for each in self.instance_groups[name])
+            unmanaged = {self._full_name(each, "instanceGroups") for each in self.unmanaged_groups}
+            return members, full_name not in unmanaged
+
+    def _full_name(self, name: str, collection: str) -> str:
         """Return `projects/P/locations/Z/COLLECTION/NAME` for a short or full name."""
         if "/" not in name:
             place = "zones" if collection in ("instances", "instanceGroups") else "locations"
-            return f"projects/{self.project}/{place}/{self.zone}/{collection}/{name}"
+            return f"projects/{self._project}/{place}/{self._zone}/{collection}/{name}"
         found = _FULL_NAME.fullmatch(name)
-        if collection != "instanceGroups" and (found is None or found[3] != collection):
-            example = f"projects/{self.project}/locations/{self.zone}/{collection}/ID"
+        if found is None or found[1] != collection:
+            example = f"projects/{self._project}/locations/{self._zone}/{collection}/ID"
             raise ConfigurationError(
                 f"{name!r} is not the full name of one of {collection}",
                 hint=Hint("Write it as {example}.", {"example": example}),
             )
         return name
 
-    def group(self, full_name: str) -> tuple[list[str], bool] | None:
-        """Return the full names of a group's instances, and whether it is managed; None if it is unknown."""
-        with self.lock:
-            groups = {self.full_name(name, "instanceGroups"): name for name in self.instance_groups}
-            name = groups.get(full_name)
-            if name is None:
-                return None
-            members = sorted(self.full_name(each, "instances") for each in self.instance_groups[name])
-            unmanaged = {self.full_name(each, "instanceGroups") for each in self.unmanaged_groups}
-            return members, full_name not in unmanaged
-
-    def find(self, name: str) -> str:
-        """Return the full name of a resource, short or full; or raise a KeyError."""
-        with self.lock:
-            candidates = [name] if "/" in name else [self.full_name(name, each) for each in _COLLECTIONS]
-            for full in candidates:
-                if full in self._resources:
-                    return full
+    def _find(self, name: str) -> str:
+        candidates = [name] if "/" in name else [self._full_name(name, each) for each in _COLLECTIONS]
+        for full in candidates:
+            if full in self._resources:
+                return full
         raise KeyError(name)
+
+
+def _fields(step: str | Mapping[str, Any], collection: str) -> Mapping[str, Any]:
+    """Return the fields that one step of a script changes."""
+    if not isinstance(step, str):
+        return step
+    match collection:
+        case "queuedResources":
+            return {"state": {"state": step}}
+        case "instances":
+            return {"status": step}
+    return {"state": step}

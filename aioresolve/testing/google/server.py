@@ -79,44 +79,15 @@ class GoogleRequest:
     time: float = 0.0
 
 
-class GoogleControls(Controls[GoogleRequest]):
-    """The resources, metadata and credentials of a server; every method may be called from any thread.
+class GoogleControls(Cloud, Controls[GoogleRequest]):
+    """The resources, metadata and credentials of a server; every method may be called from any thread."""
 
-    A method that gets the name of a resource, short (in the server's own project and zone) or full, raises a
-    KeyError if it does not exist. The attributes may be changed at any time.
-
-    Attributes:
-        metadata: the values of the metadata server by path (`instance/zone`).
-        unreachable: the zones that lists report as unreachable.
-        instance_groups: instance group to the names of its instances. Both may be full names, of groups such
-            as `projects/P/regions/R/instanceGroups/NAME`. An instance that does not exist is one that the
-            manager of the group is creating.
-        unmanaged_groups: the instance groups that have no manager.
-        managed_instances: name of an instance to what the manager of its group reports about it, with the
-            fields of the API, such as `{"currentAction": "DELETING"}`.
-        denied: permissions that no user has (403), such as `tpu.nodes.get`.
-    """
-
-    metadata: dict[str, str]
-    unreachable: list[str]
-    instance_groups: dict[str, list[str]]
-    unmanaged_groups: set[str]
-    managed_instances: dict[str, dict[str, Any]]
-    denied: set[str]
-    _cloud: Cloud
     _tokens: Tokens
-
-    # Addresses
 
     @property
     def metadata_host(self) -> str:
         """`host:port` of the metadata server, which always speaks plain HTTP: for GCE_METADATA_HOST."""
         return self._host_and_port(self._ports[-1])
-
-    @property
-    def endpoints(self) -> dict[str, str]:
-        """The base URL of each API, for the `endpoints` argument of `GoogleSession`."""
-        return {"tpu": self.url, "compute": self.url}
 
     def environ(self, directory: str | Path | None = None) -> dict[str, str]:
         """Return the environment variables with which google-auth, gcloud and aioresolve use this server.
@@ -145,45 +116,6 @@ class GoogleControls(Controls[GoogleRequest]):
             ca_file.write_text(self.ca_pem)
             environ["SSL_CERT_FILE"] = str(ca_file)
         return environ
-
-    # Resources
-
-    def add(self, *resources: Mapping[str, Any]) -> None:
-        """Write resources that `tpu_node`, `queued_resource` or `instance` made; the same name is replaced.
-
-        Raises:
-            ConfigurationError: a value is not such a resource, or its name is invalid.
-        """
-        for resource in resources:
-            self._cloud.add(resource)
-
-    def get(self, name: str) -> dict[str, Any]:
-        """Return the current state of a resource as a new dict."""
-        return self._cloud.get(self._cloud.find(name)) or {}
-
-    def patch(self, name: str, **fields: Any) -> dict[str, Any]:
-        """Merge `fields` (as the API spells them; None removes) into a resource, and return it."""
-        return self._cloud.patch(self._cloud.find(name), fields)
-
-    def script(self, name: str, *steps: str | Mapping[str, Any]) -> None:
-        """Set the states that the next requests for a resource see, one step per request.
-
-        After `script("my-tpu", "CREATING", "CREATING", "READY")` the third request sees it READY, and so do
-        all later ones.
-
-        Args:
-            name: the resource, by its short or full name.
-            steps: states (for an instance, its status), or fields to merge, such as
-                `{"state": "READY", "health": None}`.
-        """
-        full = self._cloud.find(name)
-        self._cloud.script(full, [_step_patch(step, full.split("/")[4]) for step in steps])
-
-    def delete(self, name: str) -> None:
-        """Delete a resource."""
-        self._cloud.delete(self._cloud.find(name))
-
-    # Users and permissions
 
     @property
     def tokens(self) -> MutableMapping[str, str] | None:
@@ -215,15 +147,13 @@ class GoogleControls(Controls[GoogleRequest]):
         """The service account's address."""
         return self._tokens.email
 
-    # Credential files
-
     def write_service_account_key(self, path: str | Path) -> Path:
         """Write a service account key to `path`; google-auth signs its token requests with it.
 
         Raises:
             MissingDependencyError: cryptography is not installed.
         """
-        document = service_account_key(self.email, self._cloud.project, f"{self.url}/token")
+        document = service_account_key(self.email, self._project, f"{self.url}/token")
         return _write_json(path, document)
 
     def write_authorized_user(self, path: str | Path) -> Path:
@@ -268,8 +198,9 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
 
     ```python
     async with GoogleServer([tpu_node("my-tpu", workers=4)]) as server:
-        async with GoogleSession(endpoints=server.endpoints) as session: ...
+        os.environ.update(server.environ())
         server.script("my-tpu", "CREATING", "READY")
+        ...
     ```
 
     It implements the Cloud TPU API (v1 and v2: nodes, queued resources), Compute Engine (v1: instances with
@@ -315,13 +246,10 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
         if page_size < 1:
             raise ConfigurationError(f"{page_size} is less than one", argument="page_size")
         email = f"robot@{project}.iam.gserviceaccount.com"
-        super().__init__(host, port, tls=tls, plain_port=True)
+        LoopbackServer.__init__(self, host, port, tls=tls, plain_port=True)
+        Cloud.__init__(self, project, zone, page_size)
+        self.metadata = {**default_metadata(project, zone, email), **(metadata or {})}
         self._tokens = Tokens(None if tokens is None else dict(tokens), email)
-        self._cloud = cloud = Cloud(project, zone, page_size)
-        self.metadata, self.unreachable, self.denied = cloud.metadata, cloud.unreachable, cloud.denied
-        self.instance_groups, self.unmanaged_groups = cloud.instance_groups, cloud.unmanaged_groups
-        self.managed_instances = cloud.managed_instances
-        self.metadata |= {**default_metadata(project, zone, email), **(metadata or {})}
         self._etags = etags
         self.add(*nodes)
 
@@ -352,13 +280,13 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
             return failure.reply
 
     async def _service_reply(self, request: web.Request, record: GoogleRequest, body: bytes) -> Reply:
-        cloud, tokens = self._cloud, self._tokens
+        tokens = self._tokens
         if self._tls and request.secure == (record.service == "metadata"):
             raise no_such_page()
         form = dict(urllib.parse.parse_qsl(body.decode("utf-8", "replace")))
         match record.service:
             case "metadata":
-                return await metadata_reply(cloud, tokens, record.path, record.query, request.headers)
+                return await metadata_reply(self, tokens, record.path, record.query, request.headers)
             case "oauth2":
                 return tokens.oauth_reply(form, f"{self.url}/token")
             case "sts":
@@ -370,7 +298,7 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
                 if tokens.known is not None and record.user is None:
                     raise unauthenticated("Authorization" in request.headers)
                 api = tpu_reply if record.service == "tpu" else compute_reply
-                reply = api(cloud, record.method, record.path, record.query)
+                reply = api(self, record.method, record.path, record.query)
                 if self._etags and record.method == "GET":
                     return add_etag(reply, request.headers.get("If-None-Match", ""))
                 return reply
@@ -385,18 +313,6 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
 
 class ThreadedGoogleServer(ThreadedServer, GoogleControls):
     """A `GoogleServer` in its own thread: `with` instead of `async with`, otherwise the same."""
-
-
-def _step_patch(step: str | Mapping[str, Any], collection: str) -> Mapping[str, Any]:
-    """Return the fields that one step of a script changes."""
-    if not isinstance(step, str):
-        return step
-    match collection:
-        case "queuedResources":
-            return {"state": {"state": step}}
-        case "instances":
-            return {"status": step}
-    return {"state": step}
 
 
 def _write_json(path: str | Path, document: Mapping[str, Any]) -> Path:

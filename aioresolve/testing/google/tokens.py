@@ -204,8 +204,7 @@ def _current_reply(
         return Reply(200, b"computeMetadata/\n", _TEXT_HEADERS)
     if headers.get("Metadata-Flavor") != "Google":
         return Reply(403, b"<!DOCTYPE html>\n<title>Error 403 (Forbidden)!!1</title>\n", _HTML_HEADERS)
-    with cloud.lock:
-        values = dict(cloud.metadata)
+    values = dict(cloud.metadata)
     # The default account is also available under its address.
     email = values.get(f"{_ACCOUNT}email", "default")
     name = path.removeprefix(_ROOT).replace(f"instance/service-accounts/{email}/", _ACCOUNT, 1)

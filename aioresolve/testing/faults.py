@@ -9,7 +9,6 @@ end. `server.disturb(Cut(after=20))` applies a fault to watches that are already
 from __future__ import annotations
 
 import struct
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -161,46 +160,17 @@ class Trickle(Fault):
 
 
 @dataclass(slots=True)
-class _Injection(Generic[RequestT]):
+class Injection(Generic[RequestT]):
+    """Faults for the next `left` requests that `match` accepts; None means no limit."""
+
     faults: tuple[Fault, ...]
     match: Callable[[RequestT], bool] | None
     left: int | None
 
-
-class FaultScript(Generic[RequestT]):
-    """The pending faults, first in, first out; may be used from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._injections: list[_Injection[RequestT]] = []
-
-    def inject(
-        self, faults: tuple[Fault, ...], match: Callable[[RequestT], bool] | None, times: int | None
-    ) -> None:
-        """Apply `faults` to the next `times` requests that `match` accepts; None means no limit."""
-        with self._lock:
-            self._injections.append(_Injection(faults, match, times))
-
-    def clear(self) -> None:
-        """Remove every pending fault."""
-        with self._lock:
-            self._injections.clear()
-
-    @property
-    def pending(self) -> tuple[tuple[Fault, ...], ...]:
-        """The pending faults, one entry per injection."""
-        with self._lock:
-            return tuple(injection.faults for injection in self._injections)
-
-    def take(self, request: RequestT) -> tuple[Fault, ...]:
-        """Use up and return the faults of the first injection that matches this request."""
-        with self._lock:
-            for injection in self._injections:
-                if injection.match is not None and not injection.match(request):
-                    continue
-                if injection.left is not None:
-                    injection.left -= 1
-                    if injection.left <= 0:
-                        self._injections.remove(injection)
-                return injection.faults
-            return ()
+    def applies_to(self, request: RequestT) -> bool:
+        """Return whether it applies to `request`, and count that."""
+        if self.left == 0 or (self.match is not None and not self.match(request)):
+            return False
+        if self.left is not None:
+            self.left -= 1
+        return True

@@ -20,8 +20,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, MissingDependencyError
 
-from .faults import FaultScript
-from .replies import apply_early_faults, close_connection, fault_reply, send
+from .faults import Injection
+from .replies import close_connection, early_reply, send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -88,7 +88,7 @@ class Controls(Generic[RequestT]):
     _ports: list[int]
     _authority: CertificateAuthority | None = None
     _runner: web.AppRunner | None = None
-    _faults: FaultScript[RequestT]
+    _injections: list[Injection[RequestT]]
     _records: deque[RequestT]
 
     @property
@@ -131,16 +131,16 @@ class Controls(Generic[RequestT]):
             raise ConfigurationError("inject() needs a fault, such as Delay(1.0) or Answer(503)")
         if times is not None and times < 1:
             raise ConfigurationError(f"{times} is less than one", argument="times")
-        self._faults.inject(faults, match, times)
+        self._injections.append(Injection(faults, match, times))
 
     @property
     def faults(self) -> tuple[tuple[Fault, ...], ...]:
         """The faults that have not been used up, one entry per injection."""
-        return self._faults.pending
+        return tuple(each.faults for each in tuple(self._injections) if each.left != 0)
 
     def clear_faults(self) -> None:
         """Remove every pending fault."""
-        self._faults.clear()
+        self._injections.clear()
 
     @property
     def requests(self) -> tuple[RequestT, ...]:
@@ -183,7 +183,7 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
         self._hostnames = tuple(hostnames)
         self._context: ssl.SSLContext | None = None
         self._bound: list[socket.socket] = []
-        self._faults = FaultScript()
+        self._injections = []
         self._records = deque(maxlen=_MAX_RECORDS)
 
     async def __aenter__(self) -> Self:
@@ -270,9 +270,9 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
             await close_connection(request, reset=True)
         record = self._record(request)
         self._records.append(record)
-        faults = self._faults.take(record)
-        await apply_early_faults(request, faults)
-        reply = fault_reply(faults, self._default_body)
+        applying = (each.faults for each in tuple(self._injections) if each.applies_to(record))
+        faults = next(applying, ())
+        reply = await early_reply(request, faults, self._default_body)
         if reply is None:
             reply = await self._reply(request, record, faults)
         return await send(request, self._with_common_headers(reply), faults)

@@ -30,7 +30,6 @@ from .faults import (
 )
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 JSON_HEADERS = {"Content-Type": "application/json"}
@@ -52,30 +51,14 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def fault_reply(faults: Sequence[Fault], default_body: Callable[[int], bytes]) -> Reply | None:
-    """Return the reply that a fault puts in place of the server's own, if any of them does.
+async def early_reply(
+    request: web.Request, faults: Sequence[Fault], default_body: Callable[[int], bytes]
+) -> Reply | None:
+    """Apply the faults that come before the response; return what replaces it, if a fault does.
 
     `default_body` returns the body of the server's own failures with a status.
     """
-    for fault in faults:
-        match fault:
-            case Answer(status, body, headers):
-                if body is None:
-                    body = default_body(status) if status >= 400 else b""
-                all_headers = CIMultiDict(JSON_HEADERS)
-                all_headers.update(headers)
-                return Reply(status, body, all_headers)
-            case Redirect(location, status):
-                return Reply(status, b"", {"Location": location})
-            case Endless(head, chunk):
-                return Reply(200, _endless(head, chunk), JSON_HEADERS)
-            case _:
-                pass
-    return None
-
-
-async def apply_early_faults(request: web.Request, faults: Sequence[Fault]) -> None:
-    """Apply the faults that come before any response: a delay, a hang, a reset."""
+    reply = None
     for fault in faults:
         match fault:
             case Delay(seconds):
@@ -84,8 +67,19 @@ async def apply_early_faults(request: web.Request, faults: Sequence[Fault]) -> N
                 await anyio.sleep_forever()
             case Reset(None):
                 await close_connection(request, reset=True)
+            case Answer(status, body, headers):
+                if body is None:
+                    body = default_body(status) if status >= 400 else b""
+                all_headers = CIMultiDict(JSON_HEADERS)
+                all_headers.update(headers)
+                reply = Reply(status, body, all_headers)
+            case Redirect(location, status):
+                reply = Reply(status, b"", {"Location": location})
+            case Endless(head, chunk):
+                reply = Reply(200, _endless(head, chunk), JSON_HEADERS)
             case _:
                 pass
+    return reply
 
 
 async def send(request: web.Request, reply: Reply, faults: Sequence[Fault]) -> web.StreamResponse:
@@ -148,30 +142,21 @@ async def _end_body(request: web.Request, end: Cut | End | Reset | Stall | None)
 
 async def close_connection(request: web.Request, *, reset: bool) -> None:
     """Close the connection, then wait: aiohttp cancels the handler when it notices."""
-    if request.transport is not None and not reset:
-        request.transport.close()
-    elif request.transport is not None:
+    transport = request.transport
+    if transport is not None and not reset:
+        transport.close()
+    elif transport is not None:
         # abort() discards unsent bytes, which the client is meant to receive first.
-        await _drain(request.transport)
-        _reset(request.transport)
+        with anyio.move_on_after(1.0):
+            while transport.get_write_buffer_size():  # noqa: ASYNC110 - a transport has no event for this
+                await anyio.sleep(0.001)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            # uvloop's socket object has no setsockopt; a duplicate of the descriptor is the same connection.
+            with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+                duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        transport.abort()
     await anyio.sleep_forever()
-
-
-async def _drain(transport: asyncio.WriteTransport) -> None:
-    """Return once the kernel has all written bytes, or after one second."""
-    with anyio.move_on_after(1.0):
-        while transport.get_write_buffer_size():  # noqa: ASYNC110 - a transport has no event for this
-            await anyio.sleep(0.001)
-
-
-def _reset(transport: asyncio.WriteTransport) -> None:
-    """Close the connection with a TCP RST instead of a FIN."""
-    connection = transport.get_extra_info("socket")
-    if connection is not None:
-        # uvloop's socket object has no setsockopt; a duplicate of the descriptor is the same connection.
-        with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-    transport.abort()
 
 
 async def _pieces(

@@ -334,7 +334,7 @@ class Cloud:
         return sorted(name for name, parts in names if (parts[1], parts[4]) == (project, collection))
 
     def may(self, permission: str, project: str) -> bool:
-        """Return whether a permission is not denied, and the project exists: is our own, or has a resource."""
+        """Return whether a permission is not denied, and the project is our own or has a resource."""
         with self._lock:
             projects = {self._project, *(name.split("/")[1] for name in self._resources)}
         return permission not in self.denied and project in projects

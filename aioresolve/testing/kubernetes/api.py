@@ -29,19 +29,10 @@ from .responses import (
 )
 from .statuses import (
     Failure,
-    already_exists,
-    bad_request,
-    conflict,
     details_of,
-    forbidden,
-    forbidden_option,
-    invalid,
-    method_not_allowed,
-    no_such_resource,
-    not_found,
+    invalid_option,
+    object_failure,
     too_large_version,
-    unauthorized,
-    unsupported_media_type,
 )
 from .store import KINDS, POD, compact_json, indented_json, timestamp
 
@@ -60,17 +51,28 @@ _HEALTH = frozenset({"/readyz", "/livez", "/healthz"})
 _PUBLIC_PATHS = _HEALTH | {"/version"}
 """Paths that need no credentials."""
 
-_VERSION = {
-    "major": "1",
-    "minor": "36",
-    "gitVersion": "v1.36.2",
-    "gitCommit": "",
-    "gitTreeState": "clean",
-    "buildDate": "2026-06-16T00:00:00Z",
-    "goVersion": "go1.26",
-    "compiler": "gc",
-    "platform": "linux/amd64",
+_VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"}
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+_DISCOVERY: dict[str, dict[str, Any]] = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+    "/api/v1": {
+        "kind": "APIResourceList",
+        "groupVersion": "v1",
+        "resources": [
+            {
+                "name": kind.resource,
+                "singularName": kind.name.lower(),
+                "namespaced": kind.is_namespaced,
+                "kind": kind.name,
+                "verbs": _VERBS,
+            }
+            for kind in KINDS
+            if not kind.group
+        ],
+    },
 }
+"""What kubectl reads to learn which resources the server has, here only the core group."""
 _REVIEW = "SelfSubjectAccessReview"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -124,9 +126,9 @@ class Call:
         try:
             document = json.loads(self.body)
         except ValueError as error:
-            raise bad_request(f"the request body is not valid JSON: {error}") from None
+            raise Failure("BadRequest", f"the request body is not valid JSON: {error}") from None
         if not isinstance(document, dict):
-            raise bad_request(f"the object provided is unrecognized (must be of type {kind})")
+            raise Failure("BadRequest", f"the object provided is unrecognized (must be of type {kind})")
         return document
 
 
@@ -148,12 +150,20 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
 
 def _check_access(call: Call, target: Target) -> None:
     if call.user is None:
-        raise unauthorized()
-    if not call.may(call.user, target.verb, target.kind.resource, target.namespace):
-        name, subresource = target.name or "", target.subresource
-        raise forbidden(call.user, target.verb, target.kind, target.namespace, name, subresource)
+        raise Failure("Unauthorized")
+    kind, name, namespace = target.kind, target.name or "", target.namespace
+    if not call.may(call.user, target.verb, kind.resource, namespace):
+        subject = f'{kind.qualified_resource} "{name}"' if name else kind.qualified_resource
+        resource = f"{kind.resource}/{target.subresource}" if target.subresource else kind.resource
+        scope = "at the cluster scope" if namespace is None else f'in the namespace "{namespace}"'
+        message = (
+            f'{subject} is forbidden: User "{call.user}" cannot {target.verb} resource "{resource}"'
+            f' in API group "{kind.group}" {scope}'
+        )
+        headers = {"X-Content-Type-Options": "nosniff"}
+        raise Failure("Forbidden", message, details=details_of(kind, name), headers=headers)
     if not target.verb:
-        raise method_not_allowed()
+        raise Failure("MethodNotAllowed", details={})
 
 
 async def _object_reply(
@@ -188,16 +198,16 @@ def _json_reply(status: int, document: object) -> Reply:
 def _other_reply(cluster: Cluster, call: Call) -> Reply:
     path = call.record.path.rstrip("/")
     if call.user is None and (call.record.scheme or path not in _PUBLIC_PATHS):
-        raise unauthorized()
+        raise Failure("Unauthorized")
     if path in _HEALTH:
         return Reply(200, b"ok", {"Content-Type": "text/plain; charset=utf-8"})
     if path == "/version":
         return Reply(200, indented_json(compact_json(_VERSION)), JSON_HEADERS)
     if path == _REVIEWS and call.record.method == "POST":
         return _json_reply(201, _review(call))
-    document = cluster.controllers.get(path) or _discovery(path)
+    document = cluster.controllers.get(path) or _DISCOVERY.get(path)
     if document is None:
-        raise no_such_resource()
+        raise Failure("NotFound", details={})
     return _json_reply(200, document)
 
 
@@ -213,36 +223,6 @@ def _review(call: Call) -> dict[str, Any]:
         "spec": {"resourceAttributes": attributes},
         "status": {"allowed": allowed},
     }
-
-
-def _discovery(path: str) -> dict[str, Any] | None:
-    """Return a document with which kubectl learns what the server has, None if `path` has no document."""
-    versions = {kind.api_version: kind.group for kind in KINDS}
-    if path == "/api":
-        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
-    if path == "/apis":
-        groups = [
-            {"name": group, "versions": [version], "preferredVersion": version}
-            for version, group in (
-                ({"groupVersion": v, "version": "v1"}, g) for v, g in versions.items() if g
-            )
-        ]
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-    version = path.removeprefix("/apis/" if "." in path else "/api/")
-    if version not in versions:
-        return None
-    resources = [
-        {
-            "name": kind.resource,
-            "singularName": kind.name.lower(),
-            "namespaced": kind.is_namespaced,
-            "kind": kind.name,
-            "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
-        }
-        for kind in KINDS
-        if kind.api_version == version
-    ]
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
 
 
 # Lists and watches
@@ -271,7 +251,7 @@ async def _list(
 def _watch(cluster: Cluster, call: Call, options: ListOptions, encoder: EventEncoder) -> Reply:
     if "sendInitialEvents" in call.record.query and not cluster.watch_list:
         rule = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-        raise forbidden_option("sendInitialEvents", rule)
+        raise invalid_option("sendInitialEvents", rule)
     if options.initial_events and (options.version or 0) > cluster.store.version:
         raise too_large_version(options.version or 0, cluster.store.version)
     return Reply(200, _watch_body(cluster, RunningWatch(call.record), options, encoder), JSON_HEADERS)
@@ -297,7 +277,7 @@ def existing(store: Store, namespace: str, name: str, kind: Kind) -> StoredObjec
     """Return an object; 404 if it does not exist."""
     found = store.get(namespace, name, kind)
     if found is None:
-        raise not_found(name, kind)
+        raise object_failure("NotFound", kind, name, "not found")
     return found
 
 
@@ -315,27 +295,32 @@ def _write(store: Store, call: Call, target: Target) -> StoredObject:
             case "patch":
                 media_type = call.headers.get("Content-Type", "").partition(";")[0].strip()
                 if media_type not in _PATCH_TYPES:
-                    raise unsupported_media_type(*_PATCH_TYPES)
+                    accepted = f"accepted media types include: {', '.join(_PATCH_TYPES)}"
+                    problem = f"the body of the request was in an unknown format - {accepted}"
+                    raise Failure("UnsupportedMediaType", problem)
                 found = existing(store, namespace, name, kind)
                 merged = merge_patch(found.as_dict(), call.document(kind.name))
                 return _replace(store, found, merged, target.subresource)
             case _:
-                raise method_not_allowed()
+                raise Failure("MethodNotAllowed", details={})
 
 
 def _create(store: Store, namespace: str, body: Mapping[str, Any], kind: Kind) -> StoredObject:
     metadata = dict(body.get("metadata") or {})
     if metadata.setdefault("namespace", namespace) != namespace:
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
+        raise Failure(
+            "BadRequest",
+            "the namespace of the provided object does not match the namespace sent on the request",
         )
     if metadata.get("generateName"):
         metadata.setdefault("name", metadata["generateName"] + secrets.token_hex(3))
     if not metadata.get("name"):
-        problem = "Required value: name or generateName is required"
-        raise invalid(kind, "", "metadata.name", problem)
+        message = (
+            f'{kind.name} "" is invalid: metadata.name: Required value: name or generateName is required'
+        )
+        raise Failure("Invalid", message, details={"kind": kind.name})
     if store.get(namespace, metadata["name"], kind) is not None:
-        raise already_exists(metadata["name"], kind)
+        raise object_failure("AlreadyExists", kind, metadata["name"], "already exists")
     created = {**body, "metadata": metadata}
     return store.put(_new_pod(created) if kind is POD else created, kind)
 
@@ -357,7 +342,10 @@ def _replace(store: Store, found: StoredObject, body: Mapping[str, Any], subreso
     kind, old = found.kind, found.as_dict()
     metadata = dict(body.get("metadata") or {})
     if metadata.get("resourceVersion") not in (None, "", str(found.version)):
-        raise conflict(found.name, kind)
+        subject = f'Operation cannot be fulfilled on {kind.qualified_resource} "{found.name}"'
+        hint = "please apply your changes to the latest version and try again"
+        message = f"{subject}: the object has been modified; {hint}"
+        raise Failure("Conflict", message, details=details_of(kind, found.name))
     for key in ("resourceVersion", "name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"):
         metadata.pop(key, None)
         if key in old["metadata"]:
@@ -413,7 +401,7 @@ def _grace_period(call: Call) -> int | None:
     try:
         return None if value is None else int(value)
     except (TypeError, ValueError):
-        raise bad_request(f"invalid gracePeriodSeconds: {value!r}") from None
+        raise Failure("BadRequest", f"invalid gracePeriodSeconds: {value!r}") from None
 
 
 def _deleted(stored: StoredObject) -> dict[str, Any]:

@@ -13,12 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from .selectors import Requirement, SelectorError, field_terms, label_requirements
-from .statuses import (
-    bad_request,
-    forbidden_option,
-    no_such_transformation,
-    not_acceptable,
-)
+from .statuses import Failure, invalid_option
 from .store import KINDS, POD, Kind, StoredObject
 
 if TYPE_CHECKING:
@@ -143,6 +138,8 @@ class Access:
 
 
 Form = Literal["object", "table"]
+_MEDIA_TYPES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+_STREAMS = ("application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch")
 _FORMS: dict[str, Form] = {"": "object", "Table": "table"}
 
 
@@ -158,7 +155,11 @@ def negotiated_form(accept: str | None, kind: Kind) -> Form:
         is_known = (parameters.get("g"), parameters.get("v")) == ("meta.k8s.io", "v1") and kind is POD
         if form == "object" or (form == "table" and is_known):
             return form
-    raise no_such_transformation() if clauses else not_acceptable()
+    if clauses:
+        message = f"only the following media types are accepted: {', '.join(_MEDIA_TYPES)}"
+        raise Failure("NotAcceptable", message, is_indented=True)
+    message = f"406: Not Acceptable\n\nAvailable representations: {', '.join(_MEDIA_TYPES + _STREAMS)}"
+    raise Failure("NotAcceptable", message, details={}, is_indented=True)
 
 
 def _clauses(accept: str) -> list[tuple[str, dict[str, str]]]:
@@ -183,7 +184,7 @@ def included_object(query: Mapping[str, str]) -> IncludeObject:
             return "Metadata"
         case _:
             problem = f"Invalid value: {json.dumps(value)}: must be 'Metadata', 'Object', 'None', or empty"
-            raise bad_request(f"Unable to convert to Table as requested: includeObject: {problem}")
+            raise Failure("BadRequest", f"Unable to convert to Table as requested: includeObject: {problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +235,14 @@ def list_options(target: Target, query: Mapping[str, str]) -> ListOptions:
         labels = label_requirements(query.get("labelSelector", ""))
         fields = field_terms(query.get("fieldSelector", ""), target.kind)
     except SelectorError as error:
-        raise bad_request(str(error)) from None
+        raise Failure("BadRequest", str(error)) from None
     match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents")
     if initial is not None and match != "NotOlderThan":
         problem = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-        raise forbidden_option("resourceVersionMatch", problem)
+        raise invalid_option("resourceVersionMatch", problem)
     text, token = query.get("resourceVersion", ""), query.get("continue", "")
     if token and text not in {"", "0"}:
-        raise bad_request("specifying resource version is not allowed when using continue")
+        raise Failure("BadRequest", "specifying resource version is not allowed when using continue")
     version = _version(text)
     limit = _number(query, "limit")
     return ListOptions(
@@ -260,8 +261,9 @@ def list_options(target: Target, query: Mapping[str, str]) -> ListOptions:
 def _version(text: str) -> int | None:
     if text and not (text.isascii() and text.isdigit()):
         quoted = json.dumps(text)
-        raise bad_request(
-            f"resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: invalid syntax"
+        raise Failure(
+            "BadRequest",
+            f"resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: invalid syntax",
         )
     return int(text) if text else None
 
@@ -269,5 +271,5 @@ def _version(text: str) -> int | None:
 def _number(query: Mapping[str, str], name: str) -> int:
     text = query.get(name, "") or "0"
     if not (text.isascii() and text.removeprefix("-").isdigit()):
-        raise bad_request(f"strconv.ParseInt: parsing {json.dumps(text)}: invalid syntax")
+        raise Failure("BadRequest", f"strconv.ParseInt: parsing {json.dumps(text)}: invalid syntax")
     return max(0, int(text))

@@ -26,15 +26,7 @@ import anyio
 from aioresolve.testing.faults import EndlessPages, StreamFault, WatchError
 
 from .builders import pod
-from .statuses import (
-    Failure,
-    bad_request,
-    expired_list,
-    expired_page,
-    expired_watch,
-    failure_of_status,
-    too_large_version,
-)
+from .statuses import Failure, failure_of_status, too_large_version
 from .store import Expired, compact_json, stored_object
 from .table import COLUMN_DEFINITIONS
 
@@ -45,6 +37,13 @@ if TYPE_CHECKING:
     from .requests import Form, IncludeObject, ListOptions, RequestRecord, Selection
     from .store import Event, Kind, Store, StoredObject
 
+_CONTINUE_EXPIRED = (
+    "The provided continue parameter is too old to display a consistent list result. "
+    "You can start a new list without the continue parameter, or use the continue token in this response to "
+    "retrieve the remainder of the results. Continuing with the provided token results in an inconsistent "
+    "list - objects that were created, modified, or deleted between the time the first chunk was returned "
+    "and now may show up in the list."
+)
 _ENDLESS_VERSION = 1_000_000
 _BATCH = 256
 _MAX_SECONDS = 1800.0
@@ -79,8 +78,9 @@ def page(store: Store, options: ListOptions) -> Page:
             objects = store.objects_at(version, selection.kind)
         except Expired:
             if options.continue_token:
-                raise expired_page(continue_token(-1, start)) from None
-            raise expired_list() from None
+                rest = {"continue": continue_token(-1, start)}
+                raise Failure("Expired", _CONTINUE_EXPIRED, metadata=rest) from None
+            raise Failure("Expired") from None
     prefix = "" if selection.namespace is None else f"{selection.namespace}/"
     first = bisect.bisect_left(objects, prefix + start, key=attrgetter("key"))
     # "0" is the character after "/", so this is the end of the namespace.
@@ -133,7 +133,7 @@ def _read_token(text: str) -> tuple[int, str]:
     except (ValueError, KeyError, TypeError, AttributeError):
         shown = repr(body[:1])[2:-1]
         problem = f"invalid character '{shown}' looking for beginning of value"
-        raise bad_request(f"invalid continue token: continue key is not valid: {problem}") from None
+        raise Failure("BadRequest", f"invalid continue token: continue key is not valid: {problem}") from None
 
 
 def endless_page(fault: EndlessPages, options: ListOptions, now: datetime) -> Page:
@@ -340,7 +340,7 @@ async def watch_pieces(
         if options.bookmarks and cursor <= store.version:
             yield encoder.bookmark(cursor)
     except Expired as error:
-        yield expired_watch(error.version, error.oldest).event
+        yield Failure("Expired", f"too old resource version: {error.version} ({error.oldest})").event
 
 
 def _start(store: Store, options: ListOptions) -> tuple[int, list[StoredObject]]:

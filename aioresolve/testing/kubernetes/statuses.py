@@ -14,16 +14,24 @@ if TYPE_CHECKING:
 
     from .store import Kind
 
-
-_CONTINUE_EXPIRED = (
-    "The provided continue parameter is too old to display a consistent list result. "
-    "You can start a new list without the continue parameter, or use the continue token in this response to "
-    "retrieve the remainder of the results. Continuing with the provided token results in an inconsistent "
-    "list - objects that were created, modified, or deleted between the time the first chunk was returned "
-    "and now may show up in the list."
-)
-_MEDIA_TYPES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
-_STREAMS = ("application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch")
+_FAILURES = {
+    "BadRequest": (400, "the server rejected our request for an unknown reason"),
+    "Unauthorized": (401, "Unauthorized"),
+    "Forbidden": (403, "forbidden"),
+    "NotFound": (404, "the server could not find the requested resource"),
+    "MethodNotAllowed": (405, "the server does not allow this method on the requested resource"),
+    "NotAcceptable": (406, ""),
+    "Conflict": (409, "the server reported a conflict"),
+    "AlreadyExists": (409, ""),
+    "Expired": (410, "The resourceVersion for the provided list is too old."),
+    "UnsupportedMediaType": (415, ""),
+    "Invalid": (422, ""),
+    "TooManyRequests": (429, "Too many requests, please try again later."),
+    "InternalError": (500, "an error on the server has prevented the request from succeeding"),
+    "ServiceUnavailable": (503, "the server is currently unable to handle the request"),
+    "Timeout": (504, "the server was unable to return a response in the time allotted"),
+}
+"""Reason to HTTP status, and the message of a failure of which no more is known."""
 
 
 class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
@@ -34,17 +42,17 @@ class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
 
     def __init__(
         self,
-        code: int,
         reason: str,
-        message: str,
+        message: str = "",
         *,
+        code: int = 0,
         details: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         is_indented: bool = False,
     ) -> None:
-        super().__init__(message)
-        self.code = code
+        usual_code, usual_message = _FAILURES.get(reason, (code, ""))
+        self.code = code or usual_code
         self.headers = dict(headers or {})
         self.is_indented = is_indented
         self.status: dict[str, Any] = {
@@ -52,11 +60,12 @@ class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
             "apiVersion": "v1",
             "metadata": dict(metadata or {}),
             "status": "Failure",
-            "message": message,
+            "message": message or usual_message,
             **({"reason": reason} if reason else {}),
             **({} if details is None else {"details": dict(details)}),
-            "code": code,
+            "code": self.code,
         }
+        super().__init__(self.status["message"])
 
     @property
     def body(self) -> bytes:
@@ -69,65 +78,15 @@ class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
         return b'{"type":"ERROR","object":%s}\n' % compact_json(self.status)
 
 
-def bad_request(message: str) -> Failure:
-    return Failure(400, "BadRequest", message)
+def failure_of_status(code: int) -> Failure:
+    """Return the failure that the API server sends if only the HTTP status is known."""
+    reason = next((reason for reason, (each, text) in _FAILURES.items() if each == code and text), "")
+    return Failure(reason, "" if reason else f"the server responded with the status code {code}", code=code)
 
 
-def unauthorized() -> Failure:
-    return Failure(401, "Unauthorized", "Unauthorized")
-
-
-def forbidden(
-    user: str, verb: str, kind: Kind, namespace: str | None, name: str, subresource: str
-) -> Failure:
-    """403; without a namespace at the cluster scope."""
-    subject = f'{kind.qualified_resource} "{name}"' if name else kind.qualified_resource
-    resource = f"{kind.resource}/{subresource}" if subresource else kind.resource
-    scope = "at the cluster scope" if namespace is None else f'in the namespace "{namespace}"'
-    message = (
-        f'{subject} is forbidden: User "{user}" cannot {verb} resource "{resource}"'
-        f' in API group "{kind.group}" {scope}'
-    )
-    headers = {"X-Content-Type-Options": "nosniff"}
-    return Failure(403, "Forbidden", message, details=details_of(kind, name), headers=headers)
-
-
-def not_found(name: str, kind: Kind) -> Failure:
-    message = f'{kind.qualified_resource} "{name}" not found'
-    return Failure(404, "NotFound", message, details=details_of(kind, name))
-
-
-def no_such_resource() -> Failure:
-    return Failure(404, "NotFound", "the server could not find the requested resource", details={})
-
-
-def method_not_allowed() -> Failure:
-    message = "the server does not allow this method on the requested resource"
-    return Failure(405, "MethodNotAllowed", message, details={})
-
-
-def not_acceptable() -> Failure:
-    available = ", ".join(_MEDIA_TYPES + _STREAMS)
-    message = f"406: Not Acceptable\n\nAvailable representations: {available}"
-    return Failure(406, "NotAcceptable", message, details={}, is_indented=True)
-
-
-def no_such_transformation() -> Failure:
-    """406 for JSON in an unknown form (`as=`, `g=`, `v=`)."""
-    message = f"only the following media types are accepted: {', '.join(_MEDIA_TYPES)}"
-    return Failure(406, "NotAcceptable", message, is_indented=True)
-
-
-def already_exists(name: str, kind: Kind) -> Failure:
-    message = f'{kind.qualified_resource} "{name}" already exists'
-    return Failure(409, "AlreadyExists", message, details=details_of(kind, name))
-
-
-def conflict(name: str, kind: Kind) -> Failure:
-    subject = f'Operation cannot be fulfilled on {kind.qualified_resource} "{name}"'
-    hint = "please apply your changes to the latest version and try again"
-    message = f"{subject}: the object has been modified; {hint}"
-    return Failure(409, "Conflict", message, details=details_of(kind, name))
+def object_failure(reason: str, kind: Kind, name: str, problem: str) -> Failure:
+    """Return a failure about an object, of which `problem` says what is wrong."""
+    return Failure(reason, f'{kind.qualified_resource} "{name}" {problem}', details=details_of(kind, name))
 
 
 def details_of(kind: Kind, name: str) -> dict[str, str]:
@@ -136,70 +95,21 @@ def details_of(kind: Kind, name: str) -> dict[str, str]:
     return {key: value for key, value in details.items() if value}
 
 
-def expired_list() -> Failure:
-    return Failure(410, "Expired", "The resourceVersion for the provided list is too old.")
-
-
-def expired_page(rest: str) -> Failure:
-    """410 for a continue token; `rest` is the token that lists the remaining pods at the current version."""
-    return Failure(410, "Expired", _CONTINUE_EXPIRED, metadata={"continue": rest})
-
-
-def expired_watch(version: int, oldest: int) -> Failure:
-    return Failure(410, "Expired", f"too old resource version: {version} ({oldest})")
-
-
-def unsupported_media_type(*accepted: str) -> Failure:
-    message = "the body of the request was in an unknown format - accepted media types include: "
-    return Failure(415, "UnsupportedMediaType", message + ", ".join(accepted))
-
-
-def invalid(kind: Kind, name: str, field: str, message: str) -> Failure:
-    """422 for a field of an object that is required."""
-    details = {"name": name, "group": kind.group, "kind": kind.name}
-    qualified = f"{kind.name}.{kind.group}" if kind.group else kind.name
-    return _invalid(qualified, details, field, "FieldValueRequired", message)
-
-
-def forbidden_option(field: str, message: str) -> Failure:
-    """422 for a parameter of a list or watch."""
-    details = {"group": "meta.k8s.io", "kind": "ListOptions"}
-    return _invalid("ListOptions.meta.k8s.io", details, field, "FieldValueForbidden", f"Forbidden: {message}")
-
-
-def _invalid(kind: str, details: Mapping[str, str], field: str, reason: str, message: str) -> Failure:
-    cause = {"reason": reason, "message": message, "field": field}
-    details = {key: value for key, value in details.items() if value}
-    text = f'{kind} "{details.get("name", "")}" is invalid: {field}: {message}'
-    return Failure(422, "Invalid", text, details={**details, "causes": [cause]})
+def invalid_option(field: str, problem: str) -> Failure:
+    """Return the 422 for a parameter of a list or watch."""
+    message = f"Forbidden: {problem}"
+    cause = {"reason": "FieldValueForbidden", "message": message, "field": field}
+    details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": [cause]}
+    text = f'ListOptions.meta.k8s.io "" is invalid: {field}: {message}'
+    return Failure("Invalid", text, details=details)
 
 
 def too_large_version(version: int, current: int) -> Failure:
+    """Return the 504 for a version that does not exist yet."""
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return Failure(
-        504,
         "Timeout",
         f"Timeout: Too large resource version: {version}, current: {current}",
         details={"causes": [cause], "retryAfterSeconds": 1},
         headers={"Retry-After": "1"},
     )
-
-
-_REASONS = {
-    400: ("BadRequest", "the server rejected our request for an unknown reason"),
-    401: ("Unauthorized", "Unauthorized"),
-    403: ("Forbidden", "forbidden"),
-    404: ("NotFound", "the server could not find the requested resource"),
-    409: ("Conflict", "the server reported a conflict"),
-    410: ("Expired", "The resourceVersion for the provided list is too old."),
-    429: ("TooManyRequests", "Too many requests, please try again later."),
-    500: ("InternalError", "an error on the server has prevented the request from succeeding"),
-    503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
-    504: ("Timeout", "the server was unable to return a response in the time allotted"),
-}
-
-
-def failure_of_status(code: int) -> Failure:
-    """Return the failure that the API server sends if only the HTTP status is known."""
-    reason, message = _REASONS.get(code, ("", f"the server responded with the status code {code}"))
-    return Failure(code, reason, message)

@@ -19,24 +19,7 @@ from .table import table_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_METADATA_ORDER = (
-    "name",
-    "generateName",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "labels",
-    "annotations",
-    "ownerReferences",
-    "finalizers",
-    "managedFields",
-)
 _INHERITED = frozenset({"uid", "creationTimestamp", "generation"})
-_MAX_SNAPSHOTS = 8
 _METADATA_START = len(b'{"metadata":')
 
 
@@ -152,7 +135,7 @@ class StoredObject:
     def at(self, version: int) -> StoredObject:
         """Return the same object with another resourceVersion, as in a DELETED event."""
         old, new = (b'"resourceVersion":"%d"' % v for v in (self.version, version))
-        # The first occurrence is the object's own: labels and annotations, which are free text, follow it.
+        # In annotations, which may contain whole objects, the quotation marks are escaped.
         item = self.item.replace(old, new, 1)
         end = self.metadata_end + len(new) - len(old)
         return replace(self, version=version, item=item, metadata_end=end)
@@ -192,7 +175,6 @@ class Store:
         """The version from which a connected watch can continue: it survives `compact`."""
         self._objects: dict[Kind, dict[str, StoredObject]] = {kind: {} for kind in KINDS}
         self._events: deque[Event] = deque(maxlen=history)
-        self._snapshots: dict[tuple[int, Kind], tuple[StoredObject, ...]] = {}
         self._listeners: list[Callable[[Event | None], None]] = []
 
     def get(self, namespace: str, name: str, kind: Kind = POD) -> StoredObject | None:
@@ -235,26 +217,25 @@ class Store:
         with self.lock:
             self.version += 1
             self._compacted = self.version
-            self._snapshots.clear()
             self._notify(None)
+
+    def objects(self, kind: Kind = POD) -> tuple[StoredObject, ...]:
+        """Return every object of a kind as it is now, ordered by key."""
+        with self.lock:
+            return self.objects_at(self.version, kind)
 
     def objects_at(self, version: int, kind: Kind = POD) -> tuple[StoredObject, ...]:
         """Return every object of a kind as of `version`, ordered by key."""
         with self.lock:
             self.check_known(version)
-            snapshot = self._snapshots.get((version, kind))
-            if snapshot is None:
-                objects = self._objects_after(version, kind)
-                snapshot = tuple(objects[key] for key in sorted(objects))
-                self._snapshots[version, kind] = snapshot
-                if len(self._snapshots) > _MAX_SNAPSHOTS:
-                    del self._snapshots[next(iter(self._snapshots))]
-            return snapshot
-
-    def objects(self, kind: Kind = POD) -> tuple[StoredObject, ...]:
-        """Return every object of a kind as it is now, ordered by key."""
-        with self.lock:
-            objects = self._objects[kind]
+            objects = dict(self._objects[kind])
+            for event in reversed(self._events):
+                if event.version <= version:
+                    break
+                if event.either.kind is kind and event.previous is None:
+                    del objects[event.either.key]
+                elif event.either.kind is kind and event.previous is not None:
+                    objects[event.either.key] = event.previous
             return tuple(objects[key] for key in sorted(objects))
 
     def check_known(self, version: int) -> None:
@@ -267,7 +248,6 @@ class Store:
         with self.lock:
             for kind in KINDS:
                 self._objects[kind] = {each.key: each for each in self.objects_at(version, kind)}
-            self._snapshots.clear()
             while self._events and self._events[-1].version > version:
                 self._events.pop()
             self.version = version
@@ -307,23 +287,6 @@ class Store:
         for listener in self._listeners:
             listener(event)
 
-    def _objects_after(self, version: int, kind: Kind) -> dict[str, StoredObject]:
-        """Return the objects of a kind as they were after the write that `version` denotes."""
-        objects = self._objects[kind]
-        if version >= self.version:
-            return objects
-        objects = dict(objects)
-        for event in reversed(self._events):
-            if event.version <= version:
-                break
-            if event.either.kind is not kind:
-                continue
-            if event.previous is None:
-                del objects[event.either.key]
-            else:
-                objects[event.either.key] = event.previous
-        return objects
-
 
 def stored_object(document: Mapping[str, Any], version: int, now: datetime, kind: Kind = POD) -> StoredObject:
     """Return `document` encoded with that version, and with the fields filled in that the server sets."""
@@ -360,19 +323,13 @@ def _namespace(metadata: Mapping[str, Any], kind: Kind) -> str:
 def _complete_metadata(
     metadata: Mapping[str, Any], namespace: str, version: int, now: datetime
 ) -> dict[str, Any]:
-    filled = {
-        "uid": str(uuid.uuid4()),
-        "generation": 1,
-        "creationTimestamp": timestamp(now),
-        **{key: value for key, value in metadata.items() if value not in (None, [], {})},
-        **({"namespace": namespace} if namespace else {}),
-        "resourceVersion": str(version),
-    }
-    for key in ("labels", "annotations"):
-        if key in filled:
-            filled[key] = dict(sorted(filled[key].items()))
-    ordered = {key: filled.pop(key) for key in _METADATA_ORDER if key in filled}
-    return ordered | filled
+    filled = {key: value for key, value in metadata.items() if value not in (None, [], {})}
+    filled |= {"namespace": namespace} if namespace else {}
+    filled["resourceVersion"] = str(version)
+    for key in filled.keys() & {"labels", "annotations"}:
+        filled[key] = dict(sorted(filled[key].items()))
+    own = {"uid": str(uuid.uuid4()), "generation": 1, "creationTimestamp": timestamp(now)}
+    return filled | {key: value for key, value in own.items() if key not in filled}
 
 
 def compact_json(value: Any) -> bytes:

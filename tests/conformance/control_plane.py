@@ -19,6 +19,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -86,7 +87,7 @@ class ControlPlane:
         """Start both processes, and return when the API server is ready, within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         self._etcd = self._spawn("etcd", self._etcd_flags())
-        self._wait("etcd", self._etcd, self._check_etcd, deadline)
+        self._wait("etcd", self._etcd, partial(self._etcd_call, "/v3/maintenance/status", {}), deadline)
         self.start_api_server(timeout=deadline - time.monotonic())
 
     def start_api_server(self, *, timeout: float = 60.0) -> None:
@@ -172,7 +173,7 @@ class ControlPlane:
             )
 
     def _wait(
-        self, name: str, process: subprocess.Popen[bytes], check: Callable[[], None], deadline: float
+        self, name: str, process: subprocess.Popen[bytes], check: Callable[[], object], deadline: float
     ) -> None:
         """Return when `check` succeeds."""
         last = "no request was made"
@@ -187,9 +188,6 @@ class ControlPlane:
             else:
                 return
         raise ControlPlaneError(f"{name} is not ready in time ({last}):\n{self.log(name)}")
-
-    def _check_etcd(self) -> None:
-        self._etcd_call("/v3/maintenance/status", {})
 
     def _check_api_server(self) -> None:
         connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=5.0, context=self._tls)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import asyncio
 import base64
 import contextlib
 import json
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 # `admin` has every permission, `limited` may read the pods of the test's own namespace, and the others have
 # no permission until a test grants one.
 USERS = ("limited", "applicant", "cluster-applicant")
-
-CROWD = 2000
-CROWD_NAMESPACE = "crowd"
-CROWD_LABELS = {"crowd": "yes"}
 
 
 class ApiServer(abc.ABC):
@@ -65,20 +60,6 @@ class ApiServer(abc.ABC):
             self.version = parse_version((await admin.request("GET", "/version")).body["gitVersion"])
             await self.create_namespace(admin, self.namespace)
             await self.grant_limited(admin)
-
-    async def ensure_crowd(self) -> str:
-        """Return a namespace with CROWD running pods that have CROWD_LABELS and an index."""
-        async with self.client() as admin:
-            if not (await admin.list_pods(CROWD_NAMESPACE, limit="1")).names:
-                # In a thread with its own loop, because the tests' loops run in debug mode, at half the
-                # speed.
-                await anyio.to_thread.run_sync(asyncio.run, self._create_crowd())
-        return CROWD_NAMESPACE
-
-    async def _create_crowd(self) -> None:
-        async with self.client() as admin:
-            await self.create_namespace(admin, CROWD_NAMESPACE)
-            await admin.create_pods(crowd_pod(number) for number in range(CROWD))
 
     @abc.abstractmethod
     async def create_namespace(self, admin: Client, name: str) -> None:
@@ -135,7 +116,8 @@ class RealServer(ApiServer):
         self._control_plane = control_plane
 
     async def create_namespace(self, admin: Client, name: str) -> None:
-        await admin.create_namespace(name)
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await admin.write("POST", "/api/v1/namespaces", body)
 
     async def grant_limited(self, admin: Client) -> None:
         for path, manifest in reader_manifests("limited", self.namespace):
@@ -172,16 +154,6 @@ class RealServer(ApiServer):
         await anyio.to_thread.run_sync(self._control_plane.start_api_server)
 
 
-def crowd_pod(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the manifest and status of one of the many pods."""
-    labels = CROWD_LABELS | {"batch.kubernetes.io/job-completion-index": str(number)}
-    return pod(f"worker-{number}", CROWD_NAMESPACE, crowd_ip(number), labels=labels)
-
-
-def crowd_ip(number: int) -> str:
-    return f"10.9.{number // 256}.{number % 256}"
-
-
 def parse_version(text: str) -> tuple[int, int]:
     """Return (1, 20) for "v1.20.2+build"."""
     found = re.match(r"v(\d+)\.(\d+)", text)
@@ -212,18 +184,9 @@ def reader_manifests(user: str, namespace: str) -> list[tuple[str, dict[str, Any
 
 def write_kubeconfig(folder: Path, url: str, ca_pem: str, *, user: str, token: str) -> Path:
     """Write a kubeconfig file (JSON is YAML) that only its owner can read, and return its path."""
+    authority = base64.b64encode(ca_pem.encode()).decode()
     content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [
-            {
-                "name": "test",
-                "cluster": {
-                    "server": url,
-                    "certificate-authority-data": base64.b64encode(ca_pem.encode()).decode(),
-                },
-            }
-        ],
+        "clusters": [{"name": "test", "cluster": {"server": url, "certificate-authority-data": authority}}],
         "users": [{"name": user, "user": {"token": token}}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
         "current-context": "test",

@@ -186,11 +186,6 @@ STATES = (
     # running
     State("train-0", Row("1/1", "Running", "10.8.0.10"), running("10.8.0.10")),
     State(
-        "train-1-dual-stack",
-        Row("1/1", "Running", "10.8.0.11"),
-        status("Running", STARTED, ips=["10.8.0.11", "fd00::11"], condition=READY),
-    ),
-    State(
         "train-2-ipv6",
         Row("1/1", "Running", "fd00::12"),
         status("Running", STARTED, ips=["fd00::12"], condition=READY),
@@ -210,12 +205,6 @@ STATES = (
         "half-done",
         Row("1/2", "NotReady", "10.8.1.8"),
         status("Running", STARTED, LOGGED, ips=["10.8.1.8"], condition=NOT_READY),
-        spec=TWO,
-    ),
-    State(
-        "half-done-ready",
-        Row("1/2", "Running", "10.8.1.9"),
-        status("Running", STARTED, LOGGED, ips=["10.8.1.9"], condition=READY),
         spec=TWO,
     ),
     State(
@@ -249,18 +238,11 @@ STATES = (
         status("Pending", container(waiting("ContainerCreating")), condition=NOT_READY),
     ),
     State(
-        "pulling",
-        Row("0/1", "ImagePullBackOff", "10.8.1.11"),
-        status("Pending", container(waiting("ImagePullBackOff")), ips=["10.8.1.11"], condition=NOT_READY),
-    ),
-    State("init-runs", Row("0/1", "Init:1/2"), initializing(UP), spec=INIT),
-    State(
         "init-crash",
         Row("0/1", "Init:CrashLoopBackOff"),
         initializing(waiting("CrashLoopBackOff")),
         spec=INIT,
     ),
-    State("init-error", Row("0/1", "Init:Error"), initializing(terminated(1, reason="Error")), spec=INIT),
     State(
         "initialized",
         Row("0/1", "PodInitializing"),
@@ -274,21 +256,14 @@ STATES = (
         status("Succeeded", container(terminated(0, reason="Completed")), ips=["10.8.1.5"]),
     ),
     State(
-        "error",
-        Row("0/1", "Error", "10.8.1.12"),
-        status("Failed", container(terminated(1, reason="Error")), ips=["10.8.1.12"]),
-    ),
-    State(
         "oom",
         Row("0/1", "OOMKilled", "10.8.1.13"),
         status("Failed", container(terminated(137, reason="OOMKilled")), ips=["10.8.1.13"]),
     ),
     State("evicted", Row("0/1", "Evicted", "10.8.1.4"), status("Failed", ips=["10.8.1.4"], reason="Evicted")),
     State("lost", Row("0/1", "NodeLost", "10.8.1.6"), status("Unknown", ips=["10.8.1.6"], reason="NodeLost")),
-    State("unknown", Row("0/1", "Unknown", "10.8.1.14"), status("Unknown", ips=["10.8.1.14"])),
     # being deleted
     State("leaving", Row("1/1", "Terminating", "10.8.1.7"), running("10.8.1.7"), deleted=True),
-    State("leaving-new", Row("0/1", "Terminating"), deleted=True),
     State(
         "leaving-lost",
         Row("1/1", "Unknown", "10.8.1.15"),

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .client import JSON, TABLE, Client, failure
-from .servers import CROWD
+from .client import JSON, TABLE, Client
 from .states import GRACE, NODE, STATES, Row, manifest, pod
 
 if TYPE_CHECKING:
@@ -51,7 +50,8 @@ async def test_each_state_has_the_expected_row_phase_and_addresses(server: ApiSe
         pods = {
             each["metadata"]["name"]: each for each in (await admin.list_pods(server.namespace)).body["items"]
         }
-    rows = {row["Name"]: Row(row["Ready"], row["Status"], row["IP"], row["Node"]) for row in table.rows}
+    cells = [dict(zip(COLUMNS, row["cells"], strict=True)) for row in table.body["rows"]]
+    rows = {row["Name"]: Row(row["Ready"], row["Status"], row["IP"], row["Node"]) for row in cells}
     assert set(rows) == set(pods) == {state.name for state in STATES}
     for state in STATES:
         assert rows[state.name] in state.rows, state.name
@@ -181,7 +181,6 @@ async def test_field_selector_selects(server: ApiServer) -> None:
         "status.podIP=10.8.0.1": "a",
         f"spec.nodeName={NODE}": "ab",
         "spec.nodeName=": "c",
-        "spec.restartPolicy=Never": "abc",
         "metadata.name=a,metadata.name=b": "",
     }
     messages = {
@@ -200,10 +199,10 @@ async def test_field_selector_selects(server: ApiServer) -> None:
             assert here.names == everywhere.names == list(names), selector
         for selector, message in messages.items():
             response = await admin.list_pods(server.namespace, fieldSelector=selector)
-            assert (response.status, response.body) == (400, failure(400, "BadRequest", message))
+            assert (response.status, response.message) == (400, message)
 
 
-# -- pages and deletion ------------------------------------------------------------------------------------
+# -- pages -------------------------------------------------------------------------------------------------
 
 
 def name_of(entry: dict[str, Any]) -> str:
@@ -212,26 +211,23 @@ def name_of(entry: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("accept", [JSON, TABLE])
-async def test_pages_of_two_thousand_pods_have_one_version(server: ApiServer, accept: str) -> None:
-    namespace = await server.ensure_crowd()
+async def test_pages_have_one_version(server: ApiServer, accept: str) -> None:
     pages: list[dict[str, Any]] = []
     parameters: dict[str, str] = {}
     async with server.client() as admin:
+        await admin.create_pods((manifest(f"w-{number}", server.namespace), None) for number in range(8))
         while not pages or pages[-1]["metadata"].get("continue"):
             response = await admin.list_pods(
-                namespace, accept=accept, includeObject="None", limit="600", **parameters
+                server.namespace, accept=accept, includeObject="None", limit="3", **parameters
             )
             assert response.status == 200, response
             pages.append(response.body)
             parameters = {"continue": response.body["metadata"].get("continue", "")}
-        whole = await admin.list_pods(namespace, accept=accept, includeObject="None")
+            await admin.create_pod(manifest(f"w-0-{len(pages)}", server.namespace))
     entries = "items" if accept == JSON else "rows"
-    assert [len(page[entries]) for page in pages] == [600, 600, 600, 200]
     assert len({page["metadata"]["resourceVersion"] for page in pages}) == 1
-    assert [page["metadata"].get("remainingItemCount") for page in pages] == [1400, 800, 200, None]
+    assert [page["metadata"].get("remainingItemCount") for page in pages] == [5, 2, None]
     names = [name_of(entry) for page in pages for entry in page[entries]]
-    assert names == sorted(names)
-    assert names == [name_of(entry) for entry in whole.body[entries]]
-    assert len(set(names)) == CROWD
+    assert names == [f"w-{number}" for number in range(8)]
     # Each page of a list has the column definitions.
     assert accept == JSON or all(page["columnDefinitions"] for page in pages)

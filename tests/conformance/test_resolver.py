@@ -79,7 +79,6 @@ async def test_pods_that_are_not_running_are_listed_with_phase_and_reason(
     assert {name: text for name, text in seen.items() if not text.startswith(phase_of(name))} == {}
     reasons = {
         "creating": "ContainerCreating",
-        "pulling": "ImagePullBackOff",
         "init-crash": "CrashLoopBackOff",
         "pending": "Unschedulable",
         "evicted": "Evicted",

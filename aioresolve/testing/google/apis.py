@@ -1,7 +1,4 @@
-"""The Cloud TPU API (v1 and v2) and Compute Engine (v1): single resources, pages of lists, and failures.
-
-The messages of failures are those of Google, word for word.
-"""
+"""The Cloud TPU API (v1 and v2) and Compute Engine (v1): single resources, pages of lists, and failures."""
 
 from __future__ import annotations
 
@@ -24,11 +21,8 @@ _STATUS_NAMES = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
-    409: "ABORTED",
     429: "RESOURCE_EXHAUSTED",
-    499: "CANCELLED",
     500: "INTERNAL",
-    501: "UNIMPLEMENTED",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
@@ -63,11 +57,8 @@ def _rpc_failure(
     status: int, message: str, reason: str = "", domain: str = "googleapis.com", **metadata: str
 ) -> Failure:
     """Return a google.rpc.Status, with an ErrorInfo if there is a reason."""
-    error: dict[str, Any] = {
-        "code": status,
-        "message": message,
-        "status": _STATUS_NAMES.get(status, "UNKNOWN"),
-    }
+    name = _STATUS_NAMES.get(status, "UNKNOWN")
+    error: dict[str, Any] = {"code": status, "message": message, "status": name}
     if reason:
         error["details"] = [{"@type": _ERROR_INFO, "reason": reason, "domain": domain, "metadata": metadata}]
     return Failure(json_reply({"error": error}, status))
@@ -81,8 +72,6 @@ def failure_of_status(status: int) -> Reply:
             "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute' of service"
             " 'tpu.googleapis.com' for consumer 'project_number:123456789012'.",
             "RATE_LIMIT_EXCEEDED",
-            quota_limit="ReadRequestsPerMinutePerProject",
-            quota_limit_value="600",
             quota_metric="tpu.googleapis.com/read_requests",
             service="tpu.googleapis.com",
             consumer="projects/123456789012",
@@ -92,46 +81,17 @@ def failure_of_status(status: int) -> Reply:
 
 def unauthenticated(has_token: bool) -> Failure:
     """401: there is no token, or it is invalid."""
-    message = (
-        "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other"
-        " valid authentication credential."
-        if has_token
-        else "Request is missing required authentication credential. Expected OAuth 2 access token, login"
-        " cookie or other valid authentication credential."
-    )
-    found = _rpc_failure(401, message, "ACCESS_TOKEN_EXPIRED" if has_token else "CREDENTIALS_MISSING")
-    challenge = 'Bearer realm="https://accounts.google.com/"' + (
-        ', error="invalid_token"' if has_token else ""
-    )
-    return Failure(Reply(401, found.reply.body, {**found.reply.headers, "WWW-Authenticate": challenge}))
-
-
-def permission_denied(permission: str, resource: str) -> Failure:
-    """403 of the Cloud TPU API: the permission or the resource is missing."""
-    return _rpc_failure(
-        403,
-        f"Permission '{permission}' denied on resource '//tpu.googleapis.com/{resource}' (or it may not"
-        " exist).",
-        "IAM_PERMISSION_DENIED",
-        "iam.googleapis.com",
-        permission=permission,
-        resource=resource,
-    )
-
-
-def not_found(resource: str) -> Failure:
-    """404 of the Cloud TPU API."""
-    return _rpc_failure(404, f"Resource '{resource}' was not found", "RESOURCE_NOT_FOUND", resource=resource)
+    problem = "had invalid authentication credentials" if has_token else "is missing required credentials"
+    message = f"Request {problem}. Expected OAuth 2 access token, login cookie or other valid credential."
+    reply = _rpc_failure(401, message, "ACCESS_TOKEN_EXPIRED" if has_token else "CREDENTIALS_MISSING").reply
+    challenge = 'Bearer realm="https://accounts.google.com/"' + ', error="invalid_token"' * has_token
+    return Failure(Reply(401, reply.body, {**reply.headers, "WWW-Authenticate": challenge}))
 
 
 def _compute_failure(status: int, message: str, reason: str) -> Failure:
     """Return a failure in the older format, that of Compute Engine."""
-    error = {
-        "code": status,
-        "message": message,
-        "errors": [{"message": message, "domain": "global", "reason": reason}],
-    }
-    return Failure(json_reply({"error": error}, status))
+    errors = [{"message": message, "domain": "global", "reason": reason}]
+    return Failure(json_reply({"error": {"code": status, "message": message, "errors": errors}}, status))
 
 
 def no_such_page() -> Failure:
@@ -189,13 +149,22 @@ def tpu_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]) ->
     permission = f"tpu.{found['collection']}.{'get' if found['name'] else 'list'}"
     resource = path.split("/", 2)[2]
     if not cloud.may(permission, found["project"]):
-        raise permission_denied(permission, resource)
+        raise _rpc_failure(
+            403,
+            f"Permission '{permission}' denied on resource '//tpu.googleapis.com/{resource}' (or it may not"
+            " exist).",
+            "IAM_PERMISSION_DENIED",
+            "iam.googleapis.com",
+            permission=permission,
+            resource=resource,
+        )
     if not found["name"]:
         return json_reply(_tpu_list(cloud, found, query))
     is_known = resource in cloud.names(found["project"], found["collection"])
     # v1 has no TPU VMs.
     if not is_known or (found["version"] == "v1" and cloud.get(resource).get("apiVersion") != "V1"):
-        raise not_found(resource)
+        message = f"Resource '{resource}' was not found"
+        raise _rpc_failure(404, message, "RESOURCE_NOT_FOUND", resource=resource)
     return json_reply(cloud.read(resource))
 
 

@@ -288,7 +288,7 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
             case "metadata":
                 return await metadata_reply(self, tokens, record.path, record.query, request.headers)
             case "oauth2":
-                return tokens.oauth_reply(form, f"{self.url}/token")
+                return tokens.oauth_reply(form)
             case "sts":
                 return tokens.sts_reply(form)
             case "iamcredentials":

@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import bisect
 import json
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import islice
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -82,24 +79,16 @@ def page(store: Store, options: ListOptions) -> Page:
                 raise Failure("Expired", _CONTINUE_EXPIRED, metadata=rest) from None
             raise Failure("Expired") from None
     prefix = "" if selection.namespace is None else f"{selection.namespace}/"
-    first = bisect.bisect_left(objects, prefix + start, key=attrgetter("key"))
-    # "0" is the character after "/", so this is the end of the namespace.
-    end = f"{selection.namespace}0"
-    last = bisect.bisect_left(objects, end, key=attrgetter("key")) if prefix else len(objects)
+    listed = [each for each in objects if each.key >= prefix + start and selection.matches(each)]
     metadata: dict[str, Any] = {"resourceVersion": str(version)}
-    if selection.is_everything and not options.limit:
-        return Page(selection.kind, objects[first:last], metadata)
-    selected = (each for each in islice(objects, first, last) if selection.matches(each))
-    # One object more than the limit shows whether there is a next page.
-    found = list(islice(selected, options.limit + 1 if options.limit else None))
-    if options.limit and len(found) > options.limit:
-        found.pop()
+    rest = len(listed) - options.limit
+    if options.limit and rest > 0:
+        listed = listed[: options.limit]
         # The smallest key after the last one listed, so that an object created in between is not skipped.
-        following = found[-1].key.removeprefix(prefix) + "\0"
+        following = listed[-1].key.removeprefix(prefix) + "\0"
         metadata["continue"] = continue_token(version, f"/{following}")
-        if selection.is_everything:
-            metadata["remainingItemCount"] = last - first - len(found)
-    return Page(selection.kind, found, metadata)
+        metadata |= {"remainingItemCount": rest} if selection.is_everything else {}
+    return Page(selection.kind, listed, metadata)
 
 
 def _position(store: Store, options: ListOptions) -> tuple[int, str]:

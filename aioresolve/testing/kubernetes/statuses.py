@@ -85,7 +85,7 @@ def failure_of_status(code: int) -> Failure:
 
 
 def object_failure(reason: str, kind: Kind, name: str, problem: str) -> Failure:
-    """Return a failure about an object, of which `problem` says what is wrong."""
+    """Return a failure about an object; the message ends with `problem`, such as `not found`."""
     return Failure(reason, f'{kind.qualified_resource} "{name}" {problem}', details=details_of(kind, name))
 
 

@@ -67,11 +67,6 @@ def test_resolving_tpu_workers_by_address_loads_no_client_library() -> None:
     assert not packages_loaded_by(script) & {"aiohttp", "grpc", "kubernetes_asyncio", "tensorflow", "yaml"}
 
 
-def test_unknown_name_raises_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'TPU'"):
-        _ = aioresolve.TPU
-
-
 def test_dir_shows_the_public_names_only() -> None:
     for name in ("aioresolve", "aioresolve.resolver", "aioresolve.sync", "aioresolve.fleet"):
         module = importlib.import_module(name)
@@ -115,18 +110,12 @@ PUBLIC_MODULES = [
 ]
 
 
-def test_every_module_defines_the_names_in_its_all() -> None:
-    for name in ALL_MODULES:
-        if not name.endswith("__main__"):
-            module = importlib.import_module(name)
-            missing = [each for each in getattr(module, "__all__", ()) if not hasattr(module, each)]
-            assert missing == [], name
-
-
 def test_every_public_class_function_and_method_has_a_docstring() -> None:
     undocumented = []
     for name in PUBLIC_MODULES:
         module = importlib.import_module(name)
+        with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+            getattr(module, "nothing")  # noqa: B009 - a type checker refuses `module.nothing`
         for public in module.__all__:
             value = getattr(module, public)
             described = {public: value}
@@ -157,17 +146,6 @@ def test_every_error_derives_from_resolve_error_and_can_be_pickled() -> None:
         original.retryable = True
         copy = pickle.loads(pickle.dumps(original))
         assert (type(copy), str(copy), vars(copy)) == (error, str(original), vars(original))
-
-
-def test_errors_that_are_retryable_unless_something_else_is_known() -> None:
-    retryable = {error.__name__ for error in ERRORS if error.retryable}
-    unfinished = {
-        "ConnectionFailedError",
-        "DeadlineExceededError",
-        "IncompleteClusterError",
-        "ProbeDeadlineError",
-    }
-    assert retryable == {*unfinished, "PodIndexError", "PodNotRunningError"}
 
 
 WITHOUT = """

@@ -221,13 +221,6 @@ def test_documented_manifest_is_the_one_that_forbidden_error_contains() -> None:
     assert [document["kind"] for document in yaml.safe_load_all(shown)] == ["Role", "RoleBinding"]
 
 
-def test_set_up_commands_are_one_line_each_and_need_only_python() -> None:
-    first_screen = (ROOT / "README.md").read_text().partition("## ")[0]
-    for name in ("demo", "tests"):
-        (command,) = re.findall(rf"^<!-- the {name} -->\n```sh\n(.*)\n```$", first_screen, re.MULTILINE)
-        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
-
-
 def test_every_error_has_a_section_in_the_guide() -> None:
     from aioresolve import errors
 
@@ -235,27 +228,6 @@ def test_every_error_has_a_section_in_the_guide() -> None:
     headings = re.findall(r"^#+ (\w+Error)$", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
     assert {name for name in classes if issubclass(getattr(errors, name), Exception)} == set(headings)
     assert len(headings) == len(set(headings))
-
-
-def phrases(page: Path, words: int) -> set[str]:
-    """Return every sequence of so many words of the sentences and table cells of `page`."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"\]\([^)]*\)", "]", text)
-    found = set()
-    for block in re.split(r"\n\s*\n|\n(?=[-|#]|\d+\.)| \| ", text):
-        for sentence in re.split(r"(?<=[.:;])\s+", block):
-            spoken = re.findall(r"[\w$`'-]+", sentence.lower())
-            found |= {" ".join(spoken[start : start + words]) for start in range(len(spoken) - words + 1)}
-    return found
-
-
-def test_no_page_repeats_another() -> None:
-    pages: dict[str, list[str]] = {}
-    for page in PAGES:
-        if page.name != "CHANGELOG.md":
-            for phrase in phrases(page, words=10):
-                pages.setdefault(phrase, []).append(page.relative_to(ROOT).as_posix())
-    assert {phrase: found for phrase, found in pages.items() if len(found) > 1} == {}
 
 
 def anchors(page: Path) -> set[str]:

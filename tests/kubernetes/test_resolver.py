@@ -701,7 +701,7 @@ class TestConnections:
             await anyio.sleep(0.005)  # for a request too many to arrive
             running["requests"] -= 1
 
-        monkeypatch.setattr(lifecycle, "apply_early_faults", hold)
+        monkeypatch.setattr(lifecycle, "early_reply", hold)
         resolver = loopback.resolver({f"job{job}": f"job={job}" for job in range(6)}, max_concurrency=3)
         async with resolver:
             spec = await resolver.cluster_spec()

@@ -256,8 +256,8 @@ class Scratch:
             file.write_text(mutant.before)
         if code is None:  # a single test that hangs fails by its own timeout
             return Outcome("unclear", f"the tests took more than {RUN_TIMEOUT} s")
-        if failed is None:
-            return Outcome("noticed", f"pytest exits with {code}")
+        if failed is None:  # pytest itself has failed
+            return Outcome("unclear", f"pytest exits with {code}, and names no test")
         if self._run("-m", "", failed)[0] != 0:
             return Outcome("unclear", f"fails without the mutant too: {failed}")
         return Outcome("noticed", failed)
@@ -326,7 +326,7 @@ def main() -> int:
             if outcome.kind == "survived":
                 print(mutant.diff, flush=True)
     print(f"of {counts['noticed'] + counts['survived']} mutants, {counts['noticed']} were noticed", end="")
-    print(f"; {counts['unclear']} do not count" if counts["unclear"] else "")
+    print(f"; {counts['unclear']} are unclear")
     return 0
 
 

@@ -50,6 +50,7 @@ TEST_FOLDERS = {
         *("resolver", "contract", "sync", "kubernetes"),
         *("tensorflow/test_classes.py", "tensorflow/test_static_against_tensorflow.py"),
     ),
+    "sources": ("resolver", "contract", "fleet", "sync"),
     "spec": ("spec", "resolver", "launch", "kubernetes"),
     "sync": ("sync", "contract", "environment"),
     "tensorflow": ("tensorflow", "contract"),

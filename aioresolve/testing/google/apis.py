@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -41,16 +40,6 @@ class Failure(Exception):  # noqa: N818 - a reply, not an error of the server
 def json_reply(document: Any, status: int = 200, **headers: str) -> Reply:
     """Return a reply with the body `document`, indented as by Google's APIs."""
     return Reply(status, json.dumps(document, indent=2).encode() + b"\n", {**_JSON_HEADERS, **headers})
-
-
-def add_etag(reply: Reply, if_none_match: str) -> Reply:
-    """Return `reply` with an entity tag of its body, or 304 if `If-None-Match` has it (RFC 9110, 13.1.2)."""
-    assert isinstance(reply.body, bytes)
-    tag = f'"{hashlib.blake2b(reply.body, digest_size=8).hexdigest()}"'
-    known = {each.strip().removeprefix("W/") for each in if_none_match.split(",")}
-    if known & {tag, "*"}:
-        return Reply(304, b"", {"ETag": tag})
-    return Reply(reply.status, reply.body, {**reply.headers, "ETag": tag})
 
 
 def _rpc_failure(

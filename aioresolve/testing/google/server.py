@@ -21,7 +21,6 @@ from aioresolve.testing.lifecycle import (
 
 from .apis import (
     Failure,
-    add_etag,
     compute_reply,
     failure_of_status,
     no_such_page,
@@ -218,8 +217,6 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
         tokens: access token to IAM member (`serviceAccount:a@b`); the tokens that the server issues are
             accepted too. With None the APIs need no credentials.
         page_size: the maximum number of items per page.
-        etags: whether the APIs respond to a GET with an `ETag`, and with 304 if `If-None-Match` has it
-            (AIP-154). The documentation of the Cloud TPU API promises neither.
         host: the loopback address to listen on.
         port: the port of the APIs; 0 takes a free one, which is kept.
 
@@ -239,7 +236,6 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
         tls: bool = False,
         tokens: Mapping[str, str] | None = None,
         page_size: int = 500,
-        etags: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
@@ -250,7 +246,6 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
         Cloud.__init__(self, project, zone, page_size)
         self.metadata = {**default_metadata(project, zone, email), **(metadata or {})}
         self._tokens = Tokens(None if tokens is None else dict(tokens), email)
-        self._etags = etags
         self.add(*nodes)
 
     def in_thread(self) -> ThreadedGoogleServer:
@@ -298,10 +293,7 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
                 if tokens.known is not None and record.user is None:
                     raise unauthenticated("Authorization" in request.headers)
                 api = tpu_reply if record.service == "tpu" else compute_reply
-                reply = api(self, record.method, record.path, record.query)
-                if self._etags and record.method == "GET":
-                    return add_etag(reply, request.headers.get("If-None-Match", ""))
-                return reply
+                return api(self, record.method, record.path, record.query)
             case _:
                 raise no_such_page()
 

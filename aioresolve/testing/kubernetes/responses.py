@@ -81,13 +81,13 @@ def page(store: Store, options: ListOptions) -> Page:
     prefix = "" if selection.namespace is None else f"{selection.namespace}/"
     listed = [each for each in objects if each.key >= prefix + start and selection.matches(each)]
     metadata: dict[str, Any] = {"resourceVersion": str(version)}
-    rest = len(listed) - options.limit
-    if options.limit and rest > 0:
+    remaining = len(listed) - options.limit
+    if options.limit and remaining > 0:
         listed = listed[: options.limit]
         # The smallest key after the last one listed, so that an object created in between is not skipped.
         following = listed[-1].key.removeprefix(prefix) + "\0"
         metadata["continue"] = continue_token(version, f"/{following}")
-        metadata |= {"remainingItemCount": rest} if selection.is_everything else {}
+        metadata |= {"remainingItemCount": remaining} if selection.is_everything else {}
     return Page(selection.kind, listed, metadata)
 
 

@@ -147,7 +147,7 @@ def cpu_seconds() -> tuple[float, float]:
 
 
 async def read_events(url: str, counts: list[int]) -> None:
-    async with aiohttp.ClientSession() as http, http.get(url + "events", timeout=None) as response:  # type: ignore[arg-type]
+    async with aiohttp.ClientSession() as http, http.get(url + "events", timeout=None) as response:
         async for line in response.content:
             counts[0] += line.startswith(b'data: {"targets"')
 

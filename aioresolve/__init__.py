@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from .fleet import Fleet, TargetStatus
     from .kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver, Pod
     from .resolver import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
-    from .resolver.want import Want
     from .spec import (
         ClusterDiff,
         ClusterSpec,
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
         Observation,
         Task,
     )
+    from .spec.observation import Want
     from .tpu import TPUClusterResolver, TPUSlice, TPUSystemMetadata, TPUTopology
 
 __all__ = [
@@ -149,7 +149,7 @@ _MODULES = {
     "Pod": "kubernetes",
     "ClusterResolver": "resolver",
     "UnionClusterResolver": "resolver",
-    "Want": "resolver.want",
+    "Want": "spec.observation",
     "ClusterDiff": "spec",
     "ClusterSpec": "spec",
     "ClusterState": "spec",

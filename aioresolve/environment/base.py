@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Progress
     from aioresolve.errors import Hint
-    from aioresolve.resolver.want import Want
     from aioresolve.spec import ClusterState
+    from aioresolve.spec.observation import Want
 
 
 @dataclass(frozen=True, slots=True)

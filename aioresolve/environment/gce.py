@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.probe.accelerators import Declared
-    from aioresolve.resolver.want import Want
+    from aioresolve.spec.observation import Want
 
     InstanceAPI: TypeAlias = ComputeAPI | UserComputeClient
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aioresolve._core.deadline import Progress
-    from aioresolve.resolver.want import Want
+    from aioresolve.spec.observation import Want
 
 JOB = "worker"
 

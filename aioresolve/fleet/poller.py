@@ -21,7 +21,7 @@ from aioresolve._core.concurrency import first_error, gather, reject_stray_cance
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, ResolveError
 from aioresolve.resolver.polling import PollSchedule
-from aioresolve.resolver.want import ADDRESSES
+from aioresolve.spec.observation import ADDRESSES
 
 from .open_resolvers import OpenResolvers
 

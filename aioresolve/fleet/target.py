@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import WaitCondition
-    from aioresolve.resolver.want import Want
+    from aioresolve.spec.observation import Want
 
 MAX_CAUSES = 8
 """Errors, each the cause of the previous one, that a status keeps."""

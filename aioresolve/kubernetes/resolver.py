@@ -17,8 +17,8 @@ from aioresolve._core.validation import validate_choice, validate_count, validat
 from aioresolve.errors import APIError, ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
-from aioresolve.resolver.want import Want
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
+from aioresolve.spec.observation import Want
 
 from .api.client import AiohttpTransport, ObjectAPI
 from .api.errors import is_expired

@@ -17,9 +17,9 @@ from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
+from aioresolve.spec.observation import ADDRESSES, MEMBERS, Want
 
 from .polling import poll
-from .want import ADDRESSES, MEMBERS, Want
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence

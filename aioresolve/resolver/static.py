@@ -20,7 +20,7 @@ from .base import ClusterResolver, master_url
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from .want import Want
+    from aioresolve.spec.observation import Want
 
 
 class SimpleClusterResolver(ClusterResolver):

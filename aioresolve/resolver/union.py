@@ -27,10 +27,10 @@ from aioresolve.spec import (
     ExpectedTasks,
     Observation,
 )
+from aioresolve.spec.observation import Want
 
 from .base import ClusterResolver, forwarded, master_url
 from .this_task import TaskClaim
-from .want import Want
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence

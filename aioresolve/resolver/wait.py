@@ -24,8 +24,7 @@ from aioresolve._core.network import connect
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, FailedClusterError, Hint, IncompleteClusterError
 from aioresolve.spec import Missing, Observation, split_host_port
-
-from .want import Want
+from aioresolve.spec.observation import Want
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence

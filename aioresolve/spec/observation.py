@@ -1,4 +1,4 @@
-"""`Observation`: the state of a cluster, the missing members, and what controllers say about its jobs."""
+"""`Want`: what a call needs to know of a source. `Observation`: what the source says about the cluster."""
 
 from __future__ import annotations
 
@@ -118,3 +118,28 @@ class Observation:
     def stale(self, error: ResolveError, now: datetime) -> Observation:
         """Return this observation with `error`, because of which the source could not be reached at `now`."""
         return replace(self, error=error, stale_since=self.stale_since or now)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a call needs to know about a cluster. A source may leave out the rest if that is cheaper.
+
+    Attributes:
+        complete: the call has no use for a part of the cluster: tasks that are missing or not ready are an
+            error that the source raises, and not a part of the observation.
+        identities: whether names, uids, nodes and devices of the members are needed besides their addresses.
+        controllers: whether `Observation.controllers` is needed for jobs without members.
+        sizes: whether `Observation.expected` is needed, even where only further requests show it.
+    """
+
+    complete: bool = False
+    identities: bool = True
+    controllers: bool = False
+    sizes: bool = False
+
+
+ADDRESSES = Want(complete=True, identities=False)
+"""What `cluster_spec` needs."""
+
+MEMBERS = Want(complete=True)
+"""What `cluster_state` needs."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aioresolve.environment import gce, sagemaker, slurm, tf_config
     from aioresolve.resolver import static
     from aioresolve.resolver.checks import Check
-    from aioresolve.resolver.want import Want
+    from aioresolve.spec.observation import Want
     from aioresolve.tpu.system import TopologyHolder
 
 P = ParamSpec("P")

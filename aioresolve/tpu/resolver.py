@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
     from aioresolve.probe import WorkerProbe
     from aioresolve.resolver.checks import PlannedCheck
-    from aioresolve.resolver.want import Want
     from aioresolve.spec import ClusterState, Task
+    from aioresolve.spec.observation import Want
 
     from .discovery import Source
     from .slices import TPUSlice, TPUTopology

@@ -119,7 +119,7 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
 async def _resolve(
     request: sources.ClusterRequest, resolver: ClusterResolver
 ) -> tuple[ClusterState, clusters.TaskName | None]:
-    from aioresolve.resolver.want import MEMBERS
+    from aioresolve.spec.observation import MEMBERS
 
     async with resolver:
         found = await sources.run_with_progress(request, partial(resolver.observe, MEMBERS))

@@ -111,7 +111,7 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
 
 async def _resolve(request: sources.ClusterRequest) -> tuple[str | formats.Table, str, bool]:
     """Return the cluster in the output's format, a report of jobs without pods, and whether it has tasks."""
-    from aioresolve.resolver.want import ADDRESSES, MEMBERS
+    from aioresolve.spec.observation import ADDRESSES, MEMBERS
 
     resolver = sources.new_resolver(request)
     needs_state = clusters.has_identities(request.output) or request.is_this_task

@@ -43,16 +43,16 @@ class Description:
 class EnvironmentClusterResolver(ClusterResolver):
     """Resolves a cluster that environment variables describe. Every call and every property reads them again.
 
-    The arguments are those of `TFConfigClusterResolver`.
+    The arguments override what the variables say; see `TFConfigClusterResolver`.
     """
 
     def __init__(
         self,
-        *,
         task_type: str | None = None,
         task_id: int | None = None,
         rpc_layer: str | None = None,
         environment: str | None = None,
+        *,
         timeout: float = 30.0,
     ) -> None:
         super().__init__(task_type=task_type, rpc_layer=rpc_layer, timeout=timeout)

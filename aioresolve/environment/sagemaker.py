@@ -81,13 +81,7 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
         *,
         timeout: float = 30.0,
     ) -> None:
-        super().__init__(
-            task_type=task_type,
-            task_id=task_id,
-            rpc_layer=rpc_layer,
-            environment=environment,
-            timeout=timeout,
-        )
+        super().__init__(task_type, task_id, rpc_layer, environment, timeout=timeout)
         given: Any = port  # TensorFlow takes the text of a number too
         is_text = isinstance(given, str) and given.isascii() and given.isdigit()
         self._port = validate_port("port", int(given) if is_text else given)

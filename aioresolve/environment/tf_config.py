@@ -52,8 +52,9 @@ class TFConfigClusterResolver(EnvironmentClusterResolver):
     index to address), `task` (`type` and `index`), `rpc_layer` and `session_master`; others are ignored.
     Without the variable, the cluster is empty. Every call and every property reads it again.
 
-    An evaluator need not be in the cluster: `this_task()` then returns it without an address and a rank of
-    its own.
+    If neither the variable nor an override names a task, `this_task()` identifies the process as other
+    resolvers do: by its host name, and then by an IP address of this machine. An evaluator need not be in the
+    cluster: it is then `Task("evaluator", index, "", 0, 0)`.
 
     Args:
         task_type: overrides the `type` of the task.
@@ -67,23 +68,6 @@ class TFConfigClusterResolver(EnvironmentClusterResolver):
             EnvironmentVariableError (a ValueError and RuntimeError) if `$TF_CONFIG` is malformed.
     """
 
-    def __init__(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-        environment: str | None = None,
-        *,
-        timeout: float = 30.0,
-    ) -> None:
-        super().__init__(
-            task_type=task_type,
-            task_id=task_id,
-            rpc_layer=rpc_layer,
-            environment=environment,
-            timeout=timeout,
-        )
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of ${VARIABLE}>"
 
@@ -93,29 +77,10 @@ class TFConfigClusterResolver(EnvironmentClusterResolver):
     async def _claim(self, progress: Progress) -> TaskClaim:
         return TaskClaim(self.task_type, self.task_id, job_variable=VARIABLE)
 
-    async def this_task(self, state: ClusterState | None = None, *, timeout: float | None = None) -> Task:
-        """Return the task of the calling process: its job, task index, address and rank.
-
-        It is the one in `$TF_CONFIG`, or the overrides. If neither names a task, the process is identified as
-        other resolvers do it: by its host name, and then by an IP address of this machine.
-
-        An evaluator that is not in the cluster is `Task("evaluator", index, "", 0, 0)`.
-
-        Args:
-            state: a state that this resolver returned, in which the task is looked up; by default, the
-                variable is read.
-            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
-
-        Raises:
-            UnknownTaskError: (a ValueError) the cluster does not have that task.
-            TaskIdentityError: (a RuntimeError) no task is named, and no member or several members match.
-            EnvironmentVariableError: (a ValueError and RuntimeError) `$TF_CONFIG` is malformed.
-        """
-        if self.task_type == EVALUATOR:
-            state = await self.cluster_state(timeout=timeout) if state is None else state
-            if EVALUATOR not in state.endpoints:
-                return Task(EVALUATOR, self.task_id or 0, "", 0, 0)
-        return await super().this_task(state, timeout=timeout)
+    async def _identify(self, state: ClusterState, progress: Progress) -> Task:
+        if self.task_type == EVALUATOR and EVALUATOR not in state.endpoints:
+            return Task(EVALUATOR, self.task_id or 0, "", 0, 0)
+        return await super()._identify(state, progress)
 
 
 def examine(_: int | None) -> Evidence:

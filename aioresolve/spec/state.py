@@ -35,7 +35,7 @@ class ReadOnlyMapping(Mapping[str, V]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return repr(self._values)
+        return repr(dict(self))
 
 
 _LABEL = r"[0-9A-Z_](?:[0-9A-Z_-]{0,61}[0-9A-Z_])?"

@@ -306,5 +306,5 @@ def test_doctor_checks_the_resolver_behind_a_facade() -> None:
 
 async def test_doctor_checks_this_machine_inside_a_running_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    names = ["versions", "extras", "Kubernetes", "metadata server", "this process"]
+    names = ["versions", "Kubernetes", "metadata server", "this process"]
     assert [check.name for check in sync.doctor()] == names

@@ -1,39 +1,54 @@
-"""The accelerators that pods declare, and what `num_accelerators` returns if no worker can be probed."""
+"""The accelerators of pods, in limits and ResourceClaims, and what `num_accelerators` derives from them."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pickle
-from contextlib import contextmanager
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from aioresolve import KubernetesClusterResolver, ProbeError
-from aioresolve.kubernetes.tasks.accelerators import declared_accelerators, device_counts
-from aioresolve.spec import Endpoint
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve import Endpoint, KubernetesClusterResolver, ProbeError
+from aioresolve.kubernetes.api.objects import Added, Deleted, PodQuery
+from aioresolve.testing import Answer, Hang, pod, resource_claim
 
 from . import samples
+from .loopback import TRAIN, disable_retries
+from .watched_cluster import listed_cache, new_cache, replace, state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
+
+    from aioresolve import ClusterState
+    from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback
+
+GPU, MIG, TPU = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "google.com/tpu"
+DRA_GPU, DRA_MIG, DRA_TPU = "gpu.nvidia.com", "mig.nvidia.com", "tpu.google.com"
+BY_CLASS = "deviceclass.resource.kubernetes.io/"
+
+
+# Limits
 
 
 def container(limits: Mapping[str, Any] | None = None, **more: str) -> dict[str, Any]:
     return {"name": "main", "resources": {} if limits is None else {"limits": dict(limits)}, **more}
 
 
+def endpoint_of(spec: dict[str, Any]) -> Endpoint:
+    (endpoint,) = state(listed_cache(samples.pod(spec=spec))).endpoints["worker"]
+    return endpoint
+
+
 def declared(*containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ()) -> dict[str, int] | None:
-    spec = {"containers": list(containers), "initContainers": list(init)}
-    found = declared_accelerators(samples.pod(spec=spec))
+    found = endpoint_of({"containers": list(containers), "initContainers": list(init)}).accelerators
     return None if found is None else dict(found)
-
-
-GPU, MIG, TPU = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "google.com/tpu"
 
 
 def test_accelerators_are_the_limits_of_known_resources() -> None:
@@ -44,9 +59,10 @@ def test_accelerators_are_the_limits_of_known_resources() -> None:
         {"aws.amazon.com/neuron": 16},
         {"habana.ai/gaudi": 8},
         {GPU: 999_999},
+        {BY_CLASS + DRA_TPU: 4},
     ):
-        assert declared(container({**{name: str(limit) for name, limit in limits.items()}})) == limits
-    assert declared(container({TPU: 4, "cpu": "8", "memory": "16Gi"})) == {TPU: 4}
+        assert declared(container({name: str(limit) for name, limit in limits.items()})) == limits
+    assert declared(container({TPU: 4, "cpu": "8", "memory": "16Gi", BY_CLASS + "x": "1"})) == {TPU: 4}
     for others in ({"nvidia.com/gpumem": "3000", "cpu": "1"}, {}, None):
         assert declared(container(others)) is None
 
@@ -63,13 +79,9 @@ def test_containers_add_up_and_init_containers_run_before_them() -> None:
     assert declared(container(), init=(four,)) == {GPU: 4}
 
 
-def test_resources_are_counted_by_device_type() -> None:
-    assert device_counts({GPU: 1, MIG: 2, TPU: 4}) == {"GPU": 3, "TPU": 4}
-
-
 def test_accelerators_of_an_endpoint_are_read_only_and_do_not_change_its_identity() -> None:
-    found = declared_accelerators(samples.pod(spec={"containers": [container({GPU: "8"})]}))
-    endpoint = Endpoint("10.0.0.1:8470", accelerators=found)
+    found = endpoint_of({"containers": [container({GPU: "8"})]})
+    endpoint = Endpoint("10.0.0.1:8470", accelerators=found.accelerators)
     copy = pickle.loads(pickle.dumps(endpoint))
     assert copy == endpoint == Endpoint("10.0.0.1:8470")
     assert hash(copy) == hash(endpoint)
@@ -79,49 +91,309 @@ def test_accelerators_of_an_endpoint_are_read_only_and_do_not_change_its_identit
         endpoint.accelerators[GPU] = 0  # type: ignore[index]
 
 
-# Over real sockets
+# ResourceClaims
 
 
-async def test_state_and_watch_have_the_accelerators_of_each_pod(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    (endpoint,) = (await loopback.resolver().cluster_state()).endpoints["worker"]
-    assert endpoint.accelerators == {TPU: 4}
-    observations = loopback.resolver().observations()
-    state = (await anext(observations)).state
-    await observations.aclose()
+def of_claims(request: RequestRecord) -> bool:
+    return "/resourceclaims" in request.path
+
+
+def claim_requests(loopback: Loopback) -> list[str]:
+    """Return the requests for claims: their paths, with the name after `?` if it is for one claim."""
+    requests = [request for request in loopback.requests if of_claims(request)]
+    return [
+        each.path + each.query.get("fieldSelector", "").replace("metadata.name=", "?") for each in requests
+    ]
+
+
+LIST = "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims"
+
+
+def train(loopback: Loopback, *numbers: int, claims: int = 4, **more: Any) -> None:
+    """Add pods `train-N` with one claim `gpus-N` each."""
+    for number in numbers:
+        loopback.server.add(resource_claim(f"gpus-{number}", "ml", devices=claims))
+        loopback.train(f"train-{number}", resource_claims=[f"gpus-{number}"], **more)
+
+
+def accelerators(state: ClusterState | None) -> list[dict[str, int] | None]:
     assert state is not None
-    assert state.endpoints["worker"][0].accelerators == {TPU: 4}
+    endpoints = state.endpoints["worker"]
+    return [None if each.accelerators is None else dict(each.accelerators) for each in endpoints]
 
 
-@contextmanager
-def server_of(folder: Path, *limits: Mapping[str, str]) -> Iterator[KubernetesClusterResolver]:
-    """Yield a resolver of pods on this host with these limits; no program listens on their port."""
-    pods = []
+def exactly(class_name: str, name: str = "main") -> dict[str, Any]:
+    return {"name": name, "exactly": {"deviceClassName": class_name}}
+
+
+def device(driver: str, name: str, request: str = "main", **fields: Any) -> dict[str, Any]:
+    return {"request": request, "driver": driver, "pool": "node-a", "device": name, **fields}
+
+
+EITHER = {
+    "name": "gpu",
+    "firstAvailable": [
+        {"name": "whole", "deviceClassName": DRA_GPU},
+        {"name": "parts", "deviceClassName": DRA_MIG},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("requests", "results", "expected"),
+    [
+        ([exactly(DRA_TPU)], [device(DRA_TPU, f"chip-{n}") for n in range(4)], {DRA_TPU: 4}),
+        # A class of the administrator has the name of its driver, and parts of a GPU that of their class.
+        ([exactly("large-gpu")], [device(DRA_GPU, f"gpu-{n}") for n in (0, 1)], {DRA_GPU: 2}),
+        ([exactly(DRA_MIG)], [device(DRA_GPU, "gpu-0-mig-1g10gb-0")], {DRA_MIG: 1}),
+        ([EITHER], [device(DRA_GPU, f"mig-{n}", "gpu/parts") for n in (0, 1)], {DRA_MIG: 2}),
+        # Shares of one device are one device.
+        ([exactly(DRA_GPU)], [device(DRA_GPU, "gpu-0", shareID=each) for each in "ab"], {DRA_GPU: 1}),
+        # Devices for monitoring and other kinds of devices do not count.
+        (
+            [exactly(DRA_GPU)],
+            [
+                device(DRA_GPU, "gpu-0"),
+                device(DRA_GPU, "gpu-1", adminAccess=True),
+                device("compute-domain.nvidia.com", "channel-0", "channel"),
+                device("dra.net", "eth1", "network"),
+            ],
+            {DRA_GPU: 1},
+        ),
+    ],
+)
+async def test_allocated_devices_are_counted_one_by_one(
+    loopback: Loopback, requests: list[Any], results: list[Any], expected: dict[str, int]
+) -> None:
+    claim = resource_claim("one", "ml")
+    claim["spec"]["devices"]["requests"] = requests
+    claim["status"]["allocation"]["devices"]["results"] = results
+    loopback.server.add(claim)
+    loopback.train("train-0", resource_claims=["one"])
+    assert accelerators(await loopback.resolver().cluster_state()) == [expected]
+
+
+async def test_claims_of_a_pod_are_named_by_it_or_made_from_templates(loopback: Loopback) -> None:
+    for number, name in enumerate(["all-gpus", "train-0-own-x2k4f", "train-0-extended-resources-x2k4f"]):
+        loopback.server.add(resource_claim(name, "ml", devices=10**number))
+    one = pod("train-0", "ml", labels=TRAIN)
+    one["spec"]["containers"][0]["resources"] = {"limits": {GPU: "8"}}
+    one["spec"]["resourceClaims"] = [
+        {"name": "shared", "resourceClaimName": "all-gpus"},
+        {"name": "own", "resourceClaimTemplateName": "one-gpu"},
+        {"name": "again", "resourceClaimName": "all-gpus"},
+        {"name": "none", "resourceClaimTemplateName": "not-needed"},
+    ]
+    one["status"]["resourceClaimStatuses"] = [
+        {"name": "own", "resourceClaimName": "train-0-own-x2k4f"},
+        {"name": "none"},
+    ]
+    # Its devices are in the limits.
+    one["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "train-0-extended-resources-x2k4f"}
+    loopback.server.add(one)
+    assert accelerators(await loopback.resolver().cluster_state()) == [{GPU: 8, DRA_GPU: 11}]
+    # A shared claim counts for each of its pods.
+    loopback.train("train-1", resource_claims=["all-gpus"])
+    assert accelerators(await loopback.resolver().cluster_state()) == [{GPU: 8, DRA_GPU: 11}, {DRA_GPU: 1}]
+
+
+async def test_claims_are_listed_once_in_each_namespace_for_states_wait_and_watch(loopback: Loopback) -> None:
+    train(loopback, 0, 1)
+    for number in range(2):
+        loopback.server.add(resource_claim(f"gpus-{number}", "other", devices=1))
+        loopback.train(f"train-{number}", namespace="other", resource_claims=[f"gpus-{number}"])
+    expected = [{DRA_GPU: 4}, {DRA_GPU: 1}] * 2
+    resolver = loopback.resolver()
+    assert accelerators(await resolver.cluster_state()) == expected
+    assert sorted(claim_requests(loopback)) == [LIST, LIST.replace("/ml/", "/other/")]
+    assert accelerators(await resolver.wait(4)) == expected
+    async with aclosing(resolver.watch()) as states:
+        assert accelerators(await anext(states)) == expected
+
+
+async def test_addresses_and_pods_without_claims_need_no_request(loopback: Loopback) -> None:
+    loopback.server.add(resource_claim("of-others", "ml"))
+    loopback.train("train-0")
+    await loopback.resolver().cluster_state()
+    train(loopback, 0)
+    await loopback.resolver().cluster_spec()
+    await loopback.resolver(order_by="label:app").cluster_spec()
+    assert claim_requests(loopback) == []
+
+
+async def test_watch_reads_the_claims_of_new_pods_only(loopback: Loopback) -> None:
+    train(loopback, *range(20))
+    async with aclosing(loopback.resolver().observations()) as observations:
+        assert accelerators((await anext(observations)).state) == [{DRA_GPU: 4}] * 20
+        train(loopback, 20, claims=2)
+        expected = [*([{DRA_GPU: 4}] * 20), {DRA_GPU: 2}]
+        assert accelerators((await anext(observations)).state) == expected
+        loopback.server.patch("train-0", "ml", patch={"metadata": {"labels": {"changed": "yes"}}})
+        loopback.server.patch("train-1", "ml", patch={"spec": {"nodeName": "node-z"}})
+        assert accelerators((await anext(observations)).state) == expected
+    assert claim_requests(loopback) == [LIST, f"{LIST}?gpus-20"]
+
+
+async def test_pod_that_replaces_another_one_gets_its_own_devices(loopback: Loopback) -> None:
+    train(loopback, 0)
+    async with aclosing(loopback.resolver().watch()) as states:
+        assert accelerators(await anext(states)) == [{DRA_GPU: 4}]
+        loopback.server.delete("train-0", "ml")
+        assert accelerators(await anext(states)) == []
+        train(loopback, 0, claims=1)
+        assert accelerators(await anext(states)) == [{DRA_GPU: 1}]
+
+
+# Claims that cannot be read
+
+
+async def test_user_without_the_right_to_list_claims_gets_the_state_without_them(
+    loopback: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(loopback, 0)
+    limits = {"containers": [{"name": "main", "resources": {"limits": {GPU: "8"}}}]}
+    loopback.server.patch("train-0", "ml", patch={"spec": limits})
+    loopback.server.resources = {"alice": ["pods"]}
+    with caplog.at_level(logging.INFO, "aioresolve.kubernetes"):
+        assert accelerators(await loopback.resolver().cluster_state()) == [{GPU: 8}]
+    assert "'ml' are not known: user 'alice' may not list resourceclaims in namespace 'ml'" in caplog.text
+    async with aclosing(loopback.resolver().watch()) as states:
+        assert accelerators(await anext(states)) == [{GPU: 8}]
+
+
+@pytest.mark.parametrize("fault", [Hang(), Answer(503), Answer(404), Answer(200, body=b'{"kind":"PodList"}')])
+async def test_claims_that_cannot_be_read_in_time_are_given_up(
+    loopback: Loopback, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.kubernetes.tasks.resource_claims.READ_TIMEOUT", 0.1)
+    disable_retries(monkeypatch)
+    train(loopback, 0)
+    loopback.server.inject(fault, times=None, match=of_claims)
+    assert accelerators(await loopback.resolver().cluster_state()) == [None]
+
+
+async def test_claims_are_read_for_at_most_half_of_the_time_that_the_call_has_left(
+    loopback: Loopback,
+) -> None:
+    train(loopback, 0)
+    loopback.server.inject(Answer(503), match=of_claims)
+    assert accelerators(await loopback.resolver().cluster_state()) == [{DRA_GPU: 4}]
+    loopback.server.inject(Hang(), times=None, match=of_claims)
+    assert accelerators(await loopback.resolver(timeout=1.0).cluster_state()) == [None]
+
+
+@pytest.mark.parametrize("state", ["does not exist", "is not allocated"])
+async def test_claim_without_devices_is_explained(
+    loopback: Loopback, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    train(loopback, 0)
+    if state == "does not exist":
+        loopback.server.delete("gpus-0", "ml", kind="ResourceClaim")
+    else:
+        loopback.server.add({**resource_claim("gpus-0", "ml"), "status": {}})
+    with caplog.at_level(logging.INFO, "aioresolve.kubernetes"):
+        assert accelerators(await loopback.resolver().cluster_state()) == [None]
+    assert f"ResourceClaim ml/gpus-0 {state}" in caplog.text
+
+
+# What uses the devices
+
+
+def unreachable(loopback: Loopback) -> KubernetesClusterResolver:
+    """Return a resolver of pods on this host; no program listens on their port."""
+    return KubernetesClusterResolver({"worker": "app=train"}, 1, kubeconfig=loopback.kubeconfig)
+
+
+def limit(loopback: Loopback, *limits: Mapping[str, str]) -> None:
     for number, each in enumerate(limits):
-        one = pod(f"train-{number}", labels={"app": "train"}, ip="127.0.0.1")
+        one = pod(f"train-{number}", "ml", labels=TRAIN, ip="127.0.0.1")
         one["spec"]["containers"][0]["resources"] = {"limits": dict(each)}
-        pods.append(one)
-    with KubernetesServer(pods).in_thread() as server:
-        server.write_kubeconfig(folder / "config")
-        yield KubernetesClusterResolver({"worker": "app=train"}, 1, kubeconfig=folder / "config")
+        loopback.server.add(one)
 
 
 async def test_declared_accelerators_are_used_if_no_worker_can_be_probed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (
-        server_of(tmp_path, {GPU: "8"}, {GPU: "8"}) as resolver,
-        caplog.at_level(logging.INFO, "aioresolve.probe"),
-    ):
-        assert await resolver.num_accelerators() == {"GPU": 8}
-        assert await resolver.num_accelerators("worker", 1) == {"GPU": 8}
-    assert "is what its tasks declare, because no worker can be probed: {'GPU': 8}" in caplog.text
+    every = {GPU: "1", MIG: "2", TPU: "4", "aws.amazon.com/neuron": "8", BY_CLASS + DRA_TPU: "4"}
+    limit(loopback, every, every)
+    counts = {"GPU": 3, "TPU": 8, "NEURON": 8}
+    with caplog.at_level(logging.INFO, "aioresolve.probe"):
+        assert await unreachable(loopback).num_accelerators() == counts
+        assert await unreachable(loopback).num_accelerators("worker", 1) == counts
+    assert "is what its tasks declare, because no worker can be probed: {" in caplog.text
 
 
 @pytest.mark.parametrize("limits", [({GPU: "8"}, {GPU: "4"}), ({GPU: "8"}, {}), ({}, {})])
 async def test_pods_that_declare_different_accelerators_or_none_must_be_probed(
-    tmp_path: Path, limits: tuple[dict[str, str], ...]
+    loopback: Loopback, limits: tuple[dict[str, str], ...]
 ) -> None:
-    with server_of(tmp_path, *limits) as resolver, pytest.raises(ProbeError) as caught:
-        await resolver.num_accelerators()
+    limit(loopback, *limits)
+    with pytest.raises(ProbeError) as caught:
+        await unreachable(loopback).num_accelerators()
     assert caught.value.code == "refused"
+
+
+async def test_error_of_num_accelerators_says_why_claims_are_not_known(loopback: Loopback) -> None:
+    train(loopback, 0, 1, ip="127.0.0.1")
+    assert await unreachable(loopback).num_accelerators() == {"GPU": 4}
+    loopback.server.resources = {"alice": ["pods"]}
+    with pytest.raises(ProbeError) as caught:
+        await unreachable(loopback).num_accelerators()
+    assert caught.value.code == "refused"
+    message = "/job:worker/task:0 declares none: ResourceClaims were not read (user 'alice' may not list"
+    assert message in str(caught.value)
+
+
+# Properties
+
+QUERIES = [PodQuery("a=1", "ml"), PodQuery("b=1", "ml")]
+
+CHANGES = st.tuples(
+    st.sampled_from(["x", "y"]),
+    st.sampled_from(["Running", "Running", "Pending", "replaced", "deleted"]),
+    st.sets(st.sampled_from("ab"), min_size=1),
+    st.booleans(),  # whether the claims are read after it
+)
+
+
+def read_claims(cache: Any) -> None:
+    """Give each member as many devices as its uid says."""
+    counted = []
+    for found in cache.with_claims:
+        assert found.endpoint is not None
+        endpoint = dataclasses.replace(found.endpoint, accelerators={DRA_GPU: int(found.uid)})
+        counted.append(msgspec.structs.replace(found, endpoint=endpoint, claims=()))
+    cache.set_devices(counted)
+
+
+@given(st.lists(CHANGES, max_size=15))
+def test_members_have_the_devices_of_their_own_claims(
+    changes: list[tuple[str, str, set[str], bool]],
+) -> None:
+    cache = new_cache({"worker": [[query] for query in QUERIES]})
+    for query in QUERIES:
+        replace(cache, query, [], "1")
+    uids = {"x": 1, "y": 2}
+    for version, (name, change, labels, is_read) in enumerate(changes, 2):
+        if change == "replaced":
+            uids[name] = 2 * version
+        metadata: dict[str, Any] = {"uid": str(uids[name]), "resourceVersion": str(version)}
+        metadata |= {"labels": dict.fromkeys(sorted(labels), "1")}
+        if change == "deleted":
+            metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        one = samples.pod(
+            name,
+            phase="Pending" if change == "Pending" else "Running",
+            metadata=metadata,
+            spec={"resourceClaims": [{"name": "gpus", "resourceClaimName": "some"}]},
+        )
+        for query in QUERIES:
+            matches = query.selector[0] in labels and change != "deleted"
+            cache.apply(query, [Added(one) if matches else Deleted(one)])
+        if is_read:
+            read_claims(cache)
+    read_claims(cache)
+    assert cache.with_claims == []
+    for endpoint in state(cache).endpoints["worker"]:
+        assert endpoint.uid is not None
+        assert endpoint.accelerators == {DRA_GPU: int(endpoint.uid)}

@@ -241,11 +241,9 @@ class ObjectAPI:
         limiter: limits the number of requests that are sent at a time.
         sends_initial_events: whether the server may support watches that start with the existing objects. It
             is set to False when the server refuses one.
-        claim_version: the newest version of ResourceClaims that the server may support.
     """
 
     sends_initial_events = True
-    claim_version = "v1"
 
     def __init__(
         self,

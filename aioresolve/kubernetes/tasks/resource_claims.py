@@ -4,8 +4,7 @@
 `status.allocation.devices.results` for each device. Devices with `adminAccess` are for monitoring only and do
 not count, and neither do those of unknown drivers, such as network cards.
 
-Format: ResourceClaim of `resource.k8s.io`, `v1` (Kubernetes 1.34), `v1beta2` and `v1beta1`, which has the
-fields of `exactly` in the request itself. Source:
+Format: ResourceClaim of `resource.k8s.io/v1` (Kubernetes 1.34). Source:
 https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-claim-v1/
 """
 
@@ -22,7 +21,7 @@ import msgspec
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import Deadline, within_deadline
-from aioresolve.errors import APIError, ResolveError
+from aioresolve.errors import ResolveError
 from aioresolve.kubernetes.api.objects import ObjectList, ObjectMeta, Query, Resource, Struct
 
 from .accelerators import DEVICE_CLASSES, add_counts, shared_mapping
@@ -46,16 +45,19 @@ NAMED_SHARE = 20
 """Claims are requested by name if there are at least this many members for each of them."""
 
 
-class DeviceRequest(Struct, kw_only=True, frozen=True):
-    """One entry of `spec.devices.requests`, the fields of its `exactly`, or one of its alternatives."""
+class DeviceClassRequest(Struct, kw_only=True, frozen=True):
+    """The `exactly` of a request, or one of its alternatives."""
 
     name: str = ""
-    device_class_name: str | None = None
-    allocation_mode: str = "ExactCount"
-    count: int = 1
-    admin_access: bool | None = None
-    exactly: DeviceRequest | None = None
-    first_available: list[DeviceRequest] | None = None
+    device_class_name: str = ""
+
+
+class DeviceRequest(Struct, kw_only=True, frozen=True):
+    """One entry of `spec.devices.requests`."""
+
+    name: str = ""
+    exactly: DeviceClassRequest | None = None
+    first_available: list[DeviceClassRequest] | None = None
 
 
 class DeviceResult(Struct, kw_only=True, frozen=True):
@@ -112,26 +114,19 @@ class ClaimList(
     """One page of claims."""
 
 
-VERSIONS = ("v1", "v1beta2", "v1beta1")
-"""The versions of the API, the newest first. Kubernetes 1.32 has the last one only, 1.34 the first."""
-
-_RESOURCES: dict[str, Resource[ResourceClaim]] = {
-    version: Resource(
-        "resource.k8s.io", "resourceclaims", "ResourceClaim", ClaimList, ResourceClaim, version=version
-    )
-    for version in VERSIONS
-}
+CLAIMS: Resource[ResourceClaim] = Resource(
+    "resource.k8s.io", "resourceclaims", "ResourceClaim", ClaimList, ResourceClaim
+)
 
 
 class ClaimQuery(Query[ResourceClaim], frozen=True, kw_only=True):
-    """A request for the claims of one namespace, or for the one with a name, in one version of the API."""
+    """A request for the claims of one namespace, or for the one with a name."""
 
-    api_version: str = VERSIONS[0]
     name: str | None = None
 
     @property
     def resource(self) -> Resource[ResourceClaim]:
-        return _RESOURCES[self.api_version]
+        return CLAIMS
 
     @property
     def fields(self) -> list[str]:
@@ -139,52 +134,36 @@ class ClaimQuery(Query[ResourceClaim], frozen=True, kw_only=True):
 
     @property
     def selection(self) -> str:
-        return (
-            f"{'the ResourceClaims' if self.name is None else f'ResourceClaim {self.name!r}'} in {self.where}"
-        )
+        what = "the ResourceClaims" if self.name is None else f"ResourceClaim {self.name!r}"
+        return f"{what} in {self.where}"
 
 
 Devices: TypeAlias = "dict[str, dict[str, int] | None]"
-"""The devices of claims by the name of the claim; None if they are not known yet."""
+"""The devices of claims by the name of the claim; None if it is not allocated."""
 
 
 def claimed_devices(claim: ResourceClaim) -> dict[str, int] | None:
-    """Return the number of accelerators of a claim by DeviceClass or driver; None if it is not known yet.
+    """Return the number of accelerators of a claim by DeviceClass or driver; None if it is not allocated.
 
     The name is that of the DeviceClass if it is one of `DEVICE_CLASSES`, and that of the driver otherwise:
     administrators may define further classes of the same devices.
     """
     if claim.status.allocation is None:
-        return _requested_devices(claim)
-    requests = {}
+        return None
+    classes = {}
     for request in claim.spec.devices.requests or ():
-        requests[request.name] = request.exactly or request
-        requests |= {f"{request.name}/{each.name}": each for each in request.first_available or ()}
-    counts: Counter[str] = Counter()
+        classes[request.name] = request.exactly.device_class_name if request.exactly else ""
+        for each in request.first_available or ():
+            classes[f"{request.name}/{each.name}"] = each.device_class_name
+    results = [each for each in claim.status.allocation.devices.results or () if not each.admin_access]
     # A device with several shares is one device.
-    results = {(each.driver, each.pool, each.device): each for each in _results(claim.status.allocation)}
-    for result in results.values():
-        of_request = requests.get(result.request)
-        class_name = of_request and of_request.device_class_name
+    devices = {(each.driver, each.pool, each.device): each for each in results}
+    counts: Counter[str] = Counter()
+    for result in devices.values():
+        class_name = classes.get(result.request)
         name = class_name if class_name in DEVICE_CLASSES else result.driver
         if name in DEVICE_CLASSES:
             counts[name] += 1
-    return dict(counts)
-
-
-def _results(allocation: Allocation) -> list[DeviceResult]:
-    return [each for each in allocation.devices.results or () if not each.admin_access]
-
-
-def _requested_devices(claim: ResourceClaim) -> dict[str, int] | None:
-    counts: Counter[str] = Counter()
-    for each in claim.spec.devices.requests or ():
-        request = each.exactly or each
-        if request.device_class_name is None or request.allocation_mode != "ExactCount":
-            return None  # alternatives, or all devices of a node
-        if request.device_class_name not in DEVICE_CLASSES or request.admin_access:
-            continue
-        counts[request.device_class_name] += request.count
     return dict(counts)
 
 
@@ -220,11 +199,10 @@ async def read_devices(
     await gather([partial(read, each) for each in names], limit=MAX_CONCURRENT_READS)
     counted = []
     for pod in pods:
-        namespace = _namespace(pod)
-        new, fault = _count(pod, devices.get(namespace, {}))
+        new, fault = _count(pod, devices.get(_namespace(pod), {}))
         counted.append(new)
         if fault:
-            faults.setdefault(namespace, fault)
+            faults.setdefault(_namespace(pod), fault)
     for namespace, fault in faults.items():
         logger.info("devices of ResourceClaims in namespace %r are not known: %s", namespace, fault)
     return counted, faults
@@ -242,21 +220,10 @@ async def _read(api: ObjectAPI, namespace: str, names: set[str], members: int, p
 
     is_few = len(names) <= max(1, members // NAMED_SHARE)
     wanted: list[str | None] = [*sorted(names)] if is_few else [None]
-    while True:
-        version = api.claim_version
-        queries = [ClaimQuery("", namespace, api_version=version, name=name) for name in wanted]
-        calls = [partial(api.objects, query, progress, convert=convert) for query in queries]
-        try:
-            listed = await gather(calls, limit=MAX_CONCURRENT_READS)
-            return dict(pair for each in listed for pair in each.items)
-        except APIError as error:
-            if error.status != 404:
-                raise
-        if version == VERSIONS[-1]:
-            api.claim_version = VERSIONS[0]
-            raise APIError(f"{api.host} has none of the versions {', '.join(VERSIONS)} of resource.k8s.io")
-        if version == api.claim_version:  # a concurrent call may have changed it
-            api.claim_version = VERSIONS[VERSIONS.index(version) + 1]
+    queries = [ClaimQuery("", namespace, name=name) for name in wanted]
+    calls = [partial(api.objects, query, progress, convert=convert) for query in queries]
+    listed = await gather(calls, limit=MAX_CONCURRENT_READS)
+    return dict(pair for each in listed for pair in each.items)
 
 
 def _count(pod: MatchedPod, read: Devices) -> tuple[MatchedPod, str]:

@@ -39,7 +39,7 @@ from .tasks.controllers import Controllers
 from .tasks.order_by import ALL_NODES, NODE_LABEL
 from .tasks.pods import HAVE_ENDED, any_has_ended, is_replaced, not_ready_reason, not_running_reason
 from .tasks.resource_claims import ClaimQuery, read_devices
-from .watch.pod_cache import PodCache
+from .watch.cluster_cache import PodCache
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence

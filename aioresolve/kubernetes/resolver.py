@@ -36,7 +36,7 @@ from .tasks.accelerators import device_counts
 from .tasks.controllers import Controllers
 from .tasks.order_by import NODE_LABEL, addresses_by_name, validate_order_by
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
-from .watch.pod_cache import PodCache
+from .watch.cluster_cache import PodCache
 from .watch.reflector import Reflector, WatchPolicy
 
 if TYPE_CHECKING:

@@ -1,12 +1,14 @@
-"""What `test_pod_cache_properties` does not compare: versions, absent pods, task indices, pods in transit."""
+"""What a cache of pods shows after lists and events: in any order, late, twice, or after a restore."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import ConfigurationError, PodIndexError
 from aioresolve.kubernetes.api.objects import Added, Deleted, Modified, PodQuery
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
@@ -16,12 +18,13 @@ from .watched_cluster import (
     INDEX,
     NOW,
     TRAIN,
+    Jobs,
     bookmark,
+    contents,
     deleting,
     listed_cache,
     names,
     new_cache,
-    observe,
     replace,
     state,
     versioned,
@@ -29,7 +32,8 @@ from .watched_cluster import (
 
 if TYPE_CHECKING:
     from aioresolve.kubernetes import Pod
-    from aioresolve.kubernetes.watch.pod_cache import PodCache
+
+    from .watched_cluster import PodCache
 
 
 # Lists and versions
@@ -108,13 +112,11 @@ def test_an_older_version_is_reported_until_the_next_list() -> None:
 
 
 def test_a_list_of_a_restored_server_replaces_newer_versions() -> None:
-    cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
-    for query in (TRAIN, EVAL):
-        replace(cache, query, [versioned("both", 90, ip="10.0.0.1")], "100")
-    before = versioned("both", 40, ip="10.9.9.9")
-    replace(cache, TRAIN, [before], "50")
-    replace(cache, EVAL, [before], "51")
-    assert state(cache).spec.as_dict() == {"worker": ["10.9.9.9:8470"], "eval": ["10.9.9.9:8470"]}
+    cache = listed_cache(versioned("train-0", 90, ip="10.0.0.1"))
+    replace(cache, TRAIN, [versioned("train-0", 40, ip="10.9.9.9")], "50")
+    assert state(cache).spec.as_dict() == {"worker": ["10.9.9.9:8470"]}
+    cache.apply(TRAIN, [Modified(versioned("train-0", 51, ip="10.9.9.8"))])
+    assert state(cache).spec.as_dict() == {"worker": ["10.9.9.8:8470"]}
 
 
 # Pods that are absent or not ready
@@ -203,84 +205,110 @@ def test_a_group_without_a_member_is_as_large_as_the_largest_and_moves_no_other(
     assert [missing.name for missing in cache.observation(NOW).absent] == ["ml/g0-2"]
 
 
-# Two queries are two streams: one of them reports a change first.
+# Properties
+
+QUERIES = [PodQuery("a=1", "ml"), PodQuery("a=1", "ab"), PodQuery("b=1", "ml"), PodQuery("a=1")]
+JOBS: list[Jobs] = [
+    {"worker": [QUERIES[:2], [QUERIES[2]]], "eval": [[QUERIES[0]]]},
+    {"worker": [[QUERIES[3]]]},
+]
+PUTS = st.fixed_dictionaries(
+    {
+        "phase": st.sampled_from(["Running", "Running", "Running", "Pending", "Failed", "Succeeded"]),
+        "ip": st.sampled_from(["10.0.0.1", "10.0.0.2", "fd00::1", None]),
+        "status": st.fixed_dictionaries({"conditions": st.sampled_from([[], READY])}),
+        "labels": st.sets(st.sampled_from("abc"), min_size=1),
+        "index": st.integers(0, 9),
+        "owned": st.booleans(),
+    }
+)
+KEYS = st.tuples(st.sampled_from(["ml", "ab", "a-b"]), st.sampled_from(["w-1", "w-01", "w-2", "w-10", "x"]))
+STEPS = st.one_of(
+    st.tuples(KEYS, st.none() | PUTS),
+    st.tuples(KEYS, PUTS),
+    st.tuples(st.integers(0, 2), st.sampled_from([*range(1, 4), "again", "list", "bookmark"])),
+)
+OWNER = {"kind": "Job", "name": "train", "uid": "run", "controller": True}
 
 
-def in_transit(cache: PodCache) -> bool:
-    # A function, because mypy assumes that a property does not change between two assertions.
-    return cache.in_transit
+class Server:
+    """The pods of a server, and the events that each query has still to get."""
+
+    def __init__(self, queries: list[PodQuery]) -> None:
+        self.version = 100
+        self.pods: dict[tuple[str, str], Pod] = {}
+        self.pending: dict[PodQuery, list[Any]] = {query: [] for query in queries}
+        self.reported: dict[PodQuery, list[Any]] = {query: [] for query in queries}
+
+    def matching(self, query: PodQuery) -> list[Pod]:
+        found = [one for one in self.pods.values() if matches(query, one)]
+        return sorted(found, key=lambda one: one.full_name)
+
+    def write(self, key: tuple[str, str], fields: dict[str, Any] | None) -> None:
+        self.version += 1
+        namespace, name = key
+        old, new = self.pods.pop(key, None), None
+        metadata: dict[str, Any] = {
+            "namespace": namespace,
+            "uid": old.metadata.uid if old else str(self.version),
+        }
+        if fields is not None:
+            more = {each: fields[each] for each in ("phase", "ip", "status")}
+            metadata["labels"] = {INDEX: str(fields["index"]), **dict.fromkeys(fields["labels"], "1")}
+            metadata["ownerReferences"] = [OWNER] if fields["owned"] else []
+            new = self.pods[key] = versioned(name, self.version, metadata=metadata, **more)
+        for query, pending in self.pending.items():
+            is_known = old is not None and matches(query, old)
+            if new is not None and matches(query, new):
+                pending.append(Modified(new) if is_known else Added(new))
+            elif is_known:
+                pending.append(Deleted(versioned(name, self.version, metadata=metadata)))
+
+    def report(self, query: PodQuery, count: int) -> list[Any]:
+        events, self.pending[query] = self.pending[query][:count], self.pending[query][count:]
+        self.reported[query] = [*self.reported[query], *events][-4:]
+        return events
 
 
-def two_queries(train: list[Pod], evaluate: list[Pod]) -> PodCache:
-    cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
-    replace(cache, TRAIN, train, "100")
-    replace(cache, EVAL, evaluate, "100")
-    assert not in_transit(cache)
-    observe(cache)
-    return cache
+def matches(query: PodQuery, one: Pod) -> bool:
+    return query.selector[0] in one.metadata.labels and query.namespace in (None, one.metadata.namespace)
 
 
-BEFORE = versioned("train-0", 7)
+@given(st.sampled_from(JOBS), st.sampled_from(["name", "index"]), st.lists(STEPS, max_size=40))
+def test_events_in_any_order_late_or_twice_end_with_what_a_list_shows(
+    jobs: Jobs, order_by: str, steps: list[Any]
+) -> None:
+    queries = list(dict.fromkeys(query for parts in jobs.values() for part in parts for query in part))
+    server, cache = Server(queries), new_cache(jobs, order_by=order_by)
+    for query in queries:
+        replace(cache, query, [], server.version)
 
+    def found(cache: PodCache) -> Any:
+        try:
+            return contents(cache.observation(NOW))
+        except PodIndexError as error:
+            return str(error)
 
-def test_a_pod_that_one_query_reports_as_deleted_or_recreated_leaves_the_other() -> None:
-    deleted, recreated = two_queries([BEFORE], [BEFORE]), two_queries([BEFORE], [BEFORE])
-    assert deleted.apply(EVAL, [Deleted(deleting("train-0", 102))])
-    assert (names(deleted), names(deleted, "eval")) == ([], [])
-    again = Added(versioned("train-0", 103, metadata={"uid": "new"}))
-    recreated.apply(EVAL, [again])
-    assert (names(recreated), len(names(recreated, "eval"))) == ([], 1)
-    recreated.apply(TRAIN, [Modified(versioned("train-0", 101)), Deleted(deleting("train-0", 102))])
-    assert names(recreated) == []
-    recreated.apply(TRAIN, [again])
-    assert [endpoint.uid for endpoint in state(recreated).endpoints["worker"]] == ["new"]
+    def apply(query: PodQuery, events: list[Any]) -> None:
+        before = found(cache)
+        assert cache.apply(query, events) or found(cache) == before
 
-
-def test_a_pod_is_in_transit_from_one_query_to_another_until_both_have_reported_it() -> None:
-    left, arrived = Deleted(versioned("train-0", 101)), Added(versioned("train-0", 101))
-    for first, second in (((TRAIN, left), (EVAL, arrived)), ((EVAL, arrived), (TRAIN, left))):
-        cache = two_queries([BEFORE], [])
-        for is_moving, (query, event) in ((True, first), (False, second)):
-            cache.apply(query, [event])
-            assert in_transit(cache) == is_moving
-        assert (names(cache), names(cache, "eval")) == ([], ["train-0"])
-
-
-def test_a_change_that_one_query_has_not_reported_is_in_transit() -> None:
-    changed = Modified(versioned("train-0", 101))
-    for query, event in ((TRAIN, changed), (EVAL, Deleted(deleting("train-0", 102)))):
-        cache = two_queries([BEFORE], [BEFORE])
-        cache.apply(EVAL, [changed])
-        assert in_transit(cache)
-        cache.apply(query, [event])
-        assert not in_transit(cache)
-
-
-def test_a_new_list_or_an_observation_ends_the_transit() -> None:
-    left = Deleted(versioned("train-0", 101))
-    observed, listed, gone = (
-        two_queries([BEFORE], []),
-        two_queries([BEFORE], []),
-        two_queries([BEFORE], [BEFORE]),
-    )
-    observed.apply(TRAIN, [left])
-    listed.apply(TRAIN, [left])
-    gone.apply(EVAL, [Modified(versioned("train-0", 101))])
-    assert all(map(in_transit, (observed, listed, gone)))
-    observe(observed)
-    replace(listed, TRAIN, [versioned("train-0", 102)], "102")
-    replace(gone, TRAIN, [], "101")
-    assert not any(map(in_transit, (observed, listed, gone)))
-
-
-def test_a_pod_that_no_other_query_may_match_is_not_in_transit() -> None:
-    here, there = PodQuery("app=train", "ml"), PodQuery("app=train", "other")
-    elsewhere = new_cache({"worker": [[here, there]]})
-    replace(elsewhere, here, [BEFORE], "100")
-    replace(elsewhere, there, [], "100")
-    for cache in (elsewhere, listed_cache(BEFORE)):
-        cache.apply(TRAIN, [Deleted(versioned("train-0", 101))])
-        assert not in_transit(cache)
-    deleted = two_queries([BEFORE], [])
-    deleted.apply(TRAIN, [Deleted(deleting("train-0", 101))])
-    assert not in_transit(deleted)
+    for target, step in steps:
+        if isinstance(target, tuple):
+            server.write(target, step)
+            continue
+        query = queries[target % len(queries)]
+        if step == "list":
+            server.pending[query], server.reported[query] = [], []
+            replace(cache, query, server.matching(query), server.version)
+        elif step == "again":
+            apply(query, server.reported[query])
+        elif step == "bookmark":
+            apply(query, [] if server.pending[query] else [bookmark(server.version)])
+        else:
+            apply(query, server.report(query, step))
+    listed = new_cache(jobs, order_by=order_by)
+    for query in queries:
+        apply(query, server.report(query, 1000))
+        replace(listed, query, server.matching(query), server.version)
+    assert found(cache) == found(listed)

@@ -115,19 +115,6 @@ async def test_a_change_that_affects_no_member_gives_no_state(loopback: Loopback
         assert names(await next_state(states)) == ["train-0", "train-2"]
 
 
-async def test_a_pod_that_changes_jobs_is_always_in_one_of_them(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1")
-    jobs = {"worker": ["app=train"], "ps": ["app=ps"]}
-    async with aclosing(with_policy(loopback.resolver(jobs)).watch()) as states:
-        await next_state(states)
-        await until_connected(loopback, 2)
-        for job, label in [("ps", "ps"), ("worker", "train")] * 3:
-            loopback.server.patch("train-1", "ml", patch={"metadata": {"labels": {"app": label}}})
-            state = await next_state(states)
-            assert "train-1" in names(state, job)
-            assert len(state.members) == 2
-
-
 async def test_a_duplicate_index_delays_the_state_until_one_pod_is_deleted(loopback: Loopback) -> None:
     loopback.train("train-0", index=0)
     async with aclosing(with_policy(loopback.resolver(order_by="index")).watch()) as states:

@@ -1,7 +1,7 @@
 """A cache of the objects that lists and watches returned, and the cluster state that follows from them.
 
 One store for each query (client-go: `Store`), updated by lists and event by event. Does no I/O: the resolver
-fills the cache once, and `reflector` keeps it up to date. `pod_cache` has the cache of pods.
+fills the cache once, and `reflector` keeps it up to date. `PodCache` is the cache of pods.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
+
 from aioresolve.kubernetes.api.objects import (
     Bookmark,
+    Deleted,
     Failed,
     is_newer,
     is_older,
@@ -22,7 +25,7 @@ from aioresolve.kubernetes.api.objects import (
 from aioresolve.kubernetes.tasks.controllers import Controllers
 from aioresolve.kubernetes.tasks.order_by import LabelOrdering
 from aioresolve.kubernetes.tasks.pod_labels import controller_of_selector
-from aioresolve.kubernetes.tasks.pods import raise_not_running
+from aioresolve.kubernetes.tasks.pods import match_pods, raise_not_running
 from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks, are_identical
 from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Observation
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from aioresolve.kubernetes.api.objects import Query, WatchEvent
+    from aioresolve.kubernetes.api.objects import Pod, Query, WatchEvent
     from aioresolve.kubernetes.tasks.controllers import SelectedPods
     from aioresolve.kubernetes.tasks.pod_labels import Controller
     from aioresolve.kubernetes.tasks.pods import MatchedPod
@@ -44,8 +47,7 @@ class QueryStore:
 
     Attributes:
         query: the query.
-        scope: the position of its namespace among those of the resolver. A pod has one scope, whichever query
-            matches it.
+        scope: the position of its namespace among those of the resolver.
         is_listed: whether the query has been listed.
         version: the resourceVersion up to which every change is known; empty before the first list.
         version_number: `version` as a number; None if it is not one.
@@ -336,8 +338,8 @@ class ClusterCache(abc.ABC, Generic[T, S]):
     def with_claims(self) -> list[MatchedPod]:
         """The members whose ResourceClaims were not read yet, each once."""
         self._fill_selectors()
-        pods = {pod.full_name: pod for selector, _ in self._selectors for pod in selector.with_claims}
-        return list(pods.values())
+        found = chain.from_iterable(selector.with_claims for selector, _ in self._selectors)
+        return list({(pod.full_name, pod.uid): pod for pod in found}.values())
 
     def set_devices(self, counted: Iterable[MatchedPod]) -> None:
         """Add the devices of their claims to members that `with_claims` returned."""
@@ -347,3 +349,87 @@ def _joined(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Return several tuples as one, which is the same object if there is only one."""
     found = list(parts)
     return found[0] if len(found) == 1 else tuple(chain.from_iterable(found))
+
+
+class _PodStore(QueryStore):
+    """The pods that one query matches, by `namespace/name`."""
+
+    def __init__(self, query: Query[Pod], scope: int) -> None:
+        super().__init__(query, scope)
+        self.pods: dict[str, MatchedPod] = {}
+
+    def put(self, new: MatchedPod) -> bool:
+        """Add or replace a pod; return whether an observation would differ."""
+        old = self.pods.get(new.full_name)
+        if old is not None:
+            new = with_devices_of(new, old)
+            if old.equals(new):
+                return False
+        self.pods[new.full_name] = new
+        for selector in self.selectors:
+            selector.put(new)
+        return True
+
+    def discard(self, name: str, uid: str) -> bool:
+        """Remove a pod; return whether it was there."""
+        old = self.pods.get(name)
+        if old is None or old.uid != uid:
+            return False
+        del self.pods[name]
+        for selector in self.selectors:
+            selector.discard(old)
+        return True
+
+
+class PodCache(ClusterCache["Pod", _PodStore]):
+    """The pods of all queries, and the cluster state that follows from them; see `ClusterCache`.
+
+    The queries are independent of one another: a pod that two of them match may differ for a moment.
+    """
+
+    def _new_store(self, query: Query[Pod], scope: int) -> _PodStore:
+        return _PodStore(query, scope)
+
+    def _matched(self, store: _PodStore) -> Iterable[MatchedPod]:
+        return store.pods.values()
+
+    def match(self, query: Query[Pod], objects: Sequence[Pod]) -> list[MatchedPod]:
+        scope, keys = self._stores[query].scope, self.ordering.pod_keys
+        return match_pods(objects, self._address, self._port, scope=scope, label_keys=keys)
+
+    def replace(self, query: Query[Pod], listed: Sequence[MatchedPod], version: str) -> None:
+        store = self._stores[query]
+        old, store.pods = store.pods, {pod.full_name: pod for pod in listed}
+        for name in store.pods.keys() & old.keys():
+            store.pods[name] = with_devices_of(store.pods[name], old[name])
+        for selector in store.selectors:
+            selector.is_stale = True
+        store.list_at(version)
+
+    def _apply(self, store: _PodStore, event: WatchEvent[Pod]) -> bool:
+        pod: Any = event.object
+        if isinstance(event, Deleted):
+            return store.discard(pod.full_name, pod.metadata.uid)
+        (matched,) = self.match(store.query, [pod])
+        return store.put(matched)
+
+    def set_devices(self, counted: Iterable[MatchedPod]) -> None:
+        for new in counted:
+            for store in self._stores.values():
+                # It may have changed while the claims were read.
+                if (known := store.pods.get(new.full_name)) is not None and known.claims:
+                    store.put(with_devices_of(known, new))
+
+
+def with_devices_of(pod: MatchedPod, other: MatchedPod) -> MatchedPod:
+    """Return `pod` with the accelerators of another version of it, if its ResourceClaims were read."""
+    if (
+        not pod.claims
+        or pod.uid != other.uid
+        or pod.endpoint is None
+        or other.endpoint is None
+        or other.claims
+    ):
+        return pod
+    endpoint = replace(pod.endpoint, accelerators=other.endpoint.accelerators)
+    return msgspec.structs.replace(pod, endpoint=endpoint, claims=())

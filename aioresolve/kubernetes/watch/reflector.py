@@ -100,7 +100,7 @@ class WatchPolicy(msgspec.Struct, frozen=True):
             watch has ended.
         max_replay: how long a watch that is established after a failure may take to report the changes that
             it missed; nothing marks the last of them.
-        max_transit: how long to wait for a pod that left one selector by its labels to appear in another one.
+        max_transit: how long to wait for an endpoint that left one EndpointSlice to appear in another one.
         size_interval: the time after which `wait` without a number reads the controllers of the pods again.
         backoff: the waits between attempts after failures.
     """
@@ -327,7 +327,7 @@ class Reflector:
             ResolveError: an `address` callable failed.
         """
         now = datetime.now(UTC)
-        # While a pod changes from one query to another, the last state is kept; whether it is stale is not.
+        # While an endpoint moves to another slice, the last state is kept; whether it is stale is not.
         if self._transit is None and self._cache.is_complete:
             try:
                 self._last = self._cache.observation(now)
@@ -578,7 +578,7 @@ class Reflector:
             raise
 
     def _notify(self) -> None:
-        """Have the consumer observe, but not while a pod whose labels changed matches no selector."""
+        """Have the consumer observe, but not while an endpoint moves to another slice."""
         if not self._cache.in_transit:
             self._notify_now()
         elif self._transit is None:

@@ -81,14 +81,6 @@ def test_program_is_restarted_once_when_a_pod_is_replaced(
         assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
 
 
-UNREADY = {
-    "status": {
-        "conditions": [{"type": "Ready", "status": "False"}],
-        "containerStatuses": [{"name": "main", "ready": False, "restartCount": 0}],
-    }
-}
-
-
 @pytest.mark.slow
 def test_pod_with_a_new_container_or_uid_at_the_same_address_restarts_the_program(
     env: dict[str, str], server: ThreadedKubernetesServer
@@ -110,29 +102,16 @@ def test_pod_with_a_new_container_or_uid_at_the_same_address_restarts_the_progra
         running.wait_for_exit(signal.SIGTERM)
 
 
-SUCCEEDED = {"status": {"phase": "Succeeded"}}
+UNREADY = {
+    "status": {
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{"name": "main", "ready": False, "restartCount": 0}],
+    }
+}
 
 
 @pytest.mark.slow
-def test_program_is_left_alone_once_another_task_has_ended_with_success(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    script = f"trap 'echo usr1; exit 5' USR1; {LOOP}"
-    with Running((*RESTARTED, *shell(script)), env) as running:
-        running.line()
-        running.stderr_line(REPORT)
-        server.until(lambda: server.watches == 1, TIMEOUT)
-        server.patch("train-1", "ml", patch=SUCCEEDED)
-        assert running.stderr_line() == (
-            "a task has ended with success: sh is not stopped for changes from now on"
-        )
-        server.delete("train-10", "ml")
-        result = running.wait_for_exit(signal.SIGUSR1)
-        assert (result.code, result.stdout) == (5, "usr1\n")
-
-
-@pytest.mark.slow
-def test_outage_and_pod_that_only_becomes_unready_restart_nothing(
+def test_program_is_left_alone_in_an_outage_if_a_pod_becomes_unready_and_once_a_task_has_succeeded(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     script = f"trap 'echo usr1; exit 5' USR1; {LOOP}"
@@ -145,9 +124,15 @@ def test_outage_and_pod_that_only_becomes_unready_restart_nothing(
         with server.down():
             assert "retrying" in running.stderr_line()
         assert running.stderr_line() == "up to date again"
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.patch("train-1", "ml", patch={"status": {"phase": "Succeeded"}})
+        assert running.stderr_line() == (
+            "a task has ended with success: sh is not stopped for changes from now on"
+        )
+        server.delete("train-10", "ml")
         result = running.wait_for_exit(signal.SIGUSR1)
-        assert result.stdout == "usr1\n"
-        assert "stopping" not in result.stderr
+    assert (result.code, result.stdout) == (5, "usr1\n")
+    assert "stopping" not in result.stderr
 
 
 # Signals and exit codes

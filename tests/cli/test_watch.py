@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -54,31 +54,23 @@ def test_the_members_are_printed_first_and_then_each_change(
 # Documents
 
 
-@pytest.mark.parametrize("output", ["json", "yaml"])
 def test_documents_have_the_cluster_and_the_change(
-    env: dict[str, str], server: ThreadedKubernetesServer, output: str
+    env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
-    with Running((*TRAIN, "-o", output), env) as watch:
-
-        def document() -> dict[str, Any]:
-            lines = [watch.line()]
-            while output == "yaml" and not lines[-1].startswith("moved:"):
-                lines.append(watch.line())
-            found: dict[str, Any] = yaml.safe_load("\n".join(lines))
-            return found
-
-        first = document()
+    with Running((*TRAIN, "-o", "json"), env) as watch, Running((*TRAIN, "-o", "yaml"), env) as other:
+        first = json.loads(watch.line())
         assert [task["name"] for task in first["jobs"]["worker"]] == ["train-1", "train-2", "train-10"]
         assert first["joined"] == [{"job": "worker", **task} for task in first["jobs"]["worker"]]
         assert first["left"] == []
+        lines = [other.line()]
+        while lines[-1] != "moved: []":
+            lines.append(other.line())
+        assert yaml.safe_load("\n".join(lines))["joined"] == first["joined"]
         server.delete("train-10", "ml")
-        if output == "yaml":
-            # The list of moved tasks is on the line that was read last.
-            assert watch.line() == "---"
-            return
-        second = document()
+        second = json.loads(watch.line())
         assert second["left"] == first["joined"][2:]
         assert second["jobs"]["worker"] == first["jobs"]["worker"][:2]
+        assert other.line() == "---"
 
 
 @pytest.mark.slow
@@ -176,7 +168,9 @@ def test_a_reader_that_closes_stdout_ends_it_without_a_change(
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_the_cluster_in_place(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_a_terminal_shows_the_cluster_in_place_and_a_signal_keeps_the_last_table(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
     with Terminal(TRAIN, env) as terminal:
         shown = terminal.wait_for_text("3 tasks")
         assert [line.split()[:3] for line in shown[:4]] == [
@@ -194,14 +188,6 @@ def test_a_terminal_shows_the_cluster_in_place(env: dict[str, str], server: Thre
         ]
         assert any("JOINED  /job:worker/task:2 at 10.0.0.3:8470 (ml/train-3)" in line for line in shown)
         assert not any("Pending" in line for line in shown)
-
-
-@pytest.mark.slow
-def test_a_signal_keeps_the_last_table_and_shows_the_cursor_again(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    with Terminal(TRAIN, env) as terminal:
-        terminal.wait_for_text("3 tasks")
         assert terminal.wait_for_exit(signal.SIGINT) == 130
         sent, shown = terminal.sent, terminal.shown
     # A server that responds slowly is waited for in a view of its own, before that of the table.

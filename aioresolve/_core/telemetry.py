@@ -16,8 +16,6 @@ import logging
 import re
 import sys
 import time
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
@@ -42,18 +40,30 @@ retry_logger = logging.getLogger("aioresolve.retry")
 # Calls to servers
 
 
-@dataclass(slots=True, eq=False)
-class _Call(ABC):
+class _Call:
     """A call to a server, used as a context manager: it has a duration, and a response or an error.
 
     It is a log record, a measurement, and while OpenTelemetry is in use a span of kind CLIENT, which is the
     current span inside the block.
+
+    Args:
+        logger: where the record goes.
+        name: the name of the span, one of a small set.
+        what: the request as text.
+        extra: the `extra` of the record.
+        attributes: the attributes of the span that are known before the call.
     """
 
-    logger: logging.Logger
-    _context: AbstractContextManager[Span] | None = field(default=None, init=False)
-    _span: Span | None = field(default=None, init=False)
-    _started: float = field(default=0.0, init=False)
+    def __init__(
+        self, logger: logging.Logger, name: str, what: str, extra: dict[str, Any], attributes: Attributes
+    ) -> None:
+        self._logger = logger
+        self._name, self._what, self._extra, self._attributes = name, what, extra, attributes
+        self._result = ""
+        self._outcome: Attributes = {}  # attributes of the span and of measurements
+        self._context: AbstractContextManager[Span] | None = None
+        self._span: Span | None = None
+        self._started = 0.0
 
     def __enter__(self) -> Self:
         # A process that uses OpenTelemetry has imported it; no other process should pay for the import.
@@ -75,51 +85,33 @@ class _Call(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         seconds, metrics = time.perf_counter() - self._started, instruments()
-        if self.logger.isEnabledFor(logging.INFO):
-            what, result, extra = self._record
-            extra["seconds"] = seconds
+        if error is not None:
+            self._outcome |= {**self._outcome_of(error), "error.type": error_type(error)}
+        if self._logger.isEnabledFor(logging.INFO):
+            extra = {**self._extra, "seconds": seconds}
             if error is None:
-                self.logger.info("%s: %s in %.3f s", what, result, seconds, extra=extra)
+                self._logger.info("%s: %s in %.3f s", self._what, self._result, seconds, extra=extra)
             else:
                 extra |= error_extra(error)
-                self.logger.info("%s failed after %.3f s: %s", what, seconds, extra["error"], extra=extra)
-        outcome = self._outcome(error)
-        if error is not None:
-            outcome["error.type"] = error_type(error)
+                text = extra["error"]
+                self._logger.info("%s failed after %.3f s: %s", self._what, seconds, text, extra=extra)
         if metrics is not None:  # while the span is current, because an exporter may link the two
-            self._measure(metrics, seconds, outcome)
+            self._measure(metrics, seconds)
         if self._span is not None and self._context is not None:
             from opentelemetry.trace import StatusCode
 
-            self._span.set_attributes(outcome)
-            if "error.type" in outcome:
+            self._span.set_attributes(self._outcome)
+            if "error.type" in self._outcome:
                 self._span.set_status(StatusCode.ERROR, None if error is None else error_text(error))
             self._context.__exit__(None, None, None)
 
-    @property
-    @abstractmethod
-    def _name(self) -> str:
-        """The name of the span, one of a small set."""
+    def _outcome_of(self, error: BaseException) -> Attributes:
+        return {}
 
-    @property
-    @abstractmethod
-    def _attributes(self) -> Attributes:
-        """The attributes of the span that are known before the call."""
-
-    @abstractmethod
-    def _outcome(self, error: BaseException | None) -> Attributes:
-        """Return the attributes of the span and of measurements that are known after the call."""
-
-    @property
-    @abstractmethod
-    def _record(self) -> tuple[str, str, dict[str, Any]]:
-        """The request and its response as text, and the `extra` of the log record."""
-
-    @abstractmethod
-    def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None: ...
+    def _measure(self, metrics: _Instruments, seconds: float) -> None:
+        raise NotImplementedError
 
 
-@dataclass(slots=True, eq=False)
 class HTTPCall(_Call):
     """One HTTP request.
 
@@ -140,114 +132,82 @@ class HTTPCall(_Call):
         expected: statuses that are not failures here, although they are elsewhere.
     """
 
-    method: str
-    server: str
-    path: str
-    scope: str
-    attempt: int = 1
-    query: Mapping[str, str] | None = None
-    expected: Collection[int] = ()
-    _status: int | None = field(default=None, init=False)
-    _size: int | None = field(default=None, init=False)
+    def __init__(
+        self,
+        logger: logging.Logger,
+        method: str,
+        server: str,
+        path: str,
+        *,
+        scope: str,
+        attempt: int = 1,
+        query: Mapping[str, str] | None = None,
+        expected: Collection[int] = (),
+    ) -> None:
+        template = path_template(path)
+        self._server = server_attributes(server)
+        self._request = {"http.request.method": method, "url.scheme": urlsplit(server).scheme}
+        self._expected = expected
+        attributes: Attributes = {
+            **self._server,
+            **self._request,
+            "url.full": server + path,
+            "url.path": path,
+            "url.template": template,
+            "aioresolve.scope": scope,
+        }
+        if attempt > 1:
+            attributes["http.request.resend_count"] = attempt - 1
+        extra = {"server": server, "scope": scope, "method": method, "path": path, "attempt": attempt}
+        what = f"{method} {server}{path}{'' if query is None else f' {query}'}"
+        super().__init__(logger, f"{method} {template}", what, extra, attributes)
 
     def set_response(self, status: int, size: int | None = None) -> None:
         """Set the HTTP status of the response, and its size in bytes if the body is complete."""
-        self._status, self._size = status, size
+        self._result = f"{status}{'' if size is None else f', {size} bytes'}"
+        self._extra |= {"status": status} if size is None else {"status": status, "size": size}
+        self._outcome["http.response.status_code"] = status
+        if status >= 400 and status not in self._expected:
+            self._outcome["error.type"] = str(status)
 
-    @property
-    def _name(self) -> str:
-        return f"{self.method} {path_template(self.path)}"
-
-    @property
-    def _attributes(self) -> Attributes:
-        attributes: Attributes = {
-            "http.request.method": self.method,
-            **server_attributes(self.server),
-            "url.full": self.server + self.path,
-            "url.path": self.path,
-            "url.scheme": urlsplit(self.server).scheme,
-            "url.template": path_template(self.path),
-            "aioresolve.scope": self.scope,
-        }
-        if self.attempt > 1:
-            attributes["http.request.resend_count"] = self.attempt - 1
-        return attributes
-
-    def _outcome(self, error: BaseException | None) -> Attributes:
-        if self._status is None:
-            return {}
-        outcome: Attributes = {"http.response.status_code": self._status}
-        if self._status >= 400 and self._status not in self.expected:
-            outcome["error.type"] = str(self._status)
-        return outcome
-
-    @property
-    def _record(self) -> tuple[str, str, dict[str, Any]]:
-        names = ("server", "scope", "method", "path", "attempt")
-        extra: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if self._status is not None:
-            extra["status"] = self._status
-        if self._size is not None:
-            extra["size"] = self._size
-        request = f"{self.method} {self.server}{self.path}{'' if self.query is None else f' {self.query}'}"
-        return request, f"{self._status}{'' if self._size is None else f', {self._size} bytes'}", extra
-
-    def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None:
-        attributes = {**server_attributes(self.server), **outcome}
+    def _measure(self, metrics: _Instruments, seconds: float) -> None:
+        attributes = {**self._server, **self._outcome}
         metrics.requests.add(1, attributes)
-        request = {"http.request.method": self.method, "url.scheme": urlsplit(self.server).scheme}
-        metrics.request_seconds.record(seconds, {**attributes, **request})
+        metrics.request_seconds.record(seconds, {**attributes, **self._request})
 
 
-@dataclass(slots=True, eq=False)
 class ProbeCall(_Call):
     """The probe of one worker over gRPC.
 
     `address` is `host:port`; `method` is the first gRPC method called, `/package.Service/Method`.
     """
 
-    address: str
-    method: str
-    _source: str | None = field(default=None, init=False)
+    def __init__(self, logger: logging.Logger, address: str, method: str) -> None:
+        attributes: Attributes = {
+            "rpc.system": "grpc",  # the name until 1.38 of the conventions, which many dashboards still use
+            "rpc.system.name": "grpc",
+            **server_attributes(f"//{address}"),
+        }
+        name = method.lstrip("/")
+        super().__init__(logger, name, f"probe of {address}", {"server": address}, attributes)
+        self._outcome["rpc.method"] = name
 
     def set_response(self, source: str, method: str) -> None:
         """Set which service reported the devices, `tensorflow` or `libtpu`, and its gRPC method."""
-        self._source = source
-        self.method = method
+        self._result = f"reported by {source}"
+        self._extra["source"] = source
+        self._outcome |= {"rpc.method": method.lstrip("/"), "rpc.response.status_code": "OK"}
         if self._span is not None:
-            self._span.update_name(self._name)
+            self._span.update_name(method.lstrip("/"))
 
-    @property
-    def _name(self) -> str:
-        return self.method.lstrip("/")
+    def _outcome_of(self, error: BaseException) -> Attributes:
+        names = {"rpc.response.status_code": "status", "aioresolve.code": "code"}
+        values = {attribute: getattr(error, name, None) for attribute, name in names.items()}
+        return {attribute: value for attribute, value in values.items() if isinstance(value, str)}
 
-    @property
-    def _attributes(self) -> Attributes:
-        return {
-            "rpc.system": "grpc",  # the name until 1.38 of the conventions, which many dashboards still use
-            "rpc.system.name": "grpc",
-            **server_attributes(f"//{self.address}"),
-        }
-
-    def _outcome(self, error: BaseException | None) -> Attributes:
-        outcome: Attributes = {"rpc.method": self._name}
-        if self._source is not None:
-            outcome["rpc.response.status_code"] = "OK"
-        for attribute, name in (("rpc.response.status_code", "status"), ("aioresolve.code", "code")):
-            if isinstance(value := getattr(error, name, None), str):
-                outcome[attribute] = value
-        return outcome
-
-    @property
-    def _record(self) -> tuple[str, str, dict[str, Any]]:
-        extra = {"server": self.address}
-        if self._source is not None:
-            extra["source"] = self._source
-        return f"probe of {self.address}", f"reported by {self._source}", extra
-
-    def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None:
+    def _measure(self, metrics: _Instruments, seconds: float) -> None:
         # Without the worker: a thousand workers would make a thousand histograms.
-        metrics.probe_seconds.record(seconds, {"rpc.system.name": "grpc", **outcome})
+        metrics.probe_seconds.record(seconds, {"rpc.system.name": "grpc", **self._outcome})
 
 
 # Events between calls

@@ -24,7 +24,6 @@ from aioresolve.spec import host_port
 from .api.client import HINTS, AiohttpTransport
 from .api.errors import LIST_VERBS, WATCH_VERBS, error_from_response
 from .api.objects import status_from_json
-from .auth.tls import read_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -49,6 +48,9 @@ SOON = timedelta(days=7)
 
 OUT_OF_TIME = (9, 10)
 """OpenSSL's codes for a certificate that is not valid yet, or has expired."""
+
+MAX_NAMES = 8
+"""How many names of a certificate are shown."""
 
 AUTHENTICATION = "authentication"
 """The last check: those that send requests come after it."""
@@ -145,38 +147,33 @@ class ServerChecks:
         context = await self.connection.server_verification()
         if context is None:
             return Finding("not used by http", "warning", Hint("Use https, unless this is a test."))
-        where = origin(self.connection.server)
+        where, host = origin(self.connection.server), self._first_hop[0]
+        stream = await connect(*self._first_hop)
         try:
-            certificate = await self._handshake(context)
+            tls = await TLSStream.wrap(
+                stream,
+                hostname=self.connection.tls_server_name or host,
+                ssl_context=context,
+                standard_compatible=False,
+            )
+            certificate = tls.extra(TLSAttribute.peer_certificate, None)  # noqa: S610 - not Django
         except ssl.SSLCertVerificationError as error:
-            reason, code = error.verify_message or str(error), error.verify_code
+            expired = "Renew the certificate of the server, and check the clocks of both machines."
+            raise TLSError(
+                f"the certificate of {where} was not accepted: {error.verify_message or error}",
+                hint=expired if error.verify_code in OUT_OF_TIME else HINTS.certificate,
+            ) from None
         except (OSError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
             text = getattr(error, "reason", None) or getattr(error, "strerror", None) or "connection closed"
             # OpenSSL names a reason in capitals, such as WRONG_VERSION_NUMBER.
             text = text.replace("_", " ").lower()
             raise TLSError(f"TLS with {where} failed: {text}", hint=HINTS.tls) from None
-        else:
-            return _describe_certificate(certificate, is_verified=context.verify_mode is not ssl.CERT_NONE)
-        unverified, shown = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ""
-        unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
-        with suppress(OSError, ValueError, anyio.EndOfStream, anyio.BrokenResourceError):
-            shown = f" (it is {read_certificate(await self._handshake(unverified))})"
-        expired = "Renew the certificate of the server, and check the clocks of both machines."
-        raise TLSError(
-            f"the certificate of {where} was not accepted: {reason}{shown}",
-            hint=expired if code in OUT_OF_TIME else HINTS.certificate,
-        )
-
-    async def _handshake(self, context: ssl.SSLContext) -> bytes:
-        """Return the certificate of the server, in DER. Nothing else is sent."""
-        host, port = self._first_hop
-        name = self.connection.tls_server_name or host
-        stream = await connect(host, port)
-        try:
-            tls = await TLSStream.wrap(stream, hostname=name, ssl_context=context, standard_compatible=False)
-            return tls.extra(TLSAttribute.peer_certificate_binary) or b""  # noqa: S610 - not Django
         finally:
             await anyio.aclose_forcefully(stream)
+        if not certificate:
+            hint = Hint("Replace insecure-skip-tls-verify by certificate-authority in the kubeconfig.")
+            return Finding("the certificate is not verified", "warning", hint)
+        return _describe_certificate(certificate)
 
     async def _check_server(self, _: Progress) -> Finding:
         self.version = await self.api.send("GET", "/version", {})
@@ -237,14 +234,10 @@ class ServerChecks:
         raise error_from_response(response, query, host=host, source=source, verbs=verbs)
 
 
-def _describe_certificate(der: bytes, *, is_verified: bool) -> Finding:
-    try:
-        certificate = read_certificate(der)
-    except ValueError as error:
-        return Finding(f"established; the certificate cannot be described ({error})")
-    if not is_verified:
-        hint = Hint("Replace insecure-skip-tls-verify by certificate-authority in the kubeconfig.")
-        return Finding(f"the certificate is not verified; it is {certificate}", "warning", hint)
-    if certificate.not_after - datetime.now(UTC) < SOON:
-        return Finding(f"certificate {certificate}", "warning", Hint("Renew the certificate of the server."))
-    return Finding(f"certificate {certificate}")
+def _describe_certificate(certificate: Mapping[str, Any]) -> Finding:
+    names = [name for _, name in certificate.get("subjectAltName", ())]
+    end = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
+    found = f"certificate for {', '.join(names[:MAX_NAMES])}, valid until {end:%Y-%m-%d}"
+    if end - datetime.now(UTC) < SOON:
+        return Finding(found, "warning", Hint("Renew the certificate of the server."))
+    return Finding(found)

@@ -98,7 +98,7 @@ async def test_healthy_cluster_has_only_ok_rows(loopback: Loopback) -> None:
     assert checks["server name"].found == "the API server is at 127.0.0.1"
     assert checks["pods with app=train"].found == "2 pods in namespace 'ml': 2 running"
     assert checks["indices of worker"].found == "0 to 1, without gaps"
-    assert checks["TLS"].found.startswith("certificate for localhost, 127.0.0.1, ::1, valid until ")
+    assert checks["TLS"].found.startswith("certificate for localhost, 127.0.0.1, ")
 
 
 # The configuration and the credentials
@@ -205,18 +205,18 @@ async def test_certificate_of_another_authority(loopback: Loopback) -> None:
     assert names(checks, "failed") == ["TLS"]
     found = checks["TLS"].found
     assert found.startswith(f"the certificate of {loopback.server.url} was not accepted: ")
-    assert "certificate chain (it is for localhost, 127.0.0.1, ::1, valid until" in found
+    assert "certificate chain" in found
     assert "Correct certificate-authority" in remedy(checks["TLS"])
 
 
 @pytest.mark.parametrize(
     ("host", "begins", "ends", "result", "found", "hint"),
     [
-        ("127.0.0.1", -60, -30, "failed", "certificate has expired (it is for 127.0.0.1, valid", "Renew the"),
-        ("127.0.0.1", 30, 60, "failed", "is not yet valid (it is for 127.0.0.1, valid until", "Renew the"),
+        ("127.0.0.1", -60, -30, "failed", "certificate has expired", "Renew the"),
+        ("127.0.0.1", 30, 60, "failed", "is not yet valid", "Renew the"),
         ("127.0.0.1", -1, 6.5, "warning", "certificate for 127.0.0.1", ""),
         ("127.0.0.1", -1, 7.5, "ok", "certificate for 127.0.0.1", ""),
-        ("api.example", -1, 30, "failed", "(it is for api.example, valid until", "tls-server-name"),
+        ("api.example", -1, 30, "failed", "certificate is not valid for '127.0.0.1'", "tls-server-name"),
     ],
 )
 async def test_dates_and_names_of_a_certificate(
@@ -259,7 +259,7 @@ async def test_connection_without_verification_or_tls_is_a_warning(loopback: Loo
     loopback.kubeconfig.write_text(json.dumps(document))
     checks = await diagnose(loopback)
     assert checks["TLS"].result == "warning"
-    assert checks["TLS"].found.startswith("the certificate is not verified; it is for localhost")
+    assert checks["TLS"].found == "the certificate is not verified"
     with peer(responder(FAILURE)) as plain:
         loopback.edit_kubeconfig(server=f"http://127.0.0.1:{plain}")
         checks = await diagnose(loopback)

@@ -79,6 +79,9 @@ PAGES_AFTER = frozenset({200, 413, 500, 504})
 """The statuses of a list in one response after which pages are requested, because the server may be unable to
 send all of it. After a 200, the connection may have broken, or the server may have split the list itself."""
 
+UNREADABLE = frozenset(range(300, 600)) - RETRYABLE_STATUSES
+"""The statuses that mean that an object cannot be read."""
+
 MAX_RESTARTS = 3
 """How often a list is restarted after its pages expired."""
 
@@ -295,9 +298,10 @@ class ObjectAPI:
         with anyio.move_on_after(seconds):
             await self._closed.wait()
 
-    async def prepare(self, query: Query[Any], progress: Progress) -> None:
-        """Wait until the credentials for `query` are available, for which a plugin may have to run."""
-        await self._prepare(query.scope, progress)
+    async def prepare(self, scope: str, progress: Progress) -> None:
+        """Wait until the credentials for `scope` are available, for which a plugin may have to run."""
+        progress.waiting(scope, f"the credentials of {self.source} are not available yet")
+        await self._transport.prepare()
 
     async def request(
         self,
@@ -319,13 +323,13 @@ class ObjectAPI:
         Raises:
             ResolveError: the status is neither of success nor in `expected`.
         """
-        path, scope = f"{query.path}/{name}".rstrip("/"), f"{query.resource.noun} {name!r} in {query.where}"
-        response = await self._exchange(
-            method, path, scope, progress, body=body, content_type=content_type, expected=expected
-        )
-        if response.status < 300 or response.status in expected:
-            return response
-        raise error_from_response(response, query, host=self.host, source=self.source, verbs=verbs)
+        scope = f"{query.resource.noun} {name!r} in {query.where}"
+        fail = partial(self._error, query, progress, verbs)
+        options: dict[str, Any] = {"expected": expected, "body": body, "content_type": content_type}
+        send = partial(self._send, method, f"{query.path}/{name}".rstrip("/"), scope, fail, **options)
+        response = await self._retry(scope, progress, send)
+        progress.done(scope, f"status {response.status}")
+        return response
 
     async def read(self, path: str, scope: str, progress: Progress) -> bytes | None:
         """Return the body of one object, which may be of any kind.
@@ -334,22 +338,32 @@ class ObjectAPI:
         """
         if self._transport.only_lists_pods:
             return None
-        response = await self._exchange("GET", path, scope, progress, expected=(403, 404))
+
+        def fail(response: Response) -> ResolveError:
+            return APIError(
+                f"{self.host} returned {response.status} for {scope}: the server is overloaded",
+                hint="Try again later.",
+                host=self.host,
+                scope=scope,
+                status=response.status,
+                retry_after=response.retry_after,
+                retryable=True,
+            )
+
+        send = partial(self._send, "GET", path, scope, fail, expected=UNREADABLE)
+        response = await self._retry(scope, progress, send)
+        progress.done(scope, f"status {response.status}")
         return response.body if response.status == 200 else None
 
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | None:
         """Return the rows of a Table; None if the server has no Tables, or splits this one into pages."""
         parameters = {**query.parameters, "includeObject": "None"}
-
-        async def send(attempts: Iterator[int]) -> Response:
-            return await self._send(query, parameters, AS_TABLE, progress, LIST_VERBS, attempts)
-
-        try:
-            response = await self._retry(query.scope, progress, send)
-        except APIError as error:
-            if error.status == 406:
-                return None
-            raise
+        fail = partial(self._error, query, progress, LIST_VERBS)
+        options: dict[str, Any] = {"parameters": parameters, "expected": (406,), "accept": AS_TABLE}
+        send = partial(self._send, "GET", query.path, query.scope, fail, **options)
+        response = await self._retry(query.scope, progress, send)
+        if response.status == 406:
+            return None
         found = self._decode(query, partial(decode_list, response.body))
         progress.done(query.scope, "received")
         if not isinstance(found, Table) or found.metadata.continue_:
@@ -464,9 +478,12 @@ class ObjectAPI:
 
         async def send(attempts: Iterator[int]) -> tuple[list[U], ListMeta]:
             page = query.page(limit, continue_)
+            fail = partial(self._error, page, progress, verbs)
             if not self._transport.only_lists_pods:
-                return await self._receive(page, progress, convert, verbs, attempts, use_pages)
-            response = await self._send(page, page.parameters, AS_JSON, progress, verbs, attempts)
+                return await self._receive(page, convert, fail, use_pages, attempts)
+            response = await self._send(
+                "GET", page.path, page.scope, fail, attempts, parameters=page.parameters
+            )
             listed = self._decode(query, partial(query.resource.decode_page, response.body))
             return convert(listed.items or []), listed.metadata
 
@@ -494,20 +511,19 @@ class ObjectAPI:
     async def _receive(
         self,
         query: Query[T],
-        progress: Progress,
         convert: Callable[[list[T]], list[U]],
-        verbs: Sequence[str],
-        attempts: Iterator[int],
+        fail: Callable[[Response], ResolveError],
         use_pages: Callable[[], None],
+        attempts: Iterator[int],
     ) -> tuple[list[U], ListMeta]:
         """Send one GET, and decode the items of the response while it arrives.
 
         `use_pages` is called if the rest, or another attempt, has to be requested in pages.
         """
         items: list[U] = []
-        length, splitter = 0, ListSplitter(query.resource)
-        with self._call(query, query.parameters, attempts) as call:
-            async with self._transport.stream(query.path, query.parameters, is_watch=False) as stream:
+        length, splitter, parameters = 0, ListSplitter(query.resource), query.parameters
+        with self._call("GET", query.path, query.scope, attempts, parameters) as call:
+            async with self._transport.stream(query.path, parameters, is_watch=False) as stream:
                 response = stream.response
                 call.set_response(response.status, len(response.body))
                 if response.status in PAGES_AFTER:
@@ -519,86 +535,55 @@ class ObjectAPI:
                     stream.check_length(splitter.pending)
                     call.set_response(response.status, length)
         if response.status != 200:
-            raise self._error(response, query, progress, verbs)
+            raise fail(response)
         page = self._decode(query, splitter.finish)
         return items + convert(page.items or []), page.metadata
 
-    async def _exchange(
+    async def _send(
         self,
         method: str,
         path: str,
         scope: str,
-        progress: Progress,
+        fail: Callable[[Response], ResolveError],
+        attempts: Iterator[int],
         *,
-        body: bytes | None = None,
-        content_type: str = AS_JSON,
+        parameters: Mapping[str, str] | None = None,
         expected: Collection[int] = (),
+        **options: Any,
     ) -> Response:
-        """Return the response to one request, which is repeated while the server is overloaded."""
-        transport = self._transport
-
-        async def send(attempts: Iterator[int]) -> Response:
-            with HTTPCall(
-                logger, method, self.host, path, scope=scope, attempt=next(attempts), expected=expected
-            ) as call:
-                response = await transport.send(method, path, {}, body=body, content_type=content_type)
-                call.set_response(response.status, len(response.body))
-            if response.status not in RETRYABLE_STATUSES:
-                return response
-            raise APIError(
-                f"{self.host} returned {response.status} for {scope}: the server is overloaded",
-                hint="Try again later.",
-                host=self.host,
-                scope=scope,
-                status=response.status,
-                retry_after=response.retry_after,
-                retryable=True,
-            )
-
-        response = await self._retry(scope, progress, send)
-        progress.done(scope, f"status {response.status}")
-        return response
-
-    async def _prepare(self, scope: str, progress: Progress) -> None:
-        progress.waiting(scope, f"the credentials of {self.source} are not available yet")
-        await self._transport.prepare()
+        """Send one request. If its response is neither a success nor expected, raise what `fail` returns."""
+        with self._call(method, path, scope, attempts, parameters, expected) as call:
+            response = await self._transport.send(method, path, parameters or {}, **options)
+            call.set_response(response.status, len(response.body))
+        if response.status < 300 or response.status in expected:
+            return response
+        raise fail(response)
 
     async def _retry(
         self, scope: str, progress: Progress, send: Callable[[Iterator[int]], Awaitable[T]]
     ) -> T:
         """Return the result of `send`, repeated while its error is retryable."""
-        await self._prepare(scope, progress)
+        await self.prepare(scope, progress)
         return await send_with_retries(
             send, scope=scope, host=self.host, progress=progress, policy=self._policy, limiter=self.limiter
         )
 
-    async def _send(
+    def _call(
         self,
-        query: Query[Any],
-        parameters: dict[str, str],
-        accept: str,
-        progress: Progress,
-        verbs: Sequence[str],
+        method: str,
+        path: str,
+        scope: str,
         attempts: Iterator[int],
-    ) -> Response:
-        """Send one GET; return the response if its status is 200."""
-        with self._call(query, parameters, attempts) as call:
-            response = await self._transport.send("GET", query.path, parameters, accept=accept)
-            call.set_response(response.status, len(response.body))
-        if response.status != 200:
-            raise self._error(response, query, progress, verbs)
-        return response
-
-    def _call(self, query: Query[Any], parameters: dict[str, str], attempts: Iterator[int]) -> HTTPCall:
-        number = next(attempts)
-        return HTTPCall(
-            logger, "GET", self.host, query.path, scope=query.scope, attempt=number, query=parameters
-        )
+        parameters: Mapping[str, str] | None,
+        expected: Collection[int] = (),
+    ) -> HTTPCall:
+        options: dict[str, Any] = {"attempt": next(attempts), "query": parameters, "expected": expected}
+        return HTTPCall(logger, method, self.host, path, scope=scope, **options)
 
     def _error(
-        self, response: Response, query: Query[Any], progress: Progress, verbs: Sequence[str]
+        self, query: Query[Any], progress: Progress, verbs: Sequence[str], response: Response
     ) -> ResolveError:
-        """Return the error for a response whose status is not 200."""
+        """Return the error for a response that is not a success."""
         error = error_from_response(response, query, host=self.host, source=self.source, verbs=verbs)
         if isinstance(error, (ForbiddenError, UnauthorizedError)) and progress.last_error is not None:
             # An API server that has just started rejects every user until it has read its roles.

@@ -24,7 +24,7 @@ from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError
 
 from .kubeconfig import parse_json
-from .tls import ClientCertificate, Trust, first_end, new_ssl_context
+from .tls import ClientCertificate, Trust, end_of_certificate, new_ssl_context
 
 if TYPE_CHECKING:
     import ssl
@@ -92,11 +92,10 @@ class Identity(Confidential, frozen=True):
         The parts are what the plugin said, the claim `exp` of a token (RFC 7519), and the client certificate.
         """
         claims = jwt_claims((self.authorization or "").removeprefix("Bearer ")) or {}
-        times = [self.expires, claims.get("exp"), self.certificate and first_end(self.certificate.chain)]
-        return min(
-            (float(each) for each in times if isinstance(each, int | float) and 0 <= each < END_OF_TIME),
-            default=None,
-        )
+        of_certificate = None if self.certificate is None else end_of_certificate(self.certificate.chain)
+        times = [self.expires, claims.get("exp"), of_certificate]
+        known = [float(each) for each in times if isinstance(each, int | float)]
+        return min((each for each in known if 0 <= each < END_OF_TIME), default=None)
 
 
 class CredentialPlugin(Protocol):

@@ -1,8 +1,7 @@
-"""TLS contexts for API servers, and what certificates say about themselves."""
+"""TLS contexts for API servers."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import ssl
@@ -10,7 +9,7 @@ import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aioresolve._core.network import close_one_sidedly
 from aioresolve._core.redaction import Confidential
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
-
-MAX_NAMES = 8
-"""How many names the description of a certificate lists."""
+_TIME = rb"(?:\x17\x0d\d{12}|\x18\x0f\d{14})Z"
+_VALIDITY = re.compile(_TIME + rb"(?:\x17\x0d(\d{12}Z)|\x18\x0f(\d{14}Z))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,96 +141,17 @@ def _file_of(content: bytes) -> Iterator[str]:
         yield path
 
 
-# What a certificate says about itself, without verifying it. Python's ssl module shows the content of a
-# certificate only after it was verified, and not at all for a client's own. Format: RFC 5280 section 4.1, in
-# DER (ITU-T X.690).
+def end_of_certificate(pem: bytes) -> float | None:
+    """Return when the first certificate of a chain expires, in seconds of Unix time; None if not known.
 
-_VERSION, _EXTENSIONS, _GENERALIZED_TIME, _DNS_NAME, _IP_ADDRESS = 0xA0, 0xA3, 0x18, 0x82, 0x87
-_ALTERNATIVE_NAMES = bytes([0x55, 0x1D, 0x11])
-"""The object identifier of the extension with the host names, 2.5.29.17."""
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """The end of the validity of a certificate, and the host names and addresses that it is for."""
-
-    not_after: datetime
-    names: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Return the names and the end of the validity as text."""
-        shown = ", ".join(self.names[:MAX_NAMES]) or "no name"
-        more = len(self.names) - MAX_NAMES
-        return f"for {shown}{f' and {more} more' if more > 0 else ''}, valid until {self.not_after:%Y-%m-%d}"
-
-
-def read_certificate(der: bytes) -> Certificate:
-    """Return what a certificate says.
-
-    Raises:
-        ValueError: it is not a certificate.
+    Python's ssl module shows only certificates that were verified. The two times of the validity (RFC 5280
+    section 4.1.2.5) follow each other in the DER form: UTCTime before 2050, GeneralizedTime after it.
     """
-    try:
-        fields = _elements(_elements(_elements(der)[0].content)[0].content)
-        if fields[0].tag == _VERSION:
-            fields = fields[1:]
-        # serialNumber, signature, issuer, validity, ...
-        not_after = _time(_elements(fields[3].content)[1])
-        extensions = [field.content for field in fields if field.tag == _EXTENSIONS]
-        names = [name for content in extensions for name in _alternative_names(content)]
-    except (IndexError, UnicodeDecodeError) as error:
-        raise ValueError("not a certificate") from error
-    return Certificate(not_after, tuple(names))
-
-
-class _Element(NamedTuple):
-    tag: int
-    content: bytes
-
-
-def _elements(der: bytes) -> list[_Element]:
-    """Return the elements that follow one another in `der`."""
-    found, position = list[_Element](), 0
-    while position < len(der):
-        tag, length = der[position], der[position + 1]
-        position += 2
-        if length & 0x80:
-            size = length & 0x7F
-            length = int.from_bytes(der[position : position + size])
-            position += size
-        if length > len(der) - position:
-            raise ValueError("not a certificate: it is too short")
-        found.append(_Element(tag, der[position : position + length]))
-        position += length
-    return found
-
-
-def _time(element: _Element) -> datetime:
-    text = element.content.decode("ascii")
-    if element.tag != _GENERALIZED_TIME:
-        # Two digits: RFC 5280 section 4.1.2.5.1, which is not the rule of %y.
-        text = ("20" if int(text[:2]) < 50 else "19") + text
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
-
-
-def _alternative_names(extensions: bytes) -> list[str]:
-    names = []
-    for extension in _elements(_elements(extensions)[0].content):
-        identifier, *_, value = _elements(extension.content)
-        if identifier.content != _ALTERNATIVE_NAMES:
-            continue
-        for name in _elements(_elements(value.content)[0].content):
-            if name.tag == _DNS_NAME:
-                names.append(name.content.decode("ascii"))
-            elif name.tag == _IP_ADDRESS:
-                names.append(str(ipaddress.ip_address(name.content)))
-    return names
-
-
-def first_end(pem: bytes) -> float | None:
-    """Return when the first certificate of a chain expires, in seconds of Unix time; None if not known."""
     found = _CERTIFICATE.search(pem.decode("ascii", "replace"))
     with suppress(ValueError):
-        if found is not None:
-            return read_certificate(ssl.PEM_cert_to_DER_cert(found[0])).not_after.timestamp()
+        der = ssl.PEM_cert_to_DER_cert(found[0]) if found is not None else b""
+        if (validity := _VALIDITY.search(der)) is not None:
+            short, long = validity.groups(default=b"")
+            text = (long or b"20" + short).decode("ascii")
+            return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
     return None

@@ -407,7 +407,7 @@ class Reflector:
         if not self._api.sends_initial_events:
             return False
         # A plugin may take longer to return credentials than the server may take to respond.
-        prepare = partial(self._api.prepare, watch.query)
+        prepare = partial(self._api.prepare, watch.query.scope)
         await within_deadline(self._timeout, f"the list of {watch.query.scope}", prepare)
         try:
             await self._watch(watch)

@@ -53,7 +53,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Optional, Union, get_args, get_origin
 
 import msgspec
 
@@ -136,7 +136,7 @@ def fleet_schema() -> dict[str, Any]:
         types = [(name, each.type | str | None, None) for name, each in _field_types(kind).items()]
         kinds[kind] = msgspec.defstruct(kind, types, forbid_unknown_fields=True) | None
     defaults = msgspec.defstruct("defaults", [(kind, fields, None) for kind, fields in kinds.items()])
-    kinds |= {UNION: _TextList | None, "expected": _Expected | str | None}
+    kinds |= {UNION: Optional[_TextList], "expected": _Expected | str | None}  # noqa: UP045
     target = msgspec.defstruct("target", [(kind, fields, None) for kind, fields in kinds.items()])
     settings = [(name, kind | str | None, None) for name, kind in _SETTINGS.items()]
     file = msgspec.defstruct(

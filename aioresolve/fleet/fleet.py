@@ -109,7 +109,8 @@ class Fleet(Copyable):
         self._expected: dict[str, Expected] = {}
         self._on_change = on_change
         self._listeners: list[Callable[[str], None]] = []
-        targets, numbers = named_resolvers(targets), dict(expected or {})
+        targets = named_resolvers(targets)
+        numbers: dict[str, Expected] = dict(expected or {})
         if unknown := [name for name in numbers if name not in targets]:
             raise ConfigurationError(
                 f"there is no target {unknown[0]!r}",

@@ -220,7 +220,7 @@ class _Server:
         self._hosts = {host.lower().rstrip(".") for host in hosts}
         self._peers = peers
         self._streams: set[asyncio.Task[Any]] = set()
-        self._page = importlib.resources.files(__package__).joinpath("page.html").read_text("utf-8")
+        self._page = importlib.resources.files("aioresolve.fleet").joinpath("page.html").read_text("utf-8")
 
     @property
     def _statuses(self) -> list[TargetStatus]:

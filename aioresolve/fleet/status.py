@@ -276,8 +276,8 @@ def _wanted(observation: Observation, condition: WaitCondition) -> dict[str, int
 
 def _reason(observation: Observation, lacking: Shortfall) -> str:
     """Return why the first task is missing; empty if none of those that are missing was found."""
-    missing = dict.fromkeys((*observation.absent, *lacking.missing))
-    if not (faults := [*missing] or observation.failed):
+    faults = list(dict.fromkeys((*observation.absent, *lacking.missing))) or list(observation.failed)
+    if not faults:
         return ""
     more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
     return f"{faults[0].name}: {faults[0].reason}{more}"

@@ -387,9 +387,13 @@ def _split_to_fit(
     """Return lines with the names of the statuses that have no row, and the statuses that have one."""
     import textwrap
 
-    for number in range(min(len(statuses), lines), -1, -1):
+    number, listed = min(len(statuses), lines), list[str]()
+    while number < len(statuses):
         names = [formats.printable(status.name) for status in statuses[number:]]
-        listed = textwrap.wrap(f"and {len(names)} more: {', '.join(names)}", columns) if names else []
+        listed = textwrap.wrap(f"and {len(names)} more: {', '.join(names)}", columns)
         if number + len(listed) <= lines:
-            return listed, statuses[:number]
-    return [*listed[: lines - 1], f"... and more: {len(statuses)} targets are not ready"], []
+            break
+        if not number:  # not even their names fit
+            return [*listed[: lines - 1], f"... and more: {len(statuses)} targets are not ready"], []
+        number -= 1
+    return listed, statuses[:number]

@@ -236,24 +236,18 @@ class SliceFinder:
                 ]
                 return replace(found, slices=tuple(slices))
 
-    async def find_ready(
-        self, source: Source, clients: TPUClients, progress: Progress
-    ) -> tuple[TPUSlice, ...]:
-        """Return the slices; empty for the TPU of this host.
-
-        All are ready. They are healthy too, unless `not_healthy` allows others.
+    def raise_if_incomplete(self, source: Source, found: FoundSlices) -> None:
+        """Raise an error unless all TPUs are ready, and healthy, unless `not_healthy` allows others.
 
         Raises:
             TPUNotReadyError: some TPUs are not ready; it lists them all.
-            TPUNotFoundError: a name does not exist, or no TPU was named.
+            TPUNotFoundError: a name does not exist.
         """
-        found = await self.find(source, clients, progress)
         if isinstance(source, NamedTPUs):
             # Those that are skipped only matter if nothing is left.
             is_enough = bool(found.slices) and self.not_healthy == "skip"
             unready = [tpu for tpu in found.unready if not (is_enough and tpu.is_running)]
             raise_if_unready(unready, self.version, source.origin)
-        return found.slices
 
     async def find_nodes(self, source: NamedTPUs, clients: TPUClients, progress: Progress) -> list[Node]:
         """Return the nodes that the source names, in any state.

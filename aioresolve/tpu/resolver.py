@@ -28,7 +28,6 @@ from .discovery import (
     read_workers,
     tpu_source,
     validate_tpu,
-    worker_address,
 )
 from .finder import ClientConfiguration, SliceFinder, TPUClients
 from .metadata_source import WORKER_ID, no_tpu_found
@@ -145,7 +144,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         if self._tpu:
             tpu_source(self._tpu, {})  # raises for an invalid address now, not in the first call
         version: TPUVersion = validate_choice("api_version", api_version, ("v2", "v1"))
-        self._coordinator = new_coordinator(coordinator_name, coordinator_address, job_name)
+        self._coordinator = system.Coordinator(coordinator_name, coordinator_address, job_name)
         self._job_name = job_name
         self._finder = SliceFinder(
             validate_text("project", project),
@@ -168,17 +167,12 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     @property
     def known_jobs(self) -> Sequence[str]:
         """The job of the workers, and that of the coordinator."""
-        return [self._job_name] if self._coordinator is None else [self._job_name, self._coordinator.name]
+        return [job for job in (self._job_name, self._coordinator.name) if job is not None]
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request every TPU, all at once: the workers, slice after slice, and the missing ones."""
-        source = self._source()
         async with self._clients() as clients:
-            if not want.complete:
-                return await self._observe(source, self._finder, clients, progress)
-            slices = await self._finder.find_ready(source, clients, progress)
-            others = await self._coordinator_jobs(clients, progress) if slices else {}
-        return Observation(cluster_of(slices, self.get_job_name(), others, datetime.now(UTC)))
+            return await self._observe(want, self._source(), self._finder, clients, progress)
 
     async def slices(self, *, timeout: float | None = None) -> tuple[TPUSlice, ...]:
         """Return the current slices, in the order of their tasks; empty for the TPU of this host.
@@ -197,8 +191,11 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         Raises:
             ResolveError: see `slices`.
         """
+        source = self._source()
         async with self._clients() as clients:
-            return await self._finder.find_ready(self._source(), clients, progress)
+            found = await self._finder.find(source, clients, progress)
+        self._finder.raise_if_incomplete(source, found)
+        return found.slices
 
     async def master(
         self,
@@ -315,7 +312,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
                 nonlocal source
                 if isinstance(source, WorkersFile):
                     source = await read_workers(source, progress)
-                return await self._observe(source, finder, clients, progress)
+                return await self._observe(want, source, finder, clients, progress)
 
             fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
             async with aclosing(poll(fetch, interval)) as observations:
@@ -538,14 +535,16 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         return await within_deadline(self._deadline(timeout), f"{name} of {self!r}", operation)
 
     async def _observe(
-        self, source: Source, finder: SliceFinder, clients: TPUClients, progress: Progress
+        self, want: Want, source: Source, finder: SliceFinder, clients: TPUClients, progress: Progress
     ) -> Observation:
+        job = self.get_job_name()
         found = await finder.find(source, clients, progress)
-        others = await self._coordinator_jobs(clients, progress) if found.slices else {}
-        return found.observation(source, self.get_job_name(), others, datetime.now(UTC))
-
-    async def _coordinator_jobs(self, clients: TPUClients, progress: Progress) -> dict[str, str]:
-        return {} if self._coordinator is None else await self._coordinator.jobs(clients, progress)
+        if want.complete:
+            finder.raise_if_incomplete(source, found)
+        others = await self._coordinator.jobs(clients, progress) if found.slices else {}
+        if want.complete:
+            return Observation(cluster_of(found.slices, job, others, datetime.now(UTC)))
+        return found.observation(source, job, others, datetime.now(UTC))
 
     async def _fetch_nodes(self, progress: Progress) -> tuple[Node, ...]:
         source = self._source()
@@ -577,27 +576,6 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
                 f"{self!r} has {len(found)} TPUs", hint=f"Call {method}, which returns all of them."
             )
         return found[0] if found else None
-
-
-def new_coordinator(name: Any, address: Any, job_name: str) -> system.Coordinator | None:
-    """Return the coordinator; None if the cluster has none, which has no name.
-
-    Raises:
-        ConfigurationError: an argument is invalid, or the name is that of the job of the workers.
-    """
-    name = validate_text("coordinator_name", name)
-    address = validate_text("coordinator_address", address)
-    if name is None:
-        return None
-    if name == job_name:
-        raise ConfigurationError(
-            f"{name!r} is the job of the TPU workers",
-            argument="coordinator_name",
-            hint="Choose another name, or pass {job_name}.",
-        )
-    return system.Coordinator(
-        name, None if address is None else worker_address(address, "coordinator_address")
-    )
 
 
 DISCOVERY_VARIABLE = "TPU_API_DISCOVERY_URL"

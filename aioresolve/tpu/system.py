@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.token_cache import CrossLoopLock
+from aioresolve._core.validation import validate_text
 from aioresolve.errors import (
     ConfigurationError,
     MissingDependencyError,
@@ -24,6 +25,7 @@ from aioresolve.errors import (
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import host_port
 
+from .discovery import worker_address
 from .slices import libtpu_ports, shared_topology
 
 if TYPE_CHECKING:
@@ -181,16 +183,28 @@ async def local_system() -> TPUSystemMetadata:
 
 
 class Coordinator:
-    """The task that coordinates the workers, in a job of its own.
+    """The task that coordinates the workers, in a job of its own; there is none without a name.
 
     Args:
         name: the name of its job.
         address: its `host:port`; if None, a TensorFlow server is started in this process on first use.
+        job_name: the job of the workers.
+
+    Raises:
+        ConfigurationError: an argument is invalid, or the name is that of the job of the workers.
     """
 
-    def __init__(self, name: str, address: str | None) -> None:
-        self.name = name
-        self._address = address
+    def __init__(self, name: Any, address: Any, job_name: str) -> None:
+        self.name = validate_text("coordinator_name", name)
+        self._address = validate_text("coordinator_address", address)
+        if self.name == job_name:
+            raise ConfigurationError(
+                f"{self.name!r} is the job of the TPU workers",
+                argument="coordinator_name",
+                hint="Choose another name, or pass {job_name}.",
+            )
+        if self.name is not None and self._address is not None:
+            self._address = worker_address(self._address, "coordinator_address")
         self._server: Any = None
         self._lock = CrossLoopLock()
 
@@ -201,6 +215,8 @@ class Coordinator:
             MissingDependencyError: TensorFlow is needed to start a server and is not installed.
             ConfigurationError: the address of this machine, where the server would listen, is unknown.
         """
+        if self.name is None:
+            return {}
         async with self._lock:
             # Started once: the server keeps its address even if the metadata server is unreachable later.
             if self._address is None:

@@ -78,17 +78,8 @@ def _is_to(service: str, request: GoogleRequest) -> bool:
 
 
 def all_text(error: BaseException) -> str:
-    """All text of an error and its causes: tracebacks, reprs and attributes."""
-    texts = ["".join(traceback.format_exception(error))]
-    chain: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while chain:
-        link = chain.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
-            texts += [repr(link), str(link), repr(vars(link)), repr(link.args)]
-            chain += [link.__cause__, link.__context__]
-    return "\n".join(texts)
+    """The text of an error and of its causes, with their tracebacks."""
+    return "".join(traceback.format_exception(error))
 
 
 def members(server: GoogleServer) -> list[str | None]:

@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 
 # {slice} and {worker} are the numbers of the process, {host} is that of its host.
 GKE = {
-    "v5e with one host": (
-        1,
-        1,
-        {
-            "TPU_WORKER_HOSTNAMES": "localhost",
-            "TPU_WORKER_ID": "{worker}",
-            "TPU_ACCELERATOR_TYPE": "v5litepod-8",
-            "TPU_TOPOLOGY": "2x4",
-            "TPU_CHIPS_PER_HOST_BOUNDS": "2,4,1",
-            "TPU_HOST_BOUNDS": "1,1,1",
-        },
-    ),
     "v5e in an Indexed Job": (
         1,
         4,
@@ -43,20 +31,6 @@ GKE = {
             "TPU_TOPOLOGY": "4x4",
             "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
             "TPU_HOST_BOUNDS": "2,2,1",
-        },
-    ),
-    "v5p in a JobSet with one slice": (
-        1,
-        2,
-        {
-            "JOB_COMPLETION_INDEX": "{worker}",
-            "TPU_WORKER_HOSTNAMES": "run-slice-0-0.run,run-slice-0-1.run",
-            "TPU_WORKER_ID": "{worker}",
-            "TPU_ACCELERATOR_TYPE": "v5p-16",
-            "TPU_TOPOLOGY": "2x2x2",
-            "MEGASCALE_COORDINATOR_ADDRESS": "run-slice-0-0.run",
-            "MEGASCALE_NUM_SLICES": "1",
-            "MEGASCALE_SLICE_ID": "0",
         },
     ),
     "v5p in a JobSet with three slices": (
@@ -84,19 +58,6 @@ GKE = {
             "TPU_PROCESS_ADDRESSES": "serve-0.serve:8476,serve-0-1.serve:8476",
             "TPU_PROCESS_PORT": "8476",
             "TPU_WORKER_ID": "{worker}",
-        },
-    ),
-    "v6e in KubeRay with two slices": (
-        2,
-        2,
-        {
-            "TPU_NAME": "tpu-{slice}",
-            "TPU_WORKER_HOSTNAMES": "tpu-{slice}-0.ray-headless,tpu-{slice}-1.ray-headless",
-            "TPU_WORKER_ID": "{worker}",
-            "MEGASCALE_COORDINATOR_ADDRESS": "tpu-0-0.ray-headless",
-            "MEGASCALE_NUM_SLICES": "2",
-            "MEGASCALE_SLICE_ID": "{slice}",
-            "MEGASCALE_PORT": "8081",
         },
     ),
     "7x with one host of two containers": (

@@ -49,16 +49,10 @@ def test_bounds_are_kept_and_determine_the_hosts() -> None:
     assert (topology.chip_bounds, topology.host_bounds) == ((2, 4), (1, 2, 1))
 
 
-@pytest.mark.parametrize(
-    ("kind", "bounds", "name", "cores", "hosts"),
-    [("V5LITE_POD", (4, 4), "V5LITE_POD of 4x4", 16, 4), ("V4", (2, 2, 2), "V4 of 2x2x2", 16, 2)],
-)
-def test_type_and_topology_of_the_api_replace_a_missing_accelerator_type(
-    kind: str, bounds: tuple[int, ...], name: str, cores: int, hosts: int
-) -> None:
-    topology = slice_topology(None, kind=kind, chip_bounds=bounds)
+def test_type_and_topology_of_the_api_replace_a_missing_accelerator_type() -> None:
+    topology = slice_topology(None, kind="V4", chip_bounds=(2, 2, 2))
     assert topology is not None
-    assert (topology.accelerator_type, topology.cores, topology.hosts) == (name, cores, hosts)
+    assert (topology.accelerator_type, topology.cores, topology.hosts) == ("V4 of 2x2x2", 16, 2)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +72,12 @@ def test_a_contradiction_is_reported() -> None:
         slice_topology("v4-7")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["2x", "2x0", "ax2", "1x1x1x1x1"],
-)
-def test_malformed_bounds_are_reported(text: str) -> None:
-    with pytest.raises(ProtocolError, match=r"not a topology such as '2x2x4'"):
-        parse_bounds(text)
+def test_bounds_are_numbers_with_an_x_between_them() -> None:
+    assert parse_bounds("2x12x4") == (2, 12, 4)
+    assert parse_bounds("") is None
+    for text in ("2x", "2x0", "ax2", "1x1x1x1x1"):
+        with pytest.raises(ProtocolError, match=r"not a topology such as '2x2x4'"):
+            parse_bounds(text)
 
 
 @given(st.sampled_from(sorted(GENERATIONS)), st.integers(0, 12))
@@ -96,8 +89,3 @@ def test_every_power_of_two_has_whole_hosts(kind: str, exponent: int) -> None:
     assert topology.chips == 2**exponent
     assert topology.chips_per_host * topology.hosts == topology.chips
     assert topology.devices == topology.chips * generation.devices_per_chip
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=4))
-def test_bounds_are_parsed_as_they_are_written(numbers: list[int]) -> None:
-    assert parse_bounds("x".join(map(str, numbers))) == tuple(numbers)

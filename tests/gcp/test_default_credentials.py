@@ -10,7 +10,7 @@ import pytest
 from google.auth import compute_engine
 from google.auth.compute_engine import _metadata
 
-from aioresolve.errors import APIError, CredentialsError
+from aioresolve.errors import CredentialsError
 from aioresolve.testing import Answer, Fault, Hang
 
 from .loopback import (
@@ -149,17 +149,6 @@ async def test_a_malformed_token_of_the_metadata_server_is_reported_and_not_show
     assert isinstance(error, CredentialsError)
     assert "the metadata server returned an invalid access token" in str(error)
     assert "MARKER" not in all_text(error)
-
-
-async def test_a_metadata_server_that_never_becomes_ready_is_a_retryable_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with secure() as server:
-        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        server.inject(Answer(503, headers={"Metadata-Flavor": "Google", "Retry-After": "3600"}), times=None)
-        error = await error_from(request_my_tpu(timeout=1.0))
-    assert isinstance(error, APIError)
-    assert (error.status, error.retryable) == (503, True)
 
 
 async def test_without_any_credentials_every_source_is_listed(tmp_path: Path) -> None:

@@ -76,10 +76,6 @@ async def test_absent_metadata_server_matters_only_if_it_is_needed(
     assert checks["metadata server"].result == "ok"
     assert checks["metadata server"].found.startswith("not found, and not needed: ")
     assert checks["tasks"].found == "worker: 1"
-
-
-async def test_full_names_need_no_location(google: GoogleServer) -> None:
-    google.add(node())
     checks = await diagnose(FULL)
     assert checks["source"].found == f"{FULL}, from the argument"
     assert checks["project and zone"].found == "those of the full names"

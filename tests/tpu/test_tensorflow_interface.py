@@ -5,17 +5,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from google.oauth2.credentials import Credentials
 
 from aioresolve import ClusterSpec, TPUClusterResolver, sync
-from aioresolve.errors import MissingDependencyError, TPUNotFoundError
+from aioresolve.errors import MissingDependencyError
 from aioresolve.testing import GoogleServer, TPUWorker, tpu_node
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ZONE = "us-central2-b"
 PROJECT = "demo-project"
@@ -47,18 +41,6 @@ async def test_args_coordinator_address_none_starts_a_server_once(
     assert started == [1]
     await TPUClusterResolver(GRPC).cluster_spec()
     assert started == [1]
-
-
-async def test_args_credentials_given_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    member = "user:me@example.com"
-    async with GoogleServer(
-        [tpu_node("my-tpu", ips=["10.0.0.1"])], tls=True, tokens={"t0ken": member}
-    ) as google:
-        for name, value in google.environ(tmp_path).items():
-            monkeypatch.setenv(name, value)
-        resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, credentials=Credentials("t0ken"))
-        assert await resolver.master() == "grpc://10.0.0.1:8470"
-        assert google.requests[-1].user == member
 
 
 async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
@@ -111,18 +93,6 @@ async def test_methods_connect_initializes_the_tpu_and_returns_a_resolver(
         assert await resolver.master() == f"grpc://{worker.address}"
 
 
-async def test_methods_connect_raises_not_found_if_there_are_no_tpu_devices(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def initialize_system(addresses: list[str], job: str) -> None:
-        raise TPUNotFoundError("no TPU devices")
-
-    monkeypatch.setattr("aioresolve.tpu.system.initialize_system", initialize_system)
-    async with TPUWorker(0) as worker:
-        with pytest.raises(TPUNotFoundError, match="no TPU devices"):
-            await TPUClusterResolver.connect(f"grpc://{worker.address}")
-
-
 async def test_methods_master_is_the_first_instance_or_the_task_named() -> None:
     resolver = TPUClusterResolver("grpc://a:1,grpc://b:2")
     assert await resolver.master() == "grpc://a:1"
@@ -137,10 +107,3 @@ def test_methods_enter_and_exit(google_in_thread: GoogleServer) -> None:
         assert resolver.master() == "grpc://10.0.0.1:8470"
     assert resolver.get_master() == "grpc://10.0.0.1:8470"
     assert resolver.get_job_name() == "worker"
-
-
-async def test_a_local_tpu_is_an_empty_cluster() -> None:
-    resolver = TPUClusterResolver("local")
-    assert not await resolver.cluster_spec()
-    assert not (await resolver.cluster_state()).spec
-    assert not await resolver.slices()

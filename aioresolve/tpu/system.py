@@ -183,7 +183,7 @@ async def local_system() -> TPUSystemMetadata:
 
 
 class Coordinator:
-    """The task that coordinates the workers, in a job of its own; there is none without a name.
+    """The task that coordinates the workers, in a job of its own. Without a name, the cluster has no coordinator.
 
     Args:
         name: the name of its job.

@@ -183,10 +183,10 @@ async def local_system() -> TPUSystemMetadata:
 
 
 class Coordinator:
-    """The task that coordinates the workers, in a job of its own. Without a name, the cluster has no coordinator.
+    """The task that coordinates the workers, in a job of its own.
 
     Args:
-        name: the name of its job.
+        name: the name of its job; if None, the cluster has no coordinator.
         address: its `host:port`; if None, a TensorFlow server is started in this process on first use.
         job_name: the job of the workers.
 

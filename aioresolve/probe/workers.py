@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
+from aioresolve._core.concurrency import first_error
 from aioresolve._core.deadline import MIN_TIMEOUT, Deadline
 from aioresolve._core.telemetry import ProbeCall
 from aioresolve._core.validation import validate_count, validate_seconds
@@ -142,19 +142,15 @@ async def stream_workers(
         with send:
             await batch.probe_all(lambda _, probe: send.send_nowait(probe))
 
-    failure: BaseException | None = None
-    with receive:
-        async with anyio.create_task_group() as group:
-            group.start_soon(probe_all)
-            try:
+    try:
+        with receive:
+            async with anyio.create_task_group() as group:
+                group.start_soon(probe_all)
                 yield receive
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:  # an error of the caller, which the task group would wrap
-                failure = error
-            group.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+                group.cancel_scope.cancel()
+    except BaseExceptionGroup as errors:  # the task group wraps the error of the caller
+        error = first_error(errors)
+        raise error from error.__cause__
 
 
 class _Batch:

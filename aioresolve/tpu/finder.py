@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -173,7 +173,7 @@ class FoundSlices:
         return Observation(cluster_of(self.slices, job, others, observed_at), missing, unready)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class SliceFinder:
     """Finds the TPUs that a source names.
 
@@ -183,7 +183,6 @@ class SliceFinder:
         version: the version of the API; v1 has no queued resources.
         not_healthy: which TPUs that are running but not healthy are used; see `TPUClusterResolver`.
         address: which address of a worker is used.
-        is_for_watch: whether it requests project and zone of this VM once.
     """
 
     project: str | None
@@ -191,12 +190,6 @@ class SliceFinder:
     version: str
     not_healthy: NotHealthy = "raise"
     address: WorkerAddress = "internal_ip"
-    is_for_watch: bool = False
-    _location: tuple[str, str] | None = field(default=None, init=False)
-
-    def for_watch(self) -> SliceFinder:
-        """Return a finder for one watch: it requests project and zone of this VM once."""
-        return replace(self, is_for_watch=True)
 
     async def find(self, source: Source, clients: TPUClients, progress: Progress) -> FoundSlices:
         """Return the slices that are ready, and the TPUs that are not.
@@ -264,8 +257,6 @@ class SliceFinder:
         self, source: NamedTPUs, clients: TPUClients, progress: Progress
     ) -> tuple[str | None, str | None]:
         """Return project and zone: those given, else those of this VM; None if full names need none."""
-        if self._location is not None:
-            return self._location
         project, zone = self.project or source.project, self.zone or source.zone
         if all(map(is_full_name, source.names)):
             return self.project, self.zone  # not needed, but must not contradict the full names
@@ -289,11 +280,7 @@ class SliceFinder:
                     f"Pass {arguments}, or the full name projects/PROJECT/locations/ZONE/nodes/NAME{unset}."
                 ),
             ) from error
-        location = project or found[0], zone or found[-1]
-        # A watch keeps it, so that a later outage of the metadata server does not affect it.
-        if self.is_for_watch:
-            self._location = location
-        return location
+        return project or found[0], zone or found[-1]
 
     async def _find_named(
         self, source: NamedTPUs, clients: TPUClients, progress: Progress

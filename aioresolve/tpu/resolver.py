@@ -172,7 +172,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request every TPU, all at once: the workers, slice after slice, and the missing ones."""
         async with self._clients() as clients:
-            return await self._observe(want, self._source(), self._finder, clients, progress)
+            return await self._observe(want, self._source(), clients, progress)
 
     async def slices(self, *, timeout: float | None = None) -> tuple[TPUSlice, ...]:
         """Return the current slices, in the order of their tasks; empty for the TPU of this host.
@@ -305,14 +305,14 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
 
         The source of the workers is determined once, when the watch starts.
         """
-        source, finder = self._source(), self._finder.for_watch()
+        source = self._source()
         async with self._clients() as clients:
 
             async def observe(progress: Progress) -> Observation:
                 nonlocal source
                 if isinstance(source, WorkersFile):
                     source = await read_workers(source, progress)
-                return await self._observe(want, source, finder, clients, progress)
+                return await self._observe(want, source, clients, progress)
 
             fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
             async with aclosing(poll(fetch, interval)) as observations:
@@ -535,12 +535,12 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         return await within_deadline(self._deadline(timeout), f"{name} of {self!r}", operation)
 
     async def _observe(
-        self, want: Want, source: Source, finder: SliceFinder, clients: TPUClients, progress: Progress
+        self, want: Want, source: Source, clients: TPUClients, progress: Progress
     ) -> Observation:
         job = self.get_job_name()
-        found = await finder.find(source, clients, progress)
+        found = await self._finder.find(source, clients, progress)
         if want.complete:
-            finder.raise_if_incomplete(source, found)
+            self._finder.raise_if_incomplete(source, found)
         others = await self._coordinator.jobs(clients, progress) if found.slices else {}
         if want.complete:
             return Observation(cluster_of(found.slices, job, others, datetime.now(UTC)))

@@ -197,16 +197,6 @@ async def _first(
     raise AssertionError("the observations ended")
 
 
-async def test_project_and_zone_are_requested_from_the_metadata_server_once(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
-    async with watch(TPUClusterResolver("my-tpu")) as states:
-        await anext(states)
-        google.inject(Answer(500), match=lambda request: request.service == "metadata", times=None)
-        google.patch("my-tpu", networkEndpoints=[{"ipAddress": "10.0.0.2", "port": 8470}])
-        assert addresses(await anext(states)) == ["10.0.0.2:8470"]
-    assert sum(request.service == "metadata" for request in google.requests) == 2
-
-
 # The VM's own metadata
 
 

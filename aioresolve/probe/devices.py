@@ -135,12 +135,7 @@ class WorkerProbe:
         """
         if not self.devices and self.cores:
             return {"TPU": self.cores}
-        return count_accelerators(self.devices)
-
-
-def count_accelerators(devices: Iterable[Device]) -> dict[str, int]:
-    """Return device type to number of devices, without the types that are not accelerators."""
-    return dict(Counter(device.type for device in devices if device.type not in HOST_TYPES))
+        return dict(Counter(device.type for device in self.devices if device.type not in HOST_TYPES))
 
 
 async def fetch_tensorflow_devices(channel: WorkerChannel, deadline: Deadline) -> tuple[Device, ...]:

@@ -453,11 +453,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     ) -> TPUClusterResolver:
         """Return a resolver after connecting this process's TensorFlow to its TPU system and initializing it.
 
-        Args:
-            tpu: see the class.
-            zone: see the class.
-            project: see the class.
-            timeout: the total deadline in seconds.
+        For the arguments see the class; `timeout` is the total deadline in seconds.
 
         Raises:
             MissingDependencyError: (an ImportError) TensorFlow is not installed.

@@ -55,16 +55,8 @@ SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
 GKE_TPU = {"TPU_WORKER_HOSTNAMES": "t-0.t,t-1.t", "TPU_WORKER_ID": "1"}
 
 PREFIXES = (
-    "SLURM",
-    "SM_",
-    "TF_CONFIG",
-    "TPU",
-    "KUBE",
-    "MEGASCALE",
-    "GCE_",
-    "POD_",
-    "AIORESOLVE",
-    "NO_GCE_CHECK",
+    *("SLURM", "SM_", "TF_CONFIG", "TPU", "KUBE", "MEGASCALE", "GCE_", "POD_", "AIORESOLVE"),
+    *("NO_GCE_CHECK",),
 )
 
 
@@ -240,14 +232,15 @@ async def test_process_of_torchrun_in_a_pod_is_a_task_only_if_both_have_the_same
     set_all(monkeypatch, {"TORCHELASTIC_RUN_ID": "7", "RANK": str(rank), "WORLD_SIZE": str(size)})
     set_all(monkeypatch, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(local_size), "POD_NAME": "train-1"})
     detected = await aioresolve.detect()
-    assert (detected.source, found(detected)) == ("Kubernetes", ["Kubernetes", "Launcher"])
-    assert f"process {rank} of {size} of torchrun ($RANK and $WORLD_SIZE)" in reasons(detected)["Launcher"]
+    assert found(detected) == ["Kubernetes", "Launcher"]
+    process = f"process {rank} of {size} of torchrun ($RANK and $WORLD_SIZE)"
+    assert process in reasons(detected)["Launcher"]
     if is_task:
         assert (await detected.resolver.this_task()).rank == rank
         return
     with pytest.raises(TaskIdentityError) as raised:
         await detected.resolver.this_task()
-    assert f"process {rank} of {size} of torchrun ($RANK and $WORLD_SIZE)" in raised.value.summary
+    assert process in raised.value.summary
     assert "/job:worker/task:1, rank 1 of 2" in raised.value.summary
 
 
@@ -496,30 +489,19 @@ async def test_tpu_variables_are_used_without_permission_only_if_they_can_be_the
 RAY = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "ray", "controller": True}
 
 
-@pytest.mark.parametrize(
-    ("owners", "variables", "is_used"),
-    [
-        ([RAY], tpu(1, "g-0-0.ray-headless", "g-0-1.ray-headless", TPU_NAME="g-0"), True),
-        ([RAY], tpu(0, "localhost", TPU_NAME="g-0"), False),
-        ([], tpu(0, "localhost"), True),
-    ],
-)
 async def test_tpu_pod_without_a_workload_is_described_by_variables_that_can_be_the_whole_cluster(
-    owners: list[dict[str, Any]],
-    variables: dict[str, str],
-    is_used: bool,
-    cluster: ThreadedKubernetesServer,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = pod("worker", "ml", ip="127.0.0.1")
-    worker["metadata"]["ownerReferences"] = owners
-    cluster.add(worker)
-    set_all(monkeypatch, variables)
-    if is_used:
-        assert (await aioresolve.detect()).source == "TPU variables"
-        return
+    cluster.add(pod("worker", "ml", ip="127.0.0.1"))
+    set_all(monkeypatch, tpu(0, "localhost"))
+    assert (await aioresolve.detect()).source == "TPU variables"
+    owned = cluster.pod("worker", "ml")
+    owned["metadata"]["ownerReferences"] = [RAY]
+    cluster.add(owned)
     with pytest.raises(ConfigurationError, match="this host only; pod ml/worker does not belong"):
         await aioresolve.detect()
+    set_all(monkeypatch, tpu(1, "g-0-0.ray-headless", "g-0-1.ray-headless", TPU_NAME="g-0"))
+    assert (await aioresolve.detect()).source == "TPU variables"
 
 
 async def test_variables_of_one_host_contradict_a_vm_of_several(
@@ -536,20 +518,13 @@ async def test_variables_of_one_host_contradict_a_vm_of_several(
 
 
 @pytest.mark.parametrize(
-    "variables",
-    [
-        {"TF_CONFIG": "{}"},
-        {"TF_CONFIG": ""},
-        {"TPU_NAME": "local"},
-        {"SM_HOSTS": ""},
-        {"SM_HOSTS": "[]"},
-        {"SLURM_JOB_ID": "7"},
-    ],
+    ("variable", "value"),
+    [("TF_CONFIG", "{}"), ("TPU_NAME", "local"), ("SM_HOSTS", "[]"), ("SLURM_JOB_ID", "7")],
 )
-async def test_variables_without_a_cluster_are_not_used(
-    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+async def test_variable_without_a_cluster_is_not_used(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_all(monkeypatch, {**variables, "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": ""})
+    set_all(monkeypatch, {variable: value, "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": ""})
     with pytest.raises(ConfigurationError, match="nothing describes the cluster of this process"):
         await aioresolve.detect()
 

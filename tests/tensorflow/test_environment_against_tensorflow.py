@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aioresolve import EnvironmentVariableError
+from aioresolve import ClusterSpec, EnvironmentVariableError, Task, launch
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +94,29 @@ class TestTFConfig:
                     mine.master(*query)
             else:
                 assert mine.master(*query) == expected
+
+    @pytest.mark.parametrize(
+        ("cluster", "task"),
+        [
+            ({"worker": ["10.0.0.1:8470", "[fd00::7]:8470"], "ps": ["10.0.0.3:8470"]}, ("worker", 1)),
+            ({"worker": ["10.0.0.1:8470"]}, ("evaluator", 0)),
+            ({"worker": {0: "a:1", 2: "b:1", 10: "c:1"}, "ps": list[str]()}, None),
+            ({}, None),
+        ],
+    )
+    def test_variable_of_launch_has_the_same_cluster_and_task(
+        self, cluster: Any, task: tuple[str, int] | None, api: Any, variables: Any
+    ) -> None:
+        own = None if task is None else Task(*task, cluster["worker"][-1], 0, 1)
+        spec = ClusterSpec(cluster)
+        if own is not None and own.job == "worker":
+            own = spec.task("worker", 1)
+        variables(**launch.tensorflow(spec, own, rpc_layer="grpc"))
+        resolver = api.TFConfigClusterResolver()
+        assert spec == resolver.cluster_spec()
+        assert (resolver.task_type, resolver.task_id) == (task or (None, None))
+        if task == ("worker", 1):
+            assert resolver.master() == "grpc://[fd00::7]:8470"
 
     @pytest.mark.parametrize(("index", "used"), [(1.9, 1), (-1, -1)])
     def test_index_that_is_not_one_is_an_error_but_used_by_tensorflow(

@@ -177,13 +177,11 @@ async def test_proxy_of_the_cluster_comes_before_that_of_the_environment(
 # TLS
 
 
-async def test_verification_follows_the_cluster_entry(tmp_path: Path) -> None:
+async def test_server_is_verified_unless_the_cluster_says_otherwise(tmp_path: Path) -> None:
     insecure = await context_of(await connect_as({}, tmp_path, **{"insecure-skip-tls-verify": True}))
     assert (insecure.verify_mode, insecure.check_hostname) == (ssl.CERT_NONE, False)
-    connection = await connect_as({}, tmp_path, **{"tls-server-name": "api.example"})
-    secure = await context_of(connection)
+    secure = await context_of(await connect_as({}, tmp_path))
     assert (secure.verify_mode, secure.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert connection.tls_server_name == "api.example"
 
 
 async def test_replaced_client_certificate_makes_a_new_context(tmp_path: Path) -> None:

@@ -172,14 +172,6 @@ async def test_a_watch_is_resumed_from_the_version_of_a_bookmark(loopback: Loopb
     assert sum(map(is_list, loopback.requests)) == 1
 
 
-async def test_a_403_for_the_first_list_is_final(loopback: Loopback) -> None:
-    loopback.server.allow = {"alice": ["elsewhere"]}
-    with pytest.raises(ForbiddenError) as caught:
-        async for _ in with_policy(loopback.resolver(namespace="ml")).watch():
-            pass
-    assert "verbs: [list, watch]" in caught.value.manifest
-
-
 async def test_a_user_that_may_list_but_not_watch_gets_an_error_with_the_manifest(loopback: Loopback) -> None:
     loopback.train("train-0")
     message = (
@@ -264,19 +256,6 @@ async def test_the_deadline_error_of_the_first_list_has_the_reason(loopback: Loo
     loopback.server.clear_faults()
 
 
-async def test_a_slow_consumer_gets_the_latest_state_and_no_queue(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
-        await next_state(states)
-        await until_connected(loopback)
-        for number in range(1, 50):
-            loopback.train(f"train-{number}")
-        seen = [names(await next_state(states))]
-        while len(seen[-1]) < 50:
-            seen.append(names(await next_state(states)))
-    assert len(seen) < 10  # as many as there were reads, which is for the network to say
-
-
 @pytest.mark.parametrize("entered", [False, True], ids=["alone", "entered"])
 async def test_breaking_out_of_the_loop_closes_the_watch(loopback: Loopback, entered: bool) -> None:
     loopback.train("train-0")
@@ -315,17 +294,6 @@ async def test_cancelling_the_consumer_closes_the_watch(loopback: Loopback) -> N
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_leaving_the_resolver_ends_its_watches_with_an_error(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    resolver = with_policy(loopback.resolver())
-    async with aclosing(resolver.watch()) as states:
-        async with resolver:
-            states = resolver.watch()
-            await next_state(states)
-        with pytest.raises(ResolveError, match="was closed"):
-            await next_state(states)
-
-
 async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
     loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -341,30 +309,6 @@ async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
                 await anyio.sleep(0.001)
     with pytest.raises(ResolveError, match="was closed"):
         await next_state(states)
-
-
-async def test_watches_share_the_connection_pool_but_not_the_concurrency_limit(
-    loopback: Loopback,
-) -> None:
-    loopback.train("train-0")
-    async with with_policy(loopback.resolver(max_concurrency=1)) as resolver:
-        watches = [resolver.watch() for _ in range(5)]
-        for states in watches:
-            await next_state(states)
-        loopback.train("train-1")
-        for states in watches:
-            assert names(await next_state(states)) == ["train-0", "train-1"]
-            await states.aclose()
-
-
-async def test_a_watch_requests_bookmarks_and_a_timeout(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    async with aclosing(loopback.resolver(JOBS).watch()) as states:
-        await next_state(states)
-        await until_connected(loopback)
-    query = next(request.query for request in loopback.requests if is_watch(request))
-    assert query["allowWatchBookmarks"] == "true"
-    assert 300 <= int(query["timeoutSeconds"]) <= 600
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import json
 import time
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,29 +17,20 @@ from aioresolve import (
     ConfigurationError,
     ResolveError,
 )
-from aioresolve.testing import Answer, End, Hang, Stall
+from aioresolve.testing import Answer, End, Hang
 
 from .loopback import JOBS, is_list, trusted_peer
 from .samples import watch_policy
+from .test_watch import is_watch, names, until
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
-    from aioresolve import ClusterState, KubernetesClusterResolver
+    from aioresolve import KubernetesClusterResolver
     from aioresolve.spec import Observation
-    from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback
-
-
-def is_watch(request: RequestRecord) -> bool:
-    return request.verb == "watch"
-
-
-async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
-    """Return once `condition` holds."""
-    await anyio.to_thread.run_sync(loopback.server.until, condition)
 
 
 def list_count(loopback: Loopback) -> int:
@@ -52,10 +42,6 @@ def resolver_of(loopback: Loopback, **arguments: Any) -> KubernetesClusterResolv
     resolver = loopback.resolver(JOBS, **arguments)
     resolver.watch_policy = watch_policy()
     return resolver
-
-
-def names(found: ClusterState | None) -> list[str | None]:
-    return [] if found is None else [endpoint.name for endpoint in found.endpoints["worker"]]
 
 
 def bookmark(version: int) -> bytes:
@@ -81,7 +67,7 @@ async def until_members(observations: AsyncGenerator[Observation, None], *member
     """Return once these pods are the members."""
     with anyio.fail_after(60):
         async for observation in observations:
-            if names(observation.state) == list(members):
+            if observation.state is not None and names(observation.state) == list(members):
                 return
 
 
@@ -122,19 +108,6 @@ async def test_the_pods_are_listed_again_after_the_version_decreased(loopback: L
     assert list_count(loopback) == 2
 
 
-def test_a_watch_left_open_at_the_end_of_its_loop_is_closed_silently(loopback: Loopback) -> None:
-    left = []
-
-    async def leave() -> None:
-        states = loopback.resolver().watch()
-        left.append(states)
-        await anext(states)
-
-    loopback.train("train-0")
-    asyncio.run(leave())
-    assert left
-
-
 IN_DOUBT = watch_policy(max_gap=2.0, max_initial_silence=0.1)
 
 
@@ -156,25 +129,6 @@ async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: L
     assert observation.state is not None
     assert observation.stale_since is not None
     assert timedelta(0) <= observation.stale_since - ended_at < timedelta(seconds=1.5)
-
-
-@pytest.mark.slow
-async def test_watches_that_open_and_remain_silent_are_reported_each_time(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.watch.reflector.HEALTHY_AFTER", 0.1)
-    loopback.train("train-0")
-    loopback.server.inject(Stall(), match=is_watch, times=None)
-    resolver = loopback.resolver(JOBS)
-    resolver.watch_policy = watch_policy(max_silence=0.3, max_replay=0.01)
-    async with aclosing(resolver.observations()) as observations:
-        for _ in range(3):
-            error = await next_error(observations)
-            assert "received no event for 0.3 s" in str(error)
-            with anyio.fail_after(10):
-                while (await anext(observations)).error is not None:
-                    pass
-    assert list_count(loopback) >= 3
 
 
 @pytest.mark.slow
@@ -237,35 +191,6 @@ async def test_a_change_is_not_missed_if_the_watch_sends_an_invalid_event(
         await until_members(observations, "train-0", "train-1")
 
 
-async def test_the_query_that_has_failed_for_longest_is_reported(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    resolver = loopback.resolver({"worker": ["app=train"], "evaluator": ["app=eval"]})
-    resolver.watch_policy = watch_policy()
-
-    def watches(request: RequestRecord, *, selector: str) -> bool:
-        return is_watch(request) and request.query["labelSelector"] == selector
-
-    is_train, is_eval = partial(watches, selector="app=train"), partial(watches, selector="app=eval")
-    async with aclosing(resolver.observations()) as observations:
-        await anext(observations)
-        await until(loopback, lambda: loopback.server.watches == 2)
-        loopback.server.inject(Answer(503), match=is_eval, times=None)
-        loopback.server.disturb(End())
-        assert "app=eval" in str(await next_error(observations))
-        await until(loopback, lambda: loopback.server.watches == 1)
-        number = sum(map(is_train, loopback.requests))
-        loopback.server.inject(Answer(502), match=is_train, times=None)
-        loopback.server.disturb(End())
-        await until(loopback, lambda: sum(map(is_train, loopback.requests)) >= number + 4)
-        await anext(observations)
-        assert "app=eval" in str(await next_error(observations))
-        loopback.server.clear_faults()
-        loopback.server.inject(Answer(502), match=is_train, times=None)
-        with anyio.fail_after(10):
-            while "app=train" not in str(await next_error(observations)):
-                pass
-
-
 async def test_a_wait_does_not_end_with_the_state_from_before_an_outage(loopback: Loopback) -> None:
     loopback.train("train-0", "train-1")
     resolver = loopback.resolver(JOBS)
@@ -281,5 +206,6 @@ async def test_a_wait_does_not_end_with_the_state_from_before_an_outage(loopback
         with anyio.fail_after(60):
             async for observation in observations:
                 if observation.error is None:
+                    assert observation.state is not None
                     assert names(observation.state) == ["train-0"]
                     break

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import anyio
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aioresolve.errors import (
     ConfigurationError,
@@ -16,16 +18,19 @@ from aioresolve.errors import (
     PodNotRunningError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
-from aioresolve.kubernetes.endpoint_slices import name_index
-from aioresolve.testing import Cut, endpoint, endpoint_slice, pod, service
+from aioresolve.kubernetes.api.objects import Added, Bookmark, BookmarkMeta, BookmarkObject, Deleted, Modified
+from aioresolve.kubernetes.endpoint_slices import EndpointSlice, SliceCache, SliceQuery, name_index
+from aioresolve.testing import endpoint, endpoint_slice, pod, service
 
 from .loopback import Loopback, addresses
 from .test_watch import QUICK, names, next_state, with_policy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from aioresolve import ClusterState
+    from aioresolve.kubernetes.api.objects import WatchEvent
+    from aioresolve.spec import Observation
 
     States: TypeAlias = AsyncGenerator[ClusterState, None]
 
@@ -68,6 +73,10 @@ class TestMembers:
         loopback.train("train-10", ip="10.8.0.10")
         loopback.train("train-2", ip="10.8.0.2")
         assert await resolved(loopback) == ["10.8.0.2:9000", "10.8.0.10:9000"]
+        other = endpoint_slice("other-a", "ml", service="other", endpoints=[of_pod("x", "10.8.0.9")])
+        loopback.server.add(other)
+        assert await resolved(loopback) == ["10.8.0.2:9000", "10.8.0.10:9000"]
+        assert {request.path for request in loopback.requests} == {SLICES}
 
     async def test_state_has_the_identity_of_each_pod(self, loopback: Loopback) -> None:
         loopback.server.add(trainer())
@@ -94,32 +103,6 @@ class TestMembers:
         (found,) = (await resolver(loopback).cluster_state()).endpoints["worker"]
         assert (found.name, found.ready, found.status) == ("train-0", False, "not ready")
 
-    async def test_pods_that_end_or_have_not_started_are_no_members(self, loopback: Loopback) -> None:
-        loopback.server.add(trainer())
-        loopback.train("train-0", deleting=True)
-        loopback.train("train-1", phase="Succeeded")
-        loopback.train("train-2", phase="Pending", ip=None)
-        assert await resolved(loopback) == []
-
-    async def test_condition_that_is_not_set_counts_as_ready_and_serving(self, loopback: Loopback) -> None:
-        conditions: list[dict[str, bool | None]] = [
-            {"ready": None},
-            {"ready": True, "serving": True, "terminating": False},
-            {"ready": True, "serving": False},
-            {"ready": None, "serving": False},
-            {"ready": True, "terminating": True},
-            {"ready": False, "serving": True, "terminating": True},
-            {"ready": False, "serving": True},
-        ]
-        endpoints = [of_pod(f"w-{n}", f"10.8.0.{n}", **each) for n, each in enumerate(conditions)]
-        bare = {"addresses": ["10.8.0.7"], "targetRef": {"kind": "Pod", "name": "w-7"}}
-        loopback.server.add(slice_of(*endpoints, bare))
-        state = await resolver(loopback, not_running="skip").cluster_state()
-        members = {each.full_name: each.ready for each in state.endpoints["worker"]}
-        ready, not_ready = ("ml/w-0", "ml/w-1", "ml/w-7"), ("ml/w-2", "ml/w-3")
-        assert members == dict.fromkeys(ready, True) | dict.fromkeys(not_ready, False)
-        assert state.endpoints["worker"][-1].uid is None
-
     async def test_endpoints_of_several_slices_are_merged_in_the_order_of_their_names(
         self, loopback: Loopback
     ) -> None:
@@ -129,17 +112,6 @@ class TestMembers:
             loopback.train(f"train-{number}", ip=f"10.8.0.{number}")
         assert len(loopback.server.endpoint_slices) == 3
         assert await resolved(loopback) == [f"10.8.0.{number}:8470" for number in (0, 1, 2, 3, 11)]
-
-    async def test_slices_of_other_services_are_not_used(self, loopback: Loopback) -> None:
-        other = endpoint_slice("other-a", "ml", service="other", endpoints=[of_pod("x", "10.8.0.9")])
-        loopback.server.add(other)
-        assert await resolved(loopback) == []
-        loopback.server.forget_requests()
-        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1")))
-        assert await resolved(loopback) == ["10.8.0.1:8470"]
-        (request, _) = loopback.requests
-        assert request.path == SLICES
-        assert request.query["labelSelector"] == "kubernetes.io/service-name=trainer"
 
     async def test_address_that_is_not_one_is_an_error(self, loopback: Loopback) -> None:
         loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1:80"), address_type="FQDN"))
@@ -177,15 +149,13 @@ class TestPorts:
             assert await resolved(loopback, tf_server_port=2222) == ["10.8.0.1:2222"]
 
     async def test_port_is_named_after_the_service(self, loopback: Loopback) -> None:
+        found = slice_of(of_pod("train-0", "10.8.0.1"), ports={"dns": 53, "grpc": 8470})
+        found["ports"][0]["protocol"] = "UDP"
+        loopback.server.add(found)
+        assert await resolved(loopback) == ["10.8.0.1:8470"]
         loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80, "grpc": 8470}))
         assert await resolved(loopback, "trainer:grpc") == ["10.8.0.1:8470"]
         assert await resolved(loopback, "trainer:9999") == ["10.8.0.1:9999"]
-
-    async def test_two_jobs_may_have_two_ports_of_one_service(self, loopback: Loopback) -> None:
-        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80, "grpc": 8470}))
-        services = {"worker": "trainer:grpc", "evaluator": "trainer:http"}
-        spec = await resolver(loopback, services).cluster_spec()
-        assert spec.as_dict() == {"worker": ["10.8.0.1:8470"], "evaluator": ["10.8.0.1:80"]}
 
     async def test_port_that_is_ambiguous_or_does_not_exist_is_an_error(self, loopback: Loopback) -> None:
         loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80, "": 8470}))
@@ -197,12 +167,6 @@ class TestPorts:
         loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80}))
         with pytest.raises(ConfigurationError, match="no TCP port named 'grpc', only 'http'"):
             await resolved(loopback, "trainer:grpc")
-
-    async def test_port_of_another_protocol_is_not_used(self, loopback: Loopback) -> None:
-        found = slice_of(of_pod("train-0", "10.8.0.1"), ports={"dns": 53, "grpc": 8470})
-        found["ports"][0]["protocol"] = "UDP"
-        loopback.server.add(found)
-        assert await resolved(loopback) == ["10.8.0.1:8470"]
 
     async def test_named_port_may_differ_between_pods(self, loopback: Loopback) -> None:
         loopback.server.add(
@@ -251,11 +215,6 @@ class TestAddresses:
         assert await resolved(loopback) == ["10.8.0.9:8470", "10.8.0.10:8470"]
         state = await resolver(loopback).cluster_state()
         assert [each.name for each in state.endpoints["worker"]] == [None, None]
-
-    async def test_names_of_an_fqdn_slice_are_hosts(self, loopback: Loopback) -> None:
-        found = [endpoint(f"db-{number}.example.com") for number in (10, 9)]
-        loopback.server.add(slice_of(*found, address_type="FQDN"))
-        assert await resolved(loopback) == ["db-9.example.com:8470", "db-10.example.com:8470"]
 
     async def test_host_name_is_that_of_the_service(self, loopback: Loopback) -> None:
         loopback.server.add(trainer())
@@ -365,14 +324,6 @@ class TestWatch:
         loopback.train("train-2", ip="10.8.0.2")
         assert names(await next_state(states)) == ["train-0", "train-2"]
 
-    async def test_replaced_pod_is_another_member(self, loopback: Loopback, states: States) -> None:
-        loopback.server.delete("train-0", "ml")
-        assert names(await next_state(states)) == []
-        loopback.train("train-0", ip="10.8.0.9")
-        assert addresses((await next_state(states)).spec) == ["10.8.0.9:8470"]
-        loopback.server.delete("trainer", "ml", kind="Service")  # with its slices
-        assert names(await next_state(states)) == []
-
     @pytest.mark.parametrize("is_added_first", [True, False])
     async def test_endpoint_that_moves_to_another_slice_gives_no_state(
         self, loopback: Loopback, is_added_first: bool
@@ -388,13 +339,6 @@ class TestWatch:
             loopback.server.add(slice_of(one, of_pod("train-3", "10.8.0.3")))
             assert names(await next_state(watched)) == ["train-1", "train-2", "train-3"]
 
-    async def test_watch_that_breaks_misses_no_change(
-        self, loopback: Loopback, states: AsyncGenerator[ClusterState, None]
-    ) -> None:
-        loopback.server.disturb(Cut(after=20))
-        loopback.train("train-1", ip="10.8.0.1")
-        assert names(await next_state(states)) == ["train-0", "train-1"]
-
     async def test_port_that_is_ambiguous_ends_the_watch(self, loopback: Loopback) -> None:
         loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"grpc": 8470}))
         async with aclosing(with_policy(resolver(loopback)).watch()) as watched:
@@ -409,29 +353,151 @@ class TestWatch:
         assert len(loopback.requests) == 1
 
 
-class TestFacades:
-    async def test_wait_waits_for_endpoints_that_are_not_ready(self, loopback: Loopback) -> None:
-        loopback.server.add(trainer())
-        loopback.train("train-0")
-        loopback.train("train-1", ready=False)
-        one = with_policy(resolver(loopback))
-        async with anyio.create_task_group() as group:
+# Properties
 
-            async def become_ready() -> None:
-                await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
-                loopback.train("train-1")
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+QUERY = SliceQuery.of("trainer", "ml")
+NAMES = ["w-0", "w-1", "w-2", "w-10", "v"]
+ADDRESSES = {"IPv4": ["10.8.0.1", "10.8.0.2", "10.8.0.3"], "IPv6": ["fd00::1", "fd00::2", "fd00::3"]}
+CONDITIONS = st.sampled_from([None, True, True, False])
 
-            group.start_soon(become_ready)
-            state = await one.wait(2, timeout=60)
-            assert names(state) == ["train-0", "train-1"]
 
-    async def test_this_task_is_found_by_the_name_of_the_pod(
-        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        loopback.server.add(trainer())
-        for number in range(3):
-            loopback.train(f"train-{number}")
-        monkeypatch.setenv("POD_NAME", "train-1")
-        monkeypatch.setenv("POD_NAMESPACE", "ml")
-        task = await resolver(loopback).this_task()
-        assert (task.index, task.address) == (1, loopback.address("train-1"))
+@st.composite
+def slices(draw: st.DrawFn) -> dict[str, Any]:
+    """A slice of the Service `trainer`, as a controller that moves endpoints might write it."""
+    family: Any = draw(st.sampled_from(["IPv4", "IPv4", "IPv6"]))
+    endpoints = [
+        endpoint(
+            draw(st.sampled_from(ADDRESSES[family])),
+            pod=draw(st.sampled_from([*NAMES, *NAMES, None])),
+            namespace="ml",
+            uid=draw(st.sampled_from(["u1", "u2"])),
+            ready=draw(CONDITIONS),
+            serving=draw(CONDITIONS),
+            terminating=draw(st.sampled_from([None, False, False, True])),
+        )
+        for _ in range(draw(st.integers(0, 5)))
+    ]
+    name = draw(st.sampled_from(["trainer-a", "trainer-b", "trainer-c"]))
+    return endpoint_slice(name, "ml", service="trainer", endpoints=endpoints, address_type=family)
+
+
+def parse(document: Mapping[str, Any], version: int) -> EndpointSlice:
+    metadata = {**document["metadata"], "resourceVersion": str(version)}
+    return msgspec.convert({**document, "metadata": metadata}, EndpointSlice)
+
+
+def new_cache(order_by: str = "name") -> SliceCache:
+    return SliceCache({"worker": [[QUERY]]}, address="pod_ip", port=8470, order_by=order_by, allow_gaps=True)
+
+
+def contents(observation: Observation) -> tuple[Any, ...]:
+    """Return everything in an observation except for its time and version."""
+    state = observation.state
+    assert state is not None
+    assert state.spec.job_tasks("worker") == [each.address for each in state.endpoints["worker"]]
+    return repr(dict(state.endpoints)), observation.absent, observation.unready
+
+
+def oracle(held: Sequence[EndpointSlice]) -> tuple[dict[str, tuple[str, bool]], set[str]]:
+    """Return the address and readiness of each member, and the pods that are not ready."""
+    of_pods: dict[str, list[Any]] = {}
+    for each in held:
+        for position, found in enumerate(each.endpoints or ()):
+            if found.target_ref is not None:
+                terminating = bool(found.conditions and found.conditions.terminating)
+                version = int(each.metadata.resource_version)
+                rank = (each.address_type == "IPv4", version, not terminating, -position)
+                of_pods.setdefault(found.target_ref.name, []).append((rank, found))
+    chosen = {name: max(candidates, key=lambda one: one[0])[1] for name, candidates in of_pods.items()}
+    anonymous = {
+        family: [
+            found
+            for each in sorted(held, key=lambda one: -int(one.metadata.resource_version))
+            for found in sorted(
+                each.endpoints or (), key=lambda one: bool(one.conditions and one.conditions.terminating)
+            )
+            if each.address_type == family and found.target_ref is None
+        ]
+        for family in ADDRESSES
+    }
+    for found in anonymous["IPv4"] or anonymous["IPv6"]:
+        chosen.setdefault(found.addresses[0], found)
+    members: dict[str, tuple[str, bool]] = {}
+    faults = set()
+    for name, found in chosen.items():
+        conditions = found.conditions
+        if conditions.terminating:
+            continue
+        if conditions.ready is False:
+            faults.add(f"ml/{name}")
+            continue
+        host = found.addresses[0]
+        members[name] = f"[{host}]:8470" if ":" in host else f"{host}:8470", conditions.serving is not False
+    return members, faults
+
+
+@given(st.lists(slices(), max_size=12), st.lists(st.integers(0, 3), min_size=12, max_size=12))
+def test_watch_ends_with_the_pods_that_a_list_has(written: list[dict[str, Any]], choices: list[int]) -> None:
+    cache, held = new_cache(), dict[str, EndpointSlice]()
+    cache.replace(QUERY, [], "1")
+    before = contents(cache.observation(NOW))
+    for version, (document, choice) in enumerate(zip(written, choices, strict=False), 2):
+        new = parse(document, version)
+        old = held.pop(new.full_name, None)
+        events: list[WatchEvent[EndpointSlice]]
+        if choice == 0 and old is not None:
+            events = [Deleted(parse(document, version))]
+        else:
+            held[new.full_name] = new
+            events = [Added(new) if old is None else Modified(new)]
+        if choice == 1:
+            # What was reported before has no effect.
+            events += [*events, Bookmark(BookmarkObject(BookmarkMeta(resource_version=str(version))))]
+        has_changed = cache.apply(QUERY, events)
+        after = contents(cache.observation(NOW))
+        assert has_changed or after == before
+        before = after
+    listed = new_cache()
+    listed.replace(QUERY, list(held.values()), "99")
+    assert contents(listed.observation(NOW)) == before
+    members, faults = oracle(list(held.values()))
+    state = listed.state(NOW)
+    found = {
+        each.name or each.address.rpartition(":")[0].strip("[]"): (each.address, each.ready)
+        for each in state.endpoints["worker"]
+    }
+    assert len(state.endpoints["worker"]) == len(found)
+    assert found == members
+    assert {missing.name for missing in listed.observation(NOW).absent} == faults
+
+
+def is_in_transit(cache: SliceCache) -> bool:
+    return cache.in_transit
+
+
+def test_endpoint_is_in_transit_while_no_slice_has_it() -> None:
+    one, two = (endpoint(f"10.8.0.{n}", pod=f"w-{n}", namespace="ml") for n in (1, 2))
+
+    def slice_of(name: str, version: int, *endpoints: dict[str, Any]) -> EndpointSlice:
+        return parse(endpoint_slice(name, "ml", service="trainer", endpoints=endpoints), version)
+
+    cache = new_cache()
+    cache.replace(QUERY, [slice_of("trainer-a", 2, one, two)], "2")
+    assert not is_in_transit(cache)
+    cache.apply(QUERY, [Modified(slice_of("trainer-a", 3, one))])
+    assert is_in_transit(cache)
+    cache.apply(QUERY, [Added(slice_of("trainer-b", 4, two))])
+    assert not is_in_transit(cache)
+    cache.apply(QUERY, [Modified(slice_of("trainer-b", 5, two | {"conditions": {"terminating": True}}))])
+    cache.apply(QUERY, [Deleted(slice_of("trainer-b", 6))])
+    assert not is_in_transit(cache)
+    cache.apply(QUERY, [Deleted(slice_of("trainer-a", 7))])
+    assert is_in_transit(cache)
+    cache.observation(NOW)
+    assert not is_in_transit(cache)
+    cache.apply(QUERY, [Added(slice_of("trainer-a", 8, one))])
+    cache.apply(QUERY, [Deleted(slice_of("trainer-a", 9))])
+    assert is_in_transit(cache)
+    cache.replace(QUERY, [], "10")
+    assert not is_in_transit(cache)

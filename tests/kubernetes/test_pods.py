@@ -1,31 +1,24 @@
-"""Pods and rows: decoding, the order of names, and the error for pods that are not running."""
+"""Pods and rows: the order of names, reasons for the person on call, and the error for pods not running."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.errors import PodNotRunningError
-from aioresolve.kubernetes.api.objects import MAX_NAME, Rows, Table, decode_list
-from aioresolve.kubernetes.tasks.order_by import natural_keys
-from aioresolve.kubernetes.tasks.pods import MAX_SHOWN, raise_not_running
+from aioresolve.errors import PodNotRunningError, ProtocolError
+from aioresolve.testing import Answer
 
-from .samples import COLUMNS, READY, ROWS, pod, table
+from .loopback import request_kind
+from .samples import COLUMNS, READY, ROWS, pod, table, terminated, waiting
+from .watched_cluster import NOW, listed_cache, names
 
+if TYPE_CHECKING:
+    from aioresolve.kubernetes import Pod
 
-def decoded_rows(body: bytes) -> list[tuple[str, str, str]]:
-    decoded = decode_list(body)
-    assert isinstance(decoded, Table)
-    rows = Rows.from_table(decoded)
-    return list(zip(rows.names, rows.statuses, rows.ips, strict=True))
-
-
-@given(st.permutations(COLUMNS))
-def test_columns_are_found_by_name_never_by_position(columns: list[str]) -> None:
-    order = [COLUMNS.index(name) for name in columns]
-    shuffled = [[cells[place] for place in order] for cells in ROWS]
-    assert decoded_rows(table(shuffled, columns)) == [(cells[0], cells[2], cells[5]) for cells in ROWS]
+    from .loopback import Loopback
 
 
 @pytest.mark.parametrize(
@@ -34,63 +27,245 @@ def test_columns_are_found_by_name_never_by_position(columns: list[str]) -> None
         (table(ROWS, COLUMNS[:4]), "no column Name, Status or IP, only"),
         (table([["train-0", "1/1"]]), "does not have one cell for each of the 9 columns"),
         (table([[*ROWS[0][:5], 4, *ROWS[0][6:]]]), "not all strings"),  # type: ignore[list-item]
-        (table([["x" * (MAX_NAME + 1), *ROWS[0][1:]]]), "a name is longer than 253 characters"),
+        (table([["x" * 254, *ROWS[0][1:]]]), "a name is longer than 253 characters"),
     ],
 )
-def test_an_invalid_table_is_an_error_that_says_where_it_differs(body: bytes, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        decoded_rows(body)
+async def test_invalid_table_is_an_error_that_says_where_it_differs(
+    loopback: Loopback, body: bytes, complaint: str
+) -> None:
+    loopback.server.inject(Answer(200, body), match=lambda request: request_kind(request) == "rows")
+    with pytest.raises(ProtocolError, match=complaint):
+        await loopback.resolver().cluster_spec()
 
 
-def in_order(names: list[str]) -> list[str]:
-    return [name for _, name in sorted(zip(natural_keys(names), names, strict=True))]
+async def test_columns_are_found_by_name_never_by_position(loopback: Loopback) -> None:
+    running = [row for row in ROWS if row[2] == "Running"]
+    body = table([row[::-1] for row in running], COLUMNS[::-1])
+    loopback.server.inject(Answer(200, body), match=lambda request: request_kind(request) == "rows")
+    spec = await loopback.resolver().cluster_spec()
+    in_order = [running[0], *sorted(running[1:], key=lambda row: int(row[0].partition("-")[2]))]
+    assert spec.job_tasks("worker") == [f"{row[5]}:8470" for row in in_order]
 
 
 def test_parts_of_names_are_ordered_as_numbers_or_as_text() -> None:
-    names = ["worker-10", "worker-2", "worker-1", "ps-3", "worker-2-b", "worker-2-a10", "worker-2-a9"]
-    assert in_order(names) == [
+    given_names = ["worker-10", "worker-2", "worker-1", "ps-3", "worker-2-b", "worker-2-a10", "worker-2-a9"]
+    assert names(listed_cache(*map(pod, given_names))) == [
         *("ps-3", "worker-1", "worker-2", "worker-2-a9", "worker-2-a10", "worker-2-b", "worker-10")
     ]
 
 
 @given(st.lists(st.integers(0, 10**40), unique=True))
 def test_numbered_names_are_in_the_order_of_their_numbers(numbers: list[int]) -> None:
-    names = [f"worker-{number}" for number in numbers]
-    assert in_order(names) == [f"worker-{number}" for number in sorted(numbers)]
-
-
-def test_a_pod_is_ready_if_its_ready_condition_is_true() -> None:
-    assert pod(status={"conditions": READY}).ready
-    assert not pod(status={"conditions": [{"type": "Ready", "status": "False"}]}).ready
-    assert not pod(status={"conditions": [{"type": "PodScheduled", "status": "True"}]}).ready
-    assert not pod().ready
+    cache = listed_cache(*(pod(f"worker-{number}") for number in numbers))
+    assert names(cache) == [f"worker-{number}" for number in sorted(numbers)]
 
 
 @pytest.mark.parametrize(
     ("number", "message"),
     [
         (1, "1 matching pod is not running: ml/p-0: Pending. Wait until they run"),
-        (MAX_SHOWN, f"ml/p-{MAX_SHOWN - 1}: Pending. Wait"),
-        (MAX_SHOWN + 980, f"ml/p-{MAX_SHOWN - 1}: Pending; and 980 more. Wait"),
+        (20, "ml/p-19: Pending. Wait"),
+        (1000, "ml/p-19: Pending; and 980 more. Wait"),
     ],
 )
-def test_the_error_shows_at_most_20_pods_and_counts_the_others(number: int, message: str) -> None:
-    pods = {f"ml/p-{each}": "Pending" for each in range(number)}
+def test_error_shows_at_most_20_pods_and_counts_the_others(number: int, message: str) -> None:
     with pytest.raises(PodNotRunningError) as caught:
-        raise_not_running(pods)
+        listed_cache(*(pod(f"p-{each}", phase="Pending") for each in range(number))).raise_not_running()
     assert message in str(caught.value)
-    assert caught.value.pods == pods
+    assert caught.value.pods == {f"ml/p-{each}": "Pending" for each in range(number)}
 
 
 @pytest.mark.parametrize(
-    ("reason", "hint"),
+    ("phase", "hint"),
     [
-        ("Pending (Unschedulable: no nodes)", "Wait until they run"),
-        ("Running, but without an address yet", "Wait until they run"),
-        ("Failed (Error: exit code 1)", "do not run again: create new ones"),
+        ("Pending", "Wait until they run"),
+        ("Failed", "do not run again: create new ones"),
         ("Succeeded", "do not run again: create new ones"),
     ],
 )
-def test_the_hint_is_to_wait_only_for_pods_that_may_still_run(reason: str, hint: str) -> None:
+def test_hint_is_to_wait_only_for_pods_that_may_still_run(phase: str, hint: str) -> None:
     with pytest.raises(PodNotRunningError, match=hint):
-        raise_not_running({"ml/train-0": reason})
+        listed_cache(pod(phase=phase)).raise_not_running()
+
+
+# Reasons
+
+
+def absence(found: Pod) -> str | None:
+    """Return why the pod is not a member; None if it is."""
+    absent = listed_cache(found).observation(NOW).absent
+    return absent[0].reason if absent else None
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (pod(), None),
+        (pod(phase="Running", status={"containerStatuses": waiting("CrashLoopBackOff")}), None),
+        (
+            pod(phase="Failed", status={"containerStatuses": terminated(137, "OOMKilled")}),
+            "Failed (OOMKilled: exit code 137)",
+        ),
+        (pod(phase="Succeeded", status={"containerStatuses": terminated(0, "Completed")}), "Succeeded"),
+        (pod(phase=""), "Unknown"),
+    ],
+)
+def test_the_reason_why_a_pod_is_not_running(found: Pod, reason: str | None) -> None:
+    assert absence(found) == reason
+
+
+def container(
+    name: str = "main", *, restarts: int = 0, last: tuple[int, str] | None = None, **state: Any
+) -> Any:
+    """Return one entry of `containerStatuses`; `last` is the exit code and reason of its previous run."""
+    ended = {} if last is None else {"terminated": {"exitCode": last[0], "reason": last[1]}}
+    return {"name": name, "restartCount": restarts, "state": state, "lastState": ended}
+
+
+FAILED = {"exitCode": 1, "reason": "Error"}
+BACK_OFF = {
+    "reason": "CrashLoopBackOff",
+    "message": "back-off 5m0s restarting failed container=main pod=train-0_ml(694780d9)",
+}
+NO_IMAGE = {"reason": "ErrImagePull", "message": "pull access denied"}
+RUNNING: dict[str, Any] = {"startedAt": "2026-11-20T15:39:21Z"}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (
+            {"containerStatuses": [container(restarts=5, last=(137, "OOMKilled"), waiting=BACK_OFF)]},
+            "Pending (CrashLoopBackOff: 5 restarts, last exit code 137 (OOMKilled))",
+        ),
+        (
+            {"containerStatuses": [container(waiting=BACK_OFF)]},
+            f"Pending (CrashLoopBackOff: {BACK_OFF['message']})",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    container("main", waiting={"reason": "ContainerCreating"}),
+                    container("sidecar", waiting=NO_IMAGE),
+                ]
+            },
+            "Pending (container 'sidecar': ErrImagePull: pull access denied)",
+        ),
+        (
+            {
+                "initContainerStatuses": [container("fetch", restarts=3, terminated=FAILED)],
+                "containerStatuses": [container(waiting={"reason": "PodInitializing"})],
+            },
+            "Pending (init container 'fetch': Error: exit code 1, 3 restarts)",
+        ),
+        (
+            {
+                "initContainerStatuses": [
+                    container("fetch", terminated={"exitCode": 0, "reason": "Completed"})
+                ],
+                "containerStatuses": [container(waiting=NO_IMAGE)],
+            },
+            "Pending (ErrImagePull: pull access denied)",
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "SchedulingGated",
+                        "message": "Scheduling is blocked due to non-empty scheduling gates",
+                    }
+                ]
+            },
+            "Pending (SchedulingGated: Scheduling is blocked due to non-empty scheduling gates)",
+        ),
+    ],
+)
+def test_the_reason_why_a_pod_is_pending(status: dict[str, Any], reason: str) -> None:
+    assert absence(pod(phase="Pending", ip=None, status=status)) == reason
+
+
+PREEMPTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "PreemptionByScheduler",
+    "message": "preempting to accommodate a higher priority pod",
+}
+
+
+def test_a_disruption_is_reported_rather_than_the_exit_of_the_container() -> None:
+    found = pod(
+        phase="Failed", status={"conditions": [PREEMPTED], "containerStatuses": terminated(137, "Error")}
+    )
+    expected = "Failed (PreemptionByScheduler: preempting to accommodate a higher priority pod)"
+    assert absence(found) == expected
+    spared = {**PREEMPTED, "status": "False"}
+    found = pod(
+        phase="Failed", status={"conditions": [spared], "containerStatuses": terminated(137, "Error")}
+    )
+    assert absence(found) == "Failed (Error: exit code 137)"
+
+
+def test_a_reason_is_one_line_of_limited_length() -> None:
+    log = "Traceback:\n  File x\n" + "y" * 5_000
+    ended = container(terminated={"exitCode": 1, "reason": "Error", "message": log})
+    reason = absence(pod(phase="Failed", status={"containerStatuses": [ended]}))
+    assert reason is not None
+    assert reason.startswith("Failed (Error: exit code 1: Traceback: File x yyy")
+    assert (len(reason), reason[-3:]) == (1000, "...")
+    longest = pod(phase="Failed", status={"reason": "y" * (1000 - len("Failed ()"))})
+    assert absence(longest) == f"Failed ({'y' * 991})"
+
+
+UNREADY = {
+    "type": "Ready",
+    "status": "False",
+    "reason": "ContainersNotReady",
+    "message": "containers with unready status: [main]",
+}
+NOT_READY = "ContainersNotReady: containers with unready status: [main]"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        ({"conditions": READY, "containerStatuses": [container(restarts=2, running=RUNNING)]}, None),
+        ({}, "no Ready condition yet"),
+        ({"conditions": [{"type": "Ready", "status": "False"}]}, "its Ready condition is False"),
+        (
+            {
+                "conditions": [{"type": "PodScheduled", "status": "True"}, UNREADY],
+                "containerStatuses": [container(running=RUNNING)],
+            },
+            NOT_READY,
+        ),
+        (
+            {
+                "conditions": [UNREADY],
+                "containerStatuses": [container(restarts=2, last=(137, "OOMKilled"), running=RUNNING)],
+            },
+            f"{NOT_READY}; 2 restarts, last exit code 137 (OOMKilled)",
+        ),
+        (
+            {
+                "conditions": [UNREADY],
+                "containerStatuses": [
+                    container("main", running=RUNNING),
+                    container("sidecar", restarts=1, running=RUNNING),
+                ],
+            },
+            f"{NOT_READY}; container 'sidecar': 1 restart",
+        ),
+        (
+            {
+                "conditions": [UNREADY],
+                "containerStatuses": [container(restarts=5, last=(1, "Error"), waiting=BACK_OFF)],
+            },
+            "CrashLoopBackOff: 5 restarts, last exit code 1 (Error)",
+        ),
+    ],
+)
+def test_the_reason_why_a_running_pod_is_not_ready(status: dict[str, Any], reason: str | None) -> None:
+    unready = listed_cache(pod(status=status)).observation(NOW).unready
+    assert [each.reason for each in unready] == ([] if reason is None else [reason])

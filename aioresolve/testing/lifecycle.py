@@ -31,16 +31,15 @@ if TYPE_CHECKING:
     from .faults import Fault
     from .replies import Reply
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAX_RECORDS = 100_000
 
 RequestT = TypeVar("RequestT")
 
 
 class CertificateAuthority:
-    """A new certificate authority, with a server certificate for the loopback addresses and `hostnames`."""
+    """A new certificate authority, with a server certificate for the loopback addresses."""
 
-    def __init__(self, hostnames: Sequence[str] = ()) -> None:
+    def __init__(self) -> None:
         try:
             import trustme
         except ImportError as error:
@@ -48,7 +47,7 @@ class CertificateAuthority:
                 "a loopback server with TLS needs trustme", hint="Run: pip install 'aioresolve[testing]'"
             ) from error
         self._ca = trustme.CA()
-        self._server = self._ca.issue_cert(*_LOOPBACK, *hostnames)
+        self._server = self._ca.issue_cert("localhost", "127.0.0.1", "::1")
 
     def __repr__(self) -> str:
         return "CertificateAuthority()"
@@ -167,20 +166,17 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
     """An HTTP server on loopback ports, as an async context manager that can be entered again.
 
     Ports and certificates are kept when the server stops, so that it returns at the same URL. Port 0 takes a
-    free one. With `tls` the server has a certificate for `hostnames` from an authority of its own, and with
-    `plain_port` a second port that speaks plain HTTP.
+    free one. With `tls` the server has a certificate from an authority of its own, and with `plain_port`
+    a second port that speaks plain HTTP.
     """
 
     _max_body: int
     """The largest request body in bytes."""
 
-    def __init__(
-        self, host: str, port: int, *, tls: bool, hostnames: Sequence[str] = (), plain_port: bool = False
-    ) -> None:
+    def __init__(self, host: str, port: int, *, tls: bool, plain_port: bool = False) -> None:
         self.host = host
         self._ports = [port, 0] if tls and plain_port else [port]
         self._tls = tls
-        self._hostnames = tuple(hostnames)
         self._context: ssl.SSLContext | None = None
         self._bound: list[socket.socket] = []
         self._injections = []
@@ -300,7 +296,7 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
         self._bound = []
 
     def _make_context(self) -> ssl.SSLContext:
-        self._authority = self._authority or CertificateAuthority(self._hostnames)
+        self._authority = self._authority or CertificateAuthority()
         return self._authority.server_context()
 
     @abc.abstractmethod

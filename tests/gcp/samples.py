@@ -26,11 +26,10 @@ def user(token: str | None = TOKEN, *, seconds: float | None = None, **more: Any
 
 def refreshable(server: GoogleServer, token: str | None = None, *, seconds: float | None = None) -> Any:
     """Credentials of a user that can be refreshed at the server."""
-    tokens = server._tokens
     secrets = {
-        "refresh_token": tokens.refresh_token,
-        "client_id": tokens.client_id,
-        "client_secret": tokens.client_secret,
+        "refresh_token": server._refresh_token,
+        "client_id": "1234567890.apps.googleusercontent.com",
+        "client_secret": server._client_secret,
     }
     return user(token, seconds=seconds, token_uri=f"{server.url}/token", **secrets)
 

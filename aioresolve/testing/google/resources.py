@@ -34,7 +34,6 @@ def tpu_node(
     health: str | None = "HEALTHY",
     health_description: str = "",
     symptoms: Sequence[Mapping[str, str]] = (),
-    queued_resource: str = "",
     api_version: str = "V2",
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -53,7 +52,6 @@ def tpu_node(
         health: such as `HEALTHY`; None leaves the field out, as the API does for some nodes.
         health_description: why it is unhealthy.
         symptoms: symptoms of its workers, as the API has them: `symptomType`, `details`, `workerId`.
-        queued_resource: the full name of the queued resource to which it belongs.
         api_version: `V1` for an old TPU node, which both versions of the API have; `V2` for a TPU VM, which
             v1 does not have.
         labels: its labels.
@@ -83,8 +81,6 @@ def tpu_node(
         "health": health,
         "healthDescription": health_description,
         "symptoms": [dict(each) for each in symptoms],
-        "queuedResource": queued_resource,
-        "multisliceNode": bool(queued_resource),
         "labels": dict(labels or {}),
     }
     # protojson leaves out fields with default values.
@@ -97,7 +93,6 @@ def queued_resource(
     nodes: int = 1,
     node_id: str | None = None,
     state: str = "ACTIVE",
-    initiator: str = "USER",
     error: str = "",
 ) -> dict[str, Any]:
     """Return a queued resource in the format of v2 of the API, for `GoogleServer(nodes)` and `server.add`.
@@ -107,7 +102,6 @@ def queued_resource(
         nodes: the number of slices; more than one are named `NODE_ID-0`, `NODE_ID-1`, ...
         node_id: the id of its node, or the prefix of their ids; the default is its own id.
         state: such as `ACTIVE`.
-        initiator: the cause of the state, `USER` or `SERVICE`.
         error: why it failed.
     """
     own = node_id or name.rpartition("/")[2]
@@ -116,7 +110,7 @@ def queued_resource(
     )
     node = tpu_node("", workers=0)
     spec = {field: node[field] for field in ("acceleratorType", "runtimeVersion", "networkConfig")}
-    reached: dict[str, Any] = {"state": state, "stateInitiator": initiator}
+    reached: dict[str, Any] = {"state": state, "stateInitiator": "USER"}
     if error:
         reached["failedData"] = {"error": {"code": 8, "message": error}}
     return {
@@ -132,7 +126,6 @@ def instance(
     *,
     ip: str | None = None,
     external_ip: str | None = None,
-    ipv6: str | None = None,
     status: str = "RUNNING",
     labels: Mapping[str, str] | None = None,
     accelerators: Mapping[str, int] | None = None,
@@ -143,7 +136,6 @@ def instance(
         name: its name, which means the server's own project and zone, or `projects/P/zones/Z/instances/NAME`.
         ip: its internal address; the default derives it from the name.
         external_ip: its external address.
-        ipv6: its IPv6 address.
         status: such as `RUNNING`.
         labels: its labels.
         accelerators: the number of its accelerators by type, such as `{"nvidia-h100-80gb": 8}`.
@@ -152,10 +144,8 @@ def instance(
         "kind": "compute#networkInterface",
         "name": "nic0",
         "networkIP": ip or _addresses(name, 1)[0],
-        "stackType": "IPV4_IPV6" if ipv6 else "IPV4_ONLY",
+        "stackType": "IPV4_ONLY",
     }
-    if ipv6:
-        interface["ipv6Address"] = ipv6
     if external_ip:
         interface["accessConfigs"] = [
             {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "natIP": external_ip}

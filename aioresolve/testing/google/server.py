@@ -15,7 +15,6 @@ from aioresolve.testing.lifecycle import (
     Controls,
     LoopbackServer,
     ThreadedServer,
-    certificate_user,
     write_private,
 )
 
@@ -31,7 +30,7 @@ from .resources import Cloud
 from .tokens import Tokens, default_metadata, metadata_reply, service_account_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aiohttp import web
 
@@ -60,7 +59,6 @@ class GoogleRequest:
         service: `metadata`, `oauth2`, `sts`, `iamcredentials`, `tpu`, `compute`; empty for anything else.
         scheme: how the client authenticated: `Bearer` or empty.
         user: the authenticated IAM member; None without a token, or if it was rejected.
-        certificate: the common name of the client certificate, if there was one.
         quota_project: the header `X-Goog-User-Project`.
         user_agent: the `User-Agent` header.
         time: when it arrived, in seconds of `time.monotonic()`.
@@ -72,16 +70,13 @@ class GoogleRequest:
     service: str = ""
     scheme: str = ""
     user: str | None = None
-    certificate: str = ""
     quota_project: str = ""
     user_agent: str = ""
     time: float = 0.0
 
 
-class GoogleControls(Cloud, Controls[GoogleRequest]):
+class GoogleControls(Cloud, Tokens, Controls[GoogleRequest]):
     """The resources, metadata and credentials of a server; every method may be called from any thread."""
-
-    _tokens: Tokens
 
     @property
     def metadata_host(self) -> str:
@@ -116,36 +111,6 @@ class GoogleControls(Cloud, Controls[GoogleRequest]):
             environ["SSL_CERT_FILE"] = str(ca_file)
         return environ
 
-    @property
-    def tokens(self) -> MutableMapping[str, str] | None:
-        """Access token to IAM member, in addition to the tokens that the server issues.
-
-        None if the APIs need no credentials.
-        """
-        return self._tokens.known
-
-    @tokens.setter
-    def tokens(self, tokens: Mapping[str, str] | None) -> None:
-        self._tokens.known = None if tokens is None else dict(tokens)
-
-    @property
-    def token_lifetime(self) -> float:
-        """The lifetime in seconds of access tokens that are issued from now on."""
-        return self._tokens.lifetime
-
-    @token_lifetime.setter
-    def token_lifetime(self, seconds: float) -> None:
-        self._tokens.lifetime = seconds
-
-    def revoke_tokens(self) -> None:
-        """Reject every access token issued so far (401)."""
-        self._tokens.revoke()
-
-    @property
-    def email(self) -> str:
-        """The service account's address."""
-        return self._tokens.email
-
     def write_service_account_key(self, path: str | Path) -> Path:
         """Write a service account key to `path`; google-auth signs its token requests with it.
 
@@ -162,9 +127,9 @@ class GoogleControls(Cloud, Controls[GoogleRequest]):
         """
         document = {
             "type": "authorized_user",
-            "client_id": self._tokens.client_id,
-            "client_secret": self._tokens.client_secret,
-            "refresh_token": self._tokens.refresh_token,
+            "client_id": "1234567890.apps.googleusercontent.com",
+            "client_secret": self._client_secret,
+            "refresh_token": self._refresh_token,
             "token_uri": f"{self.url}/token",
         }
         return _write_json(path, document)
@@ -177,7 +142,7 @@ class GoogleControls(Cloud, Controls[GoogleRequest]):
             impersonate: the address of a service account to impersonate.
         """
         file = Path(path)
-        token = write_private(file.with_suffix(".token"), self._tokens.subject_token)
+        token = write_private(file.with_suffix(".token"), self._subject_token)
         document: dict[str, Any] = {
             "type": "external_account",
             "audience": f"{_POOL}/providers/loopback",
@@ -245,7 +210,7 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
         LoopbackServer.__init__(self, host, port, tls=tls, plain_port=True)
         Cloud.__init__(self, project, zone, page_size)
         self.metadata = {**default_metadata(project, zone, email), **(metadata or {})}
-        self._tokens = Tokens(None if tokens is None else dict(tokens), email)
+        Tokens.__init__(self, tokens, email)
         self.add(*nodes)
 
     def in_thread(self) -> ThreadedGoogleServer:
@@ -260,8 +225,7 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
             query=dict(request.query),
             service=next((service for service, paths in _SERVICES if paths.fullmatch(request.path)), ""),
             scheme=scheme,
-            user=self._tokens.member(token),
-            certificate=certificate_user(request) or "",
+            user=self._member(token),
             quota_project=request.headers.get("X-Goog-User-Project", ""),
             user_agent=request.headers.get("User-Agent", ""),
             time=time.monotonic(),
@@ -275,22 +239,21 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
             return failure.reply
 
     async def _service_reply(self, request: web.Request, record: GoogleRequest, body: bytes) -> Reply:
-        tokens = self._tokens
         if self._tls and request.secure == (record.service == "metadata"):
             raise no_such_page()
         form = dict(urllib.parse.parse_qsl(body.decode("utf-8", "replace")))
         match record.service:
             case "metadata":
-                return await metadata_reply(self, tokens, record.path, record.query, request.headers)
+                return await metadata_reply(self, self, record.path, record.query, request.headers)
             case "oauth2":
-                return tokens.oauth_reply(form)
+                return self._oauth_reply(form)
             case "sts":
-                return tokens.sts_reply(form)
+                return self._sts_reply(form)
             case "iamcredentials":
                 email = record.path.rpartition("/")[2].partition(":")[0]
-                return tokens.impersonation_reply(email, record.user)
+                return self._impersonation_reply(email, record.user)
             case "tpu" | "compute":
-                if tokens.known is not None and record.user is None:
+                if self.tokens is not None and record.user is None:
                     raise unauthenticated("Authorization" in request.headers)
                 api = tpu_reply if record.service == "tpu" else compute_reply
                 return api(self, record.method, record.path, record.query)

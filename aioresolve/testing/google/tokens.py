@@ -12,7 +12,6 @@ import json
 import math
 import secrets
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -56,49 +55,50 @@ def default_metadata(project: str, zone: str, email: str) -> dict[str, str]:
     }
 
 
-@dataclass(slots=True)
 class Tokens:
-    """The valid tokens, and the secrets for which new ones are issued; a rejected request is a `Failure`.
+    """The valid access tokens, and the secrets for which new ones are issued.
 
-    `known` is token to IAM member, without expiry, or None if the services need no credentials. `lifetime` is
-    that of tokens issued from now on, in seconds. `client_secret` and `refresh_token` are the credentials of
-    an authorized user, `subject_token` is that of a federated workload.
+    Attributes:
+        tokens: access token to IAM member, in addition to the tokens that the server issues; None if the APIs
+            need no credentials.
+        token_lifetime: the lifetime in seconds of access tokens that are issued from now on.
+        email: the service account's address.
     """
 
-    known: dict[str, str] | None
-    email: str
-    lifetime: float = 3599.0
-    client_id: str = "1234567890.apps.googleusercontent.com"
-    client_secret: str = field(default_factory=lambda: f"client-{secrets.token_hex(8)}", repr=False)
-    refresh_token: str = field(default_factory=lambda: f"refresh-{secrets.token_hex(8)}", repr=False)
-    subject_token: str = field(default_factory=lambda: f"subject-{secrets.token_hex(8)}", repr=False)
-    user: str = "user:alice@example.com"
-    _issued: dict[str, tuple[str, float]] = field(default_factory=dict, repr=False)
+    def __init__(self, tokens: Mapping[str, str] | None, email: str) -> None:
+        self.tokens = None if tokens is None else dict(tokens)
+        self.token_lifetime = 3599.0
+        self.email = email
+        # The credentials of an authorized user and of a federated workload.
+        self._client_secret = f"client-{secrets.token_hex(8)}"
+        self._refresh_token = f"refresh-{secrets.token_hex(8)}"
+        self._subject_token = f"subject-{secrets.token_hex(8)}"
+        self._issued: dict[str, tuple[str, float]] = {}
 
-    def member(self, token: str) -> str | None:
+    def revoke_tokens(self) -> None:
+        """Reject every access token issued so far (401)."""
+        self._issued.clear()
+
+    def _member(self, token: str) -> str | None:
         """Return the IAM member to which a token belongs, None if it is not valid."""
-        if self.known is not None and token in self.known:
-            return self.known[token]
+        if self.tokens is not None and token in self.tokens:
+            return self.tokens[token]
         member, end = self._issued.get(token, ("", 0.0))
         return member if time.time() < end else None
 
-    def revoke(self) -> None:
-        """Invalidate every token issued so far."""
-        self._issued.clear()
-
-    def issue(self, member: str) -> tuple[str, float]:
+    def _issue(self, member: str) -> tuple[str, float]:
         """Issue a token; return it and its expiry in Unix time."""
         token = f"ya29.{secrets.token_urlsafe(24)}"
-        end = time.time() + self.lifetime
+        end = time.time() + self.token_lifetime
         self._issued[token] = (member, end)
         return token, end
 
-    def issue_json(self, member: str, **more: Any) -> dict[str, Any]:
+    def _issue_json(self, member: str, **more: Any) -> dict[str, Any]:
         """Issue a token; return the JSON document of a token endpoint."""
-        token, _ = self.issue(member)
-        return {"access_token": token, "expires_in": int(self.lifetime), "token_type": "Bearer", **more}
+        token, _ = self._issue(member)
+        return {"access_token": token, "expires_in": int(self.token_lifetime), "token_type": "Bearer", **more}
 
-    def oauth_reply(self, form: Mapping[str, str]) -> Reply:
+    def _oauth_reply(self, form: Mapping[str, str]) -> Reply:
         """Return the reply of `oauth2.googleapis.com/token`."""
         match form.get("grant_type"):
             case grant if grant == _JWT_GRANT:
@@ -108,29 +108,29 @@ class Tokens:
                 if claims.get("iss") != self.email:
                     raise oauth_failure("invalid_grant", "Invalid grant: account not found")
                 scope = str(claims.get("scope", ""))
-                return json_reply(self.issue_json(f"serviceAccount:{self.email}", scope=scope))
+                return json_reply(self._issue_json(f"serviceAccount:{self.email}", scope=scope))
             case "refresh_token":
-                if form.get("client_secret") != self.client_secret:
+                if form.get("client_secret") != self._client_secret:
                     raise oauth_failure("invalid_client", "The OAuth client was not found.", 401)
-                if form.get("refresh_token") != self.refresh_token:
+                if form.get("refresh_token") != self._refresh_token:
                     raise oauth_failure("invalid_grant", "Token has been expired or revoked.")
-                return json_reply(self.issue_json(self.user, scope=form.get("scope", "")))
+                return json_reply(self._issue_json("user:alice@example.com", scope=form.get("scope", "")))
         raise oauth_failure("unsupported_grant_type", "Invalid grant_type.")
 
-    def sts_reply(self, form: Mapping[str, str]) -> Reply:
+    def _sts_reply(self, form: Mapping[str, str]) -> Reply:
         """Return the reply of `sts.googleapis.com/v1/token` (RFC 8693)."""
         if form.get("grant_type") != _EXCHANGE_GRANT:
             raise oauth_failure("unsupported_grant_type", "Invalid grant_type.")
-        if form.get("subject_token") != self.subject_token:
+        if form.get("subject_token") != self._subject_token:
             raise oauth_failure("invalid_grant", "The given credential is rejected.")
         kind = "urn:ietf:params:oauth:token-type:access_token"
-        return json_reply(self.issue_json("principal://pool/subject/workload", issued_token_type=kind))
+        return json_reply(self._issue_json("principal://pool/subject/workload", issued_token_type=kind))
 
-    def impersonation_reply(self, email: str, member: str | None) -> Reply:
+    def _impersonation_reply(self, email: str, member: str | None) -> Reply:
         """Return the reply of `iamcredentials.googleapis.com` to generateAccessToken."""
         if member is None:
             raise unauthenticated(True)
-        token, end = self.issue(f"serviceAccount:{email}")
+        token, end = self._issue(f"serviceAccount:{email}")
         expire = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end))
         return json_reply({"accessToken": token, "expireTime": expire})
 
@@ -197,7 +197,7 @@ def _current_reply(
     email = values.get(f"{_ACCOUNT}email", "default")
     name = path.removeprefix(_ROOT).replace(f"instance/service-accounts/{email}/", _ACCOUNT, 1)
     if name == f"{_ACCOUNT}token" and f"{_ACCOUNT}email" in values:
-        document = tokens.issue_json(f"serviceAccount:{email}")
+        document = tokens._issue_json(f"serviceAccount:{email}")
         return Reply(200, json.dumps(document).encode(), _JSON_HEADERS)
     within = {each.removeprefix(name): values[each] for each in values if each.startswith(name)}
     if name in values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from aioresolve.testing.lifecycle import merge_patch
 from aioresolve.testing.replies import JSON_HEADERS, Reply
 
 from .endpoint_slices import EndpointSliceController
-from .requests import included_object, list_options, negotiated_form
+from .requests import Access, included_object, list_options, negotiated_form
 from .responses import (
     EventEncoder,
     Notifier,
@@ -37,7 +37,7 @@ from .statuses import (
 from .store import KINDS, POD, compact_json, indented_json, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from aioresolve.testing.faults import EndlessPages, StreamFault
 
@@ -82,42 +82,35 @@ _GZIP_HEADERS = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
 _PATCH_TYPES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 
 
-@dataclass(slots=True)
-class Cluster:
+class Cluster(Access):
     """Everything that survives a restart of the server.
 
-    `services` derives EndpointSlices from pods. `watches` are those that are connected; each sends a bookmark
-    every `bookmark_interval` seconds, and with `watch_list` they may begin with the existing objects.
-    `controllers` are Jobs and other objects that can only be read, by the path of their URL. `responses` are
-    the bodies of lists at the version `responses_at`, by request: a benchmark measures the client.
+    Attributes:
+        watch_list: whether watches may begin with the existing objects; if not, that is a 422.
     """
 
-    store: Store
-    bookmark_interval: float
-    notifier: Notifier = field(default_factory=Notifier)
-    services: EndpointSliceController = field(init=False)
-    watches: list[RunningWatch] = field(default_factory=list)
-    controllers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    watch_list: bool = True
-    responses: dict[tuple[object, ...], bytes] = field(default_factory=dict)
-    responses_at: int = 0
-
-    def __post_init__(self) -> None:
-        self.services = EndpointSliceController(self.store)
-        self.store.listen(lambda _: self.notifier.notify())
+    def __init__(self, store: Store, bookmark_interval: float) -> None:
+        self.watch_list = True
+        self._store = store
+        self._services = EndpointSliceController(store)
+        self._notifier = Notifier()
+        store.listen(lambda _: self._notifier.notify())
+        self._bookmark_interval = bookmark_interval
+        self._watches: list[RunningWatch] = []
+        # Jobs and other objects that can only be read, by the path of their URL.
+        self._controllers: dict[str, dict[str, Any]] = {}
+        # The bodies of lists at one version, by request: a benchmark measures the client.
+        self._lists: dict[tuple[object, ...], bytes] = {}
+        self._lists_at = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request as the API sees it; `user` is None if its credentials are rejected.
-
-    `may` returns whether a user may use a verb for a resource in a namespace.
-    """
+    """A request as the API sees it; `user` is None if its credentials are rejected."""
 
     record: RequestRecord
     target: Target | None
     user: str | None
-    may: Callable[[str, str, str, str | None], bool]
     headers: Mapping[str, str]
     body: bytes
 
@@ -138,7 +131,7 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
         if call.target is None:
             reply = _other_reply(cluster, call)
         else:
-            _check_access(call, call.target)
+            _check_access(cluster, call, call.target)
             reply = await _object_reply(cluster, call, call.target, endless_pages)
     except Failure as failure:
         reply = Reply(failure.code, failure.body, JSON_HEADERS | failure.headers)
@@ -148,11 +141,11 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
     return reply
 
 
-def _check_access(call: Call, target: Target) -> None:
+def _check_access(cluster: Cluster, call: Call, target: Target) -> None:
     if call.user is None:
         raise Failure("Unauthorized")
     kind, name, namespace = target.kind, target.name or "", target.namespace
-    if not call.may(call.user, target.verb, kind.resource, namespace):
+    if not cluster.may(call.user, target.verb, kind.resource, namespace):
         subject = f'{kind.qualified_resource} "{name}"' if name else kind.qualified_resource
         resource = f"{kind.resource}/{target.subresource}" if target.subresource else kind.resource
         scope = "at the cluster scope" if namespace is None else f'in the namespace "{namespace}"'
@@ -176,13 +169,13 @@ async def _object_reply(
         if target.verb == "watch":
             return _watch(cluster, call, options, EventEncoder(target.kind, form, include))
         if endless_pages is not None:
-            listed = endless_page(endless_pages, options, cluster.store.clock())
+            listed = endless_page(endless_pages, options, cluster._store.clock())
             return Reply(200, list_body(listed, form, include), JSON_HEADERS)
         return await _list(cluster, call, options, form, include)
     if target.verb == "get":
-        stored = existing(cluster.store, target.namespace or "", target.name or "", target.kind)
+        stored = existing(cluster._store, target.namespace or "", target.name or "", target.kind)
     else:
-        stored = _write(cluster.store, call, target)
+        stored = _write(cluster._store, call, target)
         if target.verb == "delete" and target.kind is not POD:
             return _json_reply(200, _deleted(stored))
     return Reply(201 if target.verb == "create" else 200, object_body(stored, form, include), JSON_HEADERS)
@@ -204,18 +197,18 @@ def _other_reply(cluster: Cluster, call: Call) -> Reply:
     if path == "/version":
         return Reply(200, indented_json(compact_json(_VERSION)), JSON_HEADERS)
     if path == _REVIEWS and call.record.method == "POST":
-        return _json_reply(201, _review(call))
-    document = cluster.controllers.get(path) or _DISCOVERY.get(path)
+        return _json_reply(201, _review(cluster, call))
+    document = cluster._controllers.get(path) or _DISCOVERY.get(path)
     if document is None:
         raise Failure("NotFound", details={})
     return _json_reply(200, document)
 
 
-def _review(call: Call) -> dict[str, Any]:
+def _review(cluster: Cluster, call: Call) -> dict[str, Any]:
     """Return whether the caller may do what its SelfSubjectAccessReview describes."""
     attributes = call.document(_REVIEW).get("spec", {}).get("resourceAttributes") or {}
     verb, resource = attributes.get("verb", ""), attributes.get("resource", "")
-    allowed = call.may(call.user or "", verb, resource, attributes.get("namespace") or None)
+    allowed = cluster.may(call.user or "", verb, resource, attributes.get("namespace") or None)
     return {
         "kind": _REVIEW,
         "apiVersion": "authorization.k8s.io/v1",
@@ -233,18 +226,18 @@ async def _list(
 ) -> Reply:
     encodings = call.headers.get("Accept-Encoding", "").split(",")
     is_zipped = any(coding.partition(";")[0].strip() == "gzip" for coding in encodings)
-    version, key = cluster.store.version, (options, form, include, is_zipped)
-    if version != cluster.responses_at:
-        cluster.responses.clear()
-        cluster.responses_at = version
-    body = cluster.responses.get(key)
+    version, key = cluster._store.version, (options, form, include, is_zipped)
+    if version != cluster._lists_at:
+        cluster._lists.clear()
+        cluster._lists_at = version
+    body = cluster._lists.get(key)
     if body is None:
-        body = list_body(page(cluster.store, options), form, include)
+        body = list_body(page(cluster._store, options), form, include)
         if is_zipped and len(body) >= _GZIP_MINIMUM:
             # In a thread, so that other requests and watches continue.
             body = await anyio.to_thread.run_sync(partial(gzip.compress, body, compresslevel=1, mtime=0))
-        if version == cluster.responses_at:
-            cluster.responses[key] = body
+        if version == cluster._lists_at:
+            cluster._lists[key] = body
     return Reply(200, body, JSON_HEADERS if body.startswith(b"{") else JSON_HEADERS | _GZIP_HEADERS)
 
 
@@ -252,8 +245,8 @@ def _watch(cluster: Cluster, call: Call, options: ListOptions, encoder: EventEnc
     if "sendInitialEvents" in call.record.query and not cluster.watch_list:
         rule = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
         raise invalid_option("sendInitialEvents", rule)
-    if options.initial_events and (options.version or 0) > cluster.store.version:
-        raise too_large_version(options.version or 0, cluster.store.version)
+    if options.initial_events and (options.version or 0) > cluster._store.version:
+        raise too_large_version(options.version or 0, cluster._store.version)
     return Reply(200, _watch_body(cluster, RunningWatch(call.record), options, encoder), JSON_HEADERS)
 
 
@@ -261,13 +254,15 @@ async def _watch_body(
     cluster: Cluster, watch: RunningWatch, options: ListOptions, encoder: EventEncoder
 ) -> AsyncGenerator[bytes | StreamFault, None]:
     """Yield the pieces of a watch, which counts as connected while the generator runs."""
-    cluster.watches.append(watch)
-    pieces = watch_pieces(cluster.store, options, encoder, cluster.notifier, watch, cluster.bookmark_interval)
+    cluster._watches.append(watch)
+    pieces = watch_pieces(
+        cluster._store, options, encoder, cluster._notifier, watch, cluster._bookmark_interval
+    )
     try:
         async for piece in pieces:
             yield piece
     finally:
-        cluster.watches.remove(watch)
+        cluster._watches.remove(watch)
 
 
 # Writes

@@ -168,18 +168,16 @@ def resource_claim(
     *,
     driver: str = "gpu.nvidia.com",
     devices: int = 1,
-    device_class: str | None = None,
 ) -> dict[str, Any]:
     """Return a ResourceClaim of v1 for `KubernetesServer`, whose devices are allocated.
 
     Args:
         name: the name of the claim.
         namespace: its namespace.
-        driver: the DRA driver of the devices.
+        driver: the DRA driver of the devices, and the name of the DeviceClass that is requested.
         devices: their number.
-        device_class: the DeviceClass that is requested; by default, the one with the name of the driver.
     """
-    wanted = {"deviceClassName": device_class or driver, "allocationMode": "ExactCount", "count": devices}
+    wanted = {"deviceClassName": driver, "allocationMode": "ExactCount", "count": devices}
     results = [
         {"request": "devices", "driver": driver, "pool": "node-a", "device": f"{name}-{number}"}
         for number in range(devices)

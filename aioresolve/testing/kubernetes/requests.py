@@ -111,7 +111,7 @@ class Access:
     _anonymous: bool
     """Whether requests without credentials are accepted as `system:anonymous`, which `allow` then denies."""
 
-    def _user(self, authorization: str, certificate_user: str | None) -> tuple[str | None, str]:
+    def sender(self, authorization: str, certificate_user: str | None) -> tuple[str | None, str]:
         """Return the sender of a request, None if its credentials are rejected, and their scheme.
 
         A client certificate counts before the `Authorization` header.
@@ -125,7 +125,7 @@ class Access:
             return self.tokens.get(credentials.strip()), "Bearer"
         return (ANONYMOUS if self._anonymous and not scheme else None), scheme
 
-    def _may(self, user: str, verb: str, resource: str, namespace: str | None) -> bool:
+    def may(self, user: str, verb: str, resource: str, namespace: str | None) -> bool:
         """Whether `user` may use `verb` for `resource` in a namespace; None for all namespaces."""
         if resource not in self.resources.get(user, (resource,)) or verb not in self.verbs.get(user, (verb,)):
             return False

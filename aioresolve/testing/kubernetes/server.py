@@ -25,7 +25,7 @@ from aioresolve.testing.lifecycle import (
 from aioresolve.testing.replies import JSON_HEADERS, Reply
 
 from .api import Call, Cluster, delete, reply_to
-from .requests import Access, RequestRecord, target_of
+from .requests import RequestRecord, target_of
 from .responses import Bookmark, failure_of_watch
 from .statuses import failure_of_status
 from .store import ENDPOINT_SLICE, KINDS, POD, Expired, Store
@@ -52,39 +52,37 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class KubernetesControls(Access, Controls[RequestRecord]):
+class KubernetesControls(Cluster, Controls[RequestRecord]):
     """The objects, users, watches and credentials of a server; every method may be called from any thread.
 
     A method that gets the name of an object raises a ConfigurationError if it does not exist.
     """
-
-    _cluster: Cluster
 
     # Pods
 
     @property
     def pods(self) -> list[dict[str, Any]]:
         """The current state of every pod, ordered by namespace and name, as new dicts."""
-        return [pod.as_dict() for pod in self._cluster.store.objects()]
+        return [pod.as_dict() for pod in self._store.objects()]
 
     @property
     def endpoint_slices(self) -> list[dict[str, Any]]:
         """The current state of every EndpointSlice, ordered by namespace and name, as new dicts."""
-        return [each.as_dict() for each in self._cluster.store.objects(ENDPOINT_SLICE)]
+        return [each.as_dict() for each in self._store.objects(ENDPOINT_SLICE)]
 
     @property
     def max_endpoints(self) -> int:
         """The maximum number of endpoints in a slice that the server derives; 100 as in a cluster."""
-        return self._cluster.services.max_endpoints
+        return self._services.max_endpoints
 
     @max_endpoints.setter
     def max_endpoints(self, number: int) -> None:
-        self._cluster.services.max_endpoints = number
+        self._services.max_endpoints = number
 
     @property
     def resource_version(self) -> int:
         """The resourceVersion of the latest write."""
-        return self._cluster.store.version
+        return self._store.version
 
     def pod(self, name: str, namespace: str = "default") -> dict[str, Any]:
         """Return the current state of a pod as a new dict."""
@@ -104,9 +102,9 @@ class KubernetesControls(Access, Controls[RequestRecord]):
         for name in kinds:
             if name not in _KINDS:
                 raise ConfigurationError(f"the server does not have objects of kind {name!r}")
-        with self._cluster.services.paused():
+        with self._services.paused():
             for name, each in zip(kinds, objects, strict=True):
-                self._cluster.store.put(each, _KINDS[name])
+                self._store.put(each, _KINDS[name])
 
     def add_controllers(self, *controllers: Mapping[str, Any]) -> None:
         """Serve controllers, such as Jobs, for GET; one of the same kind and name is replaced.
@@ -118,13 +116,12 @@ class KubernetesControls(Access, Controls[RequestRecord]):
             root = f"/apis/{version}" if "/" in version else f"/api/{version}"
             namespace = metadata.get("namespace")
             where = "" if namespace is None else f"/namespaces/{namespace}"
-            self._cluster.controllers[f"{root}{where}/{one['kind'].lower()}s/{metadata['name']}"] = dict(one)
+            self._controllers[f"{root}{where}/{one['kind'].lower()}s/{metadata['name']}"] = dict(one)
 
     def patch(self, name: str, namespace: str = "default", *, patch: Mapping[str, Any]) -> dict[str, Any]:
         """Merge `patch` into any part of a pod (RFC 7386: None removes) in one write, and return the pod."""
-        store = self._cluster.store
-        with store.lock:
-            return store.put(merge_patch(self._stored(name, namespace).as_dict(), patch)).as_dict()
+        with self._store.lock:
+            return self._store.put(merge_patch(self._stored(name, namespace).as_dict(), patch)).as_dict()
 
     def delete(
         self,
@@ -139,9 +136,9 @@ class KubernetesControls(Access, Controls[RequestRecord]):
         A pod that has finalizers or a grace period remains, with a deletionTimestamp, until `finish_deletion`
         is called or it is deleted again without a grace period. The slices of a Service are deleted with it.
         """
-        with self._cluster.store.lock:
+        with self._store.lock:
             self._stored(name, namespace, _KINDS[kind])
-            delete(self._cluster.store, namespace, name, _KINDS[kind], grace_period_seconds)
+            delete(self._store, namespace, name, _KINDS[kind], grace_period_seconds)
 
     def finish_deletion(self, name: str, namespace: str = "default") -> None:
         """Remove a pod that is being deleted, even if it has finalizers.
@@ -149,16 +146,16 @@ class KubernetesControls(Access, Controls[RequestRecord]):
         Raises:
             ConfigurationError: the pod is not being deleted.
         """
-        with self._cluster.store.lock:
+        with self._store.lock:
             if "deletionTimestamp" not in self._stored(name, namespace).as_dict()["metadata"]:
                 raise ConfigurationError(
                     f"pod {namespace}/{name} is not being deleted", hint="Call delete() first."
                 )
-            self._cluster.store.remove(namespace, name)
+            self._store.remove(namespace, name)
 
     def compact(self) -> None:
         """Discard the history: continue tokens and versions issued so far have expired (410)."""
-        self._cluster.store.compact()
+        self._store.compact()
 
     def restore(self, version: int) -> None:
         """Return to the state at `version`, as when etcd is restored from a backup; later writes are undone.
@@ -169,18 +166,17 @@ class KubernetesControls(Access, Controls[RequestRecord]):
         Raises:
             ConfigurationError: the version is not known any longer.
         """
-        store = self._cluster.store
-        with store.lock:
+        with self._store.lock:
             try:
-                store.restore(version)
+                self._store.restore(version)
             except Expired as error:
                 raise ConfigurationError(
                     str(error), hint="A larger `history` keeps more versions."
                 ) from error
-            self._cluster.responses_at = 0  # a version is used again, for other content
+            self._lists_at = 0  # a version is used again, for other content
 
     def _stored(self, name: str, namespace: str, kind: Kind = POD) -> StoredObject:
-        stored = self._cluster.store.get(namespace, name, kind)
+        stored = self._store.get(namespace, name, kind)
         if stored is None:
             noun = "pod" if kind is POD else kind.name
             raise ConfigurationError(
@@ -193,16 +189,7 @@ class KubernetesControls(Access, Controls[RequestRecord]):
     @property
     def watches(self) -> int:
         """The number of connected watches."""
-        return len(self._cluster.watches)
-
-    @property
-    def watch_list(self) -> bool:
-        """Whether watches may begin with the existing objects; if not, that is a 422. May be changed."""
-        return self._cluster.watch_list
-
-    @watch_list.setter
-    def watch_list(self, watch_list: bool) -> None:
-        self._cluster.watch_list = watch_list
+        return len(self._watches)
 
     def bookmark(self) -> None:
         """Send a bookmark, without delay, to every watch that allows bookmarks; one per call."""
@@ -230,13 +217,12 @@ class KubernetesControls(Access, Controls[RequestRecord]):
         order: StreamFault | WatchError | Bookmark,
         match: Callable[[RequestRecord], bool] | None = None,
     ) -> int:
-        store = self._cluster.store
-        with store.lock:
-            connected = tuple(self._cluster.watches)
+        with self._store.lock:
+            connected = tuple(self._watches)
             watches = [watch for watch in connected if match is None or match(watch.request)]
             for watch in watches:
-                watch.orders.append((order, store.version))
-        self._cluster.notifier.notify()
+                watch.orders.append((order, self._store.version))
+        self._notifier.notify()
         return len(watches)
 
     # Credentials
@@ -347,8 +333,6 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
         objects: the initial pods (`pod()` builds them), Services (`service()`), EndpointSlices
             (`endpoint_slice()`), nodes (`node()`) and ResourceClaims (`resource_claim()`); see `add`.
         tls: use TLS, with a certificate from an authority of its own (needs the extra `testing`).
-        hostnames: further names and addresses for which the certificate is valid, in addition to localhost,
-            127.0.0.1 and ::1.
         tokens: bearer token to user name; with None the server needs no credentials.
         allow: user name to the namespaces that the user may access, None for all; other users are denied
             everything. Without it every user may access everything.
@@ -373,7 +357,6 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
         objects: Iterable[Mapping[str, Any]] = (),
         *,
         tls: bool = False,
-        hostnames: Sequence[str] = (),
         tokens: Mapping[str, str] | None = None,
         allow: Mapping[str, Collection[str] | None] | None = None,
         resources: Mapping[str, Collection[str]] | None = None,
@@ -387,13 +370,13 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
     ) -> None:
         if history < 1:
             raise ConfigurationError(f"{history} is less than one", argument="history")
-        super().__init__(host, port, tls=tls, hostnames=hostnames)
+        LoopbackServer.__init__(self, host, port, tls=tls)
         self.tokens = None if tokens is None else dict(tokens)
         self.allow = None if allow is None else dict(allow)
         self.resources = dict(resources or {})
         self.verbs = dict(verbs or {})
         self._anonymous = anonymous
-        self._cluster = Cluster(Store(clock=clock, history=history), bookmark_interval)
+        Cluster.__init__(self, Store(clock=clock, history=history), bookmark_interval)
         self.add(*objects)
 
     def in_thread(self) -> ThreadedKubernetesServer:
@@ -401,16 +384,16 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
         return ThreadedKubernetesServer(self)
 
     def _on_start(self) -> None:
-        self._cluster.notifier.start()
+        self._notifier.start()
 
     def _on_stop(self) -> None:
-        self._cluster.notifier.stop()
+        self._notifier.stop()
 
     def _record(self, request: web.Request) -> RequestRecord:
         query = dict(request.query)
         target = target_of(request.method, request.path, query)
         authorization = request.headers.get("Authorization", "")
-        user, scheme = self._user(authorization, certificate_user(request))
+        user, scheme = self.sender(authorization, certificate_user(request))
         return RequestRecord(
             method=request.method,
             path=request.path,
@@ -434,9 +417,9 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
             return Reply(200, failure_of_watch(error).event, JSON_HEADERS)
         target = target_of(record.method, record.path, record.query)
         user = record.user and (record.impersonated_user or record.user)
-        call = Call(record, target, user, self._may, request.headers, await request.read())
+        call = Call(record, target, user, request.headers, await request.read())
         endless_pages = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
-        return await reply_to(self._cluster, call, endless_pages)
+        return await reply_to(self, call, endless_pages)
 
     def _default_body(self, status: int) -> bytes:
         return failure_of_status(status).body

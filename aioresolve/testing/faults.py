@@ -12,8 +12,6 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aioresolve.errors import ConfigurationError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -145,18 +143,10 @@ class Silence(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Trickle(Fault):
-    """The body arrives in pieces of `size` bytes, with a pause of `seconds` after each.
-
-    Raises:
-        ConfigurationError: `size` is less than one.
-    """
+    """The body arrives in pieces of `size` bytes, with a pause of `seconds` after each."""
 
     size: int
     seconds: float
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigurationError(f"{self.size} is less than one", argument="size")
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .replies import Reply
 
 _MAX_RECORDS = 100_000
+_MAX_BODY = 3 * 1024 * 1024
 
 RequestT = TypeVar("RequestT")
 
@@ -122,14 +123,7 @@ class Controls(Generic[RequestT]):
 
         Without `match` every request is accepted; `times=None` means no limit. Only the oldest injection that
         accepts a request applies to it.
-
-        Raises:
-            ConfigurationError: no fault is passed, or `times` is less than one.
         """
-        if not faults:
-            raise ConfigurationError("inject() needs a fault, such as Delay(1.0) or Answer(503)")
-        if times is not None and times < 1:
-            raise ConfigurationError(f"{times} is less than one", argument="times")
         self._injections.append(Injection(faults, match, times))
 
     @property
@@ -170,9 +164,6 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
     a second port that speaks plain HTTP.
     """
 
-    _max_body: int
-    """The largest request body in bytes."""
-
     def __init__(self, host: str, port: int, *, tls: bool, plain_port: bool = False) -> None:
         self.host = host
         self._ports = [port, 0] if tls and plain_port else [port]
@@ -193,11 +184,10 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
             raise ConfigurationError(
                 f"this {type(self).__name__} is already running", hint="Create another one."
             )
-        application = web.Application(client_max_size=self._max_body)
+        application = web.Application(client_max_size=_MAX_BODY)
         application.router.add_route("*", "/{path:.*}", self._handle)
         application.on_response_prepare.append(_remove_default_server_header)
         try:
-            self._on_start()
             if self._tls and self._context is None:
                 self._context = await anyio.to_thread.run_sync(self._make_context)
             runner = web.AppRunner(
@@ -220,14 +210,9 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
                 await runner.cleanup()
         while self._bound:
             self._bound.pop().close()
-        self._on_stop()
 
     async def restart(self) -> None:
-        """Drop every connection and listen again, on the same port and with the same data.
-
-        Raises:
-            ConfigurationError: the server is not running, or another process took the port.
-        """
+        """Drop every connection and listen again, on the same port and with the same data."""
         async with self.down():
             pass
 
@@ -268,10 +253,10 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
         self._records.append(record)
         applying = (each.faults for each in tuple(self._injections) if each.applies_to(record))
         faults = next(applying, ())
-        reply = await early_reply(request, faults, self._default_body)
+        reply = await early_reply(request, faults)
         if reply is None:
             reply = await self._reply(request, record, faults)
-        return await send(request, self._with_common_headers(reply), faults)
+        return await send(request, self._complete(reply), faults)
 
     def _bind(self) -> None:
         """Take the ports; connections to them are refused until the server listens."""
@@ -308,17 +293,8 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
         """Return the server's own reply to a request."""
 
     @abc.abstractmethod
-    def _default_body(self, status: int) -> bytes:
-        """Return the body of a failure of which only the status is known."""
-
-    def _with_common_headers(self, reply: Reply) -> Reply:
-        return reply
-
-    def _on_start(self) -> None:
-        """Prepare for requests; called in the event loop."""
-
-    def _on_stop(self) -> None:
-        """Undo `_on_start`, also if the start failed."""
+    def _complete(self, reply: Reply) -> Reply:
+        """Return the reply with the headers of all replies, and with a body if it has none."""
 
 
 class ThreadedServer:
@@ -357,12 +333,7 @@ class ThreadedServer:
             yield
 
     def until(self, condition: Callable[[], bool], timeout: float = 30.0) -> None:
-        """Wait until `condition()` is true: see `LoopbackServer.until`.
-
-        Raises:
-            DeadlineExceededError: it was not true within `timeout` seconds.
-            ConfigurationError: the server is not running.
-        """
+        """Wait until `condition()` is true: see `LoopbackServer.until`."""
         self._running_portal.call(self._server.until, condition, timeout)
 
     @property

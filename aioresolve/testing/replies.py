@@ -30,7 +30,7 @@ from .faults import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 
@@ -43,21 +43,16 @@ class Reply:
     """A response before it is sent.
 
     The body is complete, or a generator of its pieces, which may also yield faults: they apply to the
-    connection from that point of the body on.
+    connection from that point of the body on. With None it is the one of the server's own failures.
     """
 
     status: int
-    body: bytes | AsyncGenerator[bytes | StreamFault, None]
+    body: bytes | AsyncGenerator[bytes | StreamFault, None] | None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-async def early_reply(
-    request: web.Request, faults: Sequence[Fault], default_body: Callable[[int], bytes]
-) -> Reply | None:
-    """Apply the faults that come before the response; return what replaces it, if a fault does.
-
-    `default_body` returns the body of the server's own failures with a status.
-    """
+async def early_reply(request: web.Request, faults: Sequence[Fault]) -> Reply | None:
+    """Apply the faults that come before the response; return what replaces it, if a fault does."""
     reply = None
     for fault in faults:
         match fault:
@@ -68,11 +63,9 @@ async def early_reply(
             case Reset(None):
                 await close_connection(request, reset=True)
             case Answer(status, body, headers):
-                if body is None:
-                    body = default_body(status) if status >= 400 else b""
                 all_headers = CIMultiDict(JSON_HEADERS)
                 all_headers.update(headers)
-                reply = Reply(status, body, all_headers)
+                reply = Reply(status, b"" if body is None and status < 400 else body, all_headers)
             case Redirect(location, status):
                 reply = Reply(status, b"", {"Location": location})
             case Endless(head, chunk):
@@ -160,9 +153,9 @@ async def close_connection(request: web.Request, *, reset: bool) -> None:
 
 
 async def _pieces(
-    body: bytes | AsyncGenerator[bytes | StreamFault, None], pace: Trickle | None
+    body: bytes | AsyncGenerator[bytes | StreamFault, None] | None, pace: Trickle | None
 ) -> AsyncGenerator[bytes | StreamFault, None]:
-    source = _single_piece(body) if isinstance(body, bytes) else body
+    source = _single_piece(body) if body is None or isinstance(body, bytes) else body
     async with aclosing(source):
         async for piece in source:
             if pace is None or not isinstance(piece, bytes):
@@ -173,7 +166,7 @@ async def _pieces(
                 await anyio.sleep(pace.seconds)
 
 
-async def _single_piece(body: bytes) -> AsyncGenerator[bytes | StreamFault, None]:
+async def _single_piece(body: bytes | None) -> AsyncGenerator[bytes | StreamFault, None]:
     if body:
         yield body
 

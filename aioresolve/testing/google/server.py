@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.errors import ConfigurationError
 from aioresolve.testing.lifecycle import (
     Controls,
     LoopbackServer,
     ThreadedServer,
     write_private,
 )
+from aioresolve.testing.replies import Reply
 
 from .apis import (
     Failure,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from aioresolve.testing.faults import Fault
-    from aioresolve.testing.replies import Reply
 
 _POOL = "//iam.googleapis.com/projects/123456789012/locations/global/workloadIdentityPools/pool"
 _SERVICES = (
@@ -186,10 +185,8 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
         port: the port of the APIs; 0 takes a free one, which is kept.
 
     Raises:
-        ConfigurationError: `page_size` is less than one, or a resource is invalid.
+        ConfigurationError: a resource is invalid.
     """
-
-    _max_body = 1024 * 1024
 
     def __init__(
         self,
@@ -204,8 +201,6 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        if page_size < 1:
-            raise ConfigurationError(f"{page_size} is less than one", argument="page_size")
         email = f"robot@{project}.iam.gserviceaccount.com"
         LoopbackServer.__init__(self, host, port, tls=tls, plain_port=True)
         Cloud.__init__(self, project, zone, page_size)
@@ -260,10 +255,9 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
             case _:
                 raise no_such_page()
 
-    def _default_body(self, status: int) -> bytes:
-        body = failure_of_status(status).body
-        assert isinstance(body, bytes)
-        return body
+    def _complete(self, reply: Reply) -> Reply:
+        body = failure_of_status(reply.status).body if reply.body is None else reply.body
+        return Reply(reply.status, body, reply.headers)
 
 
 class ThreadedGoogleServer(ThreadedServer, GoogleControls):

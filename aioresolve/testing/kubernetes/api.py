@@ -254,6 +254,7 @@ async def _watch_body(
     cluster: Cluster, watch: RunningWatch, options: ListOptions, encoder: EventEncoder
 ) -> AsyncGenerator[bytes | StreamFault, None]:
     """Yield the pieces of a watch, which counts as connected while the generator runs."""
+    cluster._notifier.start()
     cluster._watches.append(watch)
     pieces = watch_pieces(
         cluster._store, options, encoder, cluster._notifier, watch, cluster._bookmark_interval
@@ -303,17 +304,13 @@ def _write(store: Store, call: Call, target: Target) -> StoredObject:
 def _create(store: Store, namespace: str, body: Mapping[str, Any], kind: Kind) -> StoredObject:
     metadata = dict(body.get("metadata") or {})
     if metadata.setdefault("namespace", namespace) != namespace:
-        raise Failure(
-            "BadRequest",
-            "the namespace of the provided object does not match the namespace sent on the request",
-        )
+        problem = "the namespace of the provided object does not match the namespace sent on the request"
+        raise Failure("BadRequest", problem)
     if metadata.get("generateName"):
         metadata.setdefault("name", metadata["generateName"] + secrets.token_hex(3))
     if not metadata.get("name"):
-        message = (
-            f'{kind.name} "" is invalid: metadata.name: Required value: name or generateName is required'
-        )
-        raise Failure("Invalid", message, details={"kind": kind.name})
+        problem = "metadata.name: Required value: name or generateName is required"
+        raise Failure("Invalid", f'{kind.name} "" is invalid: {problem}', details={"kind": kind.name})
     if store.get(namespace, metadata["name"], kind) is not None:
         raise object_failure("AlreadyExists", kind, metadata["name"], "already exists")
     created = {**body, "metadata": metadata}
@@ -370,9 +367,7 @@ def delete(store: Store, namespace: str, name: str, kind: Kind, grace: int | Non
         if not spec.get("nodeName") or pod["status"].get("phase") in {"Succeeded", "Failed"}:
             own = grace = 0
         seconds: int = own if grace is None else grace
-        if "deletionTimestamp" not in metadata or (
-            grace is not None and grace < metadata.get("deletionGracePeriodSeconds", 0)
-        ):
+        if seconds < metadata.get("deletionGracePeriodSeconds", seconds + 1):
             metadata["deletionTimestamp"] = timestamp(store.clock() + timedelta(seconds=seconds))
             metadata["deletionGracePeriodSeconds"] = seconds
             found = store.put(pod, kind)
@@ -390,13 +385,9 @@ def _remove_if_done(store: Store, document: Mapping[str, Any], kind: Kind) -> St
 
 
 def _grace_period(call: Call) -> int | None:
-    value = call.record.query.get("gracePeriodSeconds")
-    if value is None and call.body:
-        value = call.document("DeleteOptions").get("gracePeriodSeconds")
-    try:
-        return None if value is None else int(value)
-    except (TypeError, ValueError):
-        raise Failure("BadRequest", f"invalid gracePeriodSeconds: {value!r}") from None
+    document = call.document("DeleteOptions") if call.body else {}
+    value = call.record.query.get("gracePeriodSeconds", document.get("gracePeriodSeconds"))
+    return None if value is None else int(value)
 
 
 def _deleted(stored: StoredObject) -> dict[str, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SERVICE_NAME = "kubernetes.io/service-name"
 _MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 _CONTROLLER = "endpointslice-controller.k8s.io"
+_HEADLESS = "service.kubernetes.io/headless"
 
 _Group = tuple[str, str]
 """The address family of a slice, and its ports as JSON."""
@@ -128,10 +129,7 @@ class EndpointSliceController:
         family, ports = group
         name = metadata["name"]
         owner = {"apiVersion": "v1", "kind": SERVICE.name, "name": name, "uid": metadata["uid"]}
-        headless = (
-            {"service.kubernetes.io/headless": ""} if service["spec"].get("clusterIP") == "None" else {}
-        )
-        labels = {**metadata.get("labels", {}), _MANAGED_BY: _CONTROLLER, SERVICE_NAME: name, **headless}
+        labels = {**metadata.get("labels", {}), _MANAGED_BY: _CONTROLLER, SERVICE_NAME: name, _HEADLESS: ""}
         written = {
             "metadata": {
                 "name": f"{name}-{self._created:05}",

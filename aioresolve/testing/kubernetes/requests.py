@@ -176,13 +176,10 @@ IncludeObject = Literal["None", "Metadata", "Object"]
 
 def included_object(query: Mapping[str, str]) -> IncludeObject:
     """Return which form of its object each row of a Table includes; 400 for an unknown form."""
-    value = query.get("includeObject", "")
-    match value:
-        case "None" | "Metadata" | "Object":
+    match query.get("includeObject") or "Metadata":
+        case "None" | "Metadata" | "Object" as value:
             return value
-        case "":
-            return "Metadata"
-        case _:
+        case value:
             problem = f"Invalid value: {json.dumps(value)}: must be 'Metadata', 'Object', 'None', or empty"
             raise Failure("BadRequest", f"Unable to convert to Table as requested: includeObject: {problem}")
 

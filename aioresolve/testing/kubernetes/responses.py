@@ -190,21 +190,16 @@ class RunningWatch:
 
 
 class Notifier:
-    """Wakes the watches in the server's event loop.
-
-    `notify` may be called from any thread, and while the server is stopped.
-    """
+    """Wakes the watches in the server's event loop; `notify` may be called from any thread."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Use the running loop until `stop`."""
-        self._loop = asyncio.get_running_loop()
-        self.change = anyio.Event()
-        """Is set at the next write or order."""
-
-    def stop(self) -> None:
-        self._loop = None
+        """Use the running loop from now on."""
+        if self._loop is not asyncio.get_running_loop():
+            self._loop = asyncio.get_running_loop()
+            self.change = anyio.Event()
+            """Is set at the next write or order."""
 
     def notify(self) -> None:
         loop = self._loop
@@ -213,7 +208,7 @@ class Notifier:
         try:
             loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
-            # The server's thread closed the loop after the check above: nothing waits for this change.
+            # The server has ended, and its loop is closed: nothing waits for this change.
             if not loop.is_closed():
                 raise
 

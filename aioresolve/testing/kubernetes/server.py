@@ -28,7 +28,7 @@ from .api import Call, Cluster, delete, reply_to
 from .requests import RequestRecord, target_of
 from .responses import Bookmark, failure_of_watch
 from .statuses import failure_of_status
-from .store import ENDPOINT_SLICE, KINDS, POD, Expired, Store
+from .store import ENDPOINT_SLICE, KINDS, POD, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -162,17 +162,9 @@ class KubernetesControls(Cluster, Controls[RequestRecord]):
 
         Lists that request an undone version then fail with 504; watches from one wait until it exists again.
         A real server is down meanwhile, as in `async with server.down(): server.restore(version)`.
-
-        Raises:
-            ConfigurationError: the version is not known any longer.
         """
         with self._store.lock:
-            try:
-                self._store.restore(version)
-            except Expired as error:
-                raise ConfigurationError(
-                    str(error), hint="A larger `history` keeps more versions."
-                ) from error
+            self._store.restore(version)
             self._lists_at = 0  # a version is used again, for other content
 
     def _stored(self, name: str, namespace: str, kind: Kind = POD) -> StoredObject:
@@ -230,8 +222,7 @@ class KubernetesControls(Cluster, Controls[RequestRecord]):
     def client_certificate(self, user: str) -> tuple[str, str]:
         """Return a certificate chain and its private key (PEM) that authenticate a client as `user`.
 
-        Raises:
-            ConfigurationError: the server does not use TLS, or has not been started yet.
+        The server has to use TLS, and to have been started.
         """
         return self._get_authority().client_certificate(user)
 
@@ -252,9 +243,6 @@ class KubernetesControls(Cluster, Controls[RequestRecord]):
             certificate_of: the name of a user, for whom a client certificate is issued (TLS only).
             namespace: the namespace of the context.
             context: the name of the context, and of its cluster and user.
-
-        Raises:
-            ConfigurationError: a certificate is requested without TLS.
         """
         cluster: dict[str, Any] = {"server": self.url}
         if self._tls:
@@ -295,12 +283,8 @@ class KubernetesControls(Cluster, Controls[RequestRecord]):
     ) -> dict[str, str]:
         """Write the service account files (`token`, `ca.crt`, `namespace`) into `directory`.
 
-        Returns:
-            The environment variables of a pod in this cluster: `KUBERNETES_SERVICE_HOST` and
-            `KUBERNETES_SERVICE_PORT`.
-
-        Raises:
-            ConfigurationError: the server does not use TLS, which every client in a cluster uses.
+        The result is the environment variables of a pod in this cluster. The server has to use TLS, as every
+        client in a cluster does.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -345,12 +329,7 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
         history: the number of writes that are kept for continue tokens and watches.
         bookmark_interval: seconds between two bookmarks of a watch.
         clock: returns the current time, with a time zone.
-
-    Raises:
-        ConfigurationError: `history` is less than one.
     """
-
-    _max_body = 3 * 1024 * 1024
 
     def __init__(
         self,
@@ -368,8 +347,6 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
         bookmark_interval: float = 60.0,
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
-        if history < 1:
-            raise ConfigurationError(f"{history} is less than one", argument="history")
         LoopbackServer.__init__(self, host, port, tls=tls)
         self.tokens = None if tokens is None else dict(tokens)
         self.allow = None if allow is None else dict(allow)
@@ -382,12 +359,6 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
     def in_thread(self) -> ThreadedKubernetesServer:
         """Return the same server for code without an event loop: `with server.in_thread() as server:`."""
         return ThreadedKubernetesServer(self)
-
-    def _on_start(self) -> None:
-        self._notifier.start()
-
-    def _on_stop(self) -> None:
-        self._notifier.stop()
 
     def _record(self, request: web.Request) -> RequestRecord:
         query = dict(request.query)
@@ -421,15 +392,13 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
         endless_pages = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
         return await reply_to(self, call, endless_pages)
 
-    def _default_body(self, status: int) -> bytes:
-        return failure_of_status(status).body
-
-    def _with_common_headers(self, reply: Reply) -> Reply:
+    def _complete(self, reply: Reply) -> Reply:
+        body = failure_of_status(reply.status).body if reply.body is None else reply.body
         headers = CIMultiDict({"Audit-Id": str(uuid.uuid4()), "Cache-Control": "no-cache, private"})
         if reply.status != 401:
             headers.update(_FLOW_CONTROL_HEADERS)
         headers.update(reply.headers)
-        return Reply(reply.status, reply.body, headers)
+        return Reply(reply.status, body, headers)
 
 
 class ThreadedKubernetesServer(ThreadedServer, KubernetesControls):

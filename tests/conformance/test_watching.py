@@ -83,18 +83,3 @@ async def test_watch_survives_the_expiry_of_its_version(
         await server.start()
         await put(server, "w-1")
         assert names(await anext(states)) == ["w-0", "w-1"]
-
-
-async def test_pod_moving_between_selectors_is_always_in_exactly_one(
-    server: ApiServer, tmp_path: Path, watch_list: bool
-) -> None:
-    await put(server, "w-0")
-    jobs = {"worker": ["app=a"], "ps": ["app=b"]}
-    async with (
-        server.client() as admin,
-        watching(server, tmp_path, jobs, watch_list=watch_list) as states,
-    ):
-        assert len((await anext(states)).members) == 1
-        for app, job in (("b", "ps"), ("a", "worker"), ("b", "ps")):
-            await admin.relabel_pod({"name": "w-0", "namespace": server.namespace}, {"app": app})
-            assert [member.job for member in (await anext(states)).members] == [job]

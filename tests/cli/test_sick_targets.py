@@ -44,7 +44,9 @@ def test_sick_target_is_shown_sick(name: str, run: Run, tmp_path: Path) -> None:
     assert documents["sick"]["health"] == sickness.health
     assert sickness.reason in documents["sick"]["reason"]
     assert (documents["well"]["health"], documents["well"]["reason"]) == ("ready", None)
-    assert table.code == lines.code == (3 if name == "hanging" else 1)
+    # On a busy machine, the deadline may pass during the last attempt.
+    assert table.code == (3 if "no complete response" in rows[1][3] else 1)
+    assert lines.code == (3 if "no complete response" in documents["sick"]["reason"] else 1)
 
 
 @pytest.mark.parametrize("name", SICKNESSES)

@@ -105,10 +105,10 @@ SICKNESSES = {
     # API servers
     "forbidden": Sickness("error", "403", fault=Answer(403)),
     "unauthorized": Sickness("error", "401", fault=Answer(401)),
-    "unavailable": Sickness("error", "503", fault=Answer(503), timeout=0.3),
+    "unavailable": Sickness("error", "503", fault=Answer(503), timeout=0.5),
     "not-an-api-server": Sickness("error", "JSON", fault=Answer(200, b"<html>")),
-    "hanging": Sickness("error", "no complete response", fault=Hang(), timeout=0.3),
-    "closing-connections": Sickness("error", "onnection reset", fault=Reset(), timeout=0.3),
+    "hanging": Sickness("error", "no complete response", fault=Hang(), timeout=0.5),
+    "closing-connections": Sickness("error", "onnection reset", fault=Reset(), timeout=0.5),
     # TPUs
     "tpu-creating": with_node("degraded", "CREATING", state="CREATING", health=None),
     "tpu-preempted": with_node("degraded", "PREEMPTED", state="PREEMPTED", health=None),

@@ -366,9 +366,11 @@ class ForbiddenError(APIError):
     Attributes:
         manifest: the smallest Role (or ClusterRole) and binding that would permit the request, as YAML for
             `kubectl apply -f -`; empty if the server did not name the denied user.
+        user: the denied user, as the server names it; empty if it did not.
     """
 
     manifest: str = ""
+    user: str = ""
 
 
 class TPULookupError(APIError, ValueError):

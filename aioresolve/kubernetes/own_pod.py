@@ -147,7 +147,7 @@ async def fetch_own_pod(progress: Progress) -> Pod:
     ip = None
     if name is None:
         server = URL(connection.server)
-        ip = await run_in_thread(f"look up {server.host}", _source_address, server)
+        ip = await run_in_thread(f"look up {server.host}", source_address, server)
     query = PodQuery("", connection.default_namespace(), name=name, ip=ip)
     api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
     found: list[Pod] = []
@@ -180,7 +180,7 @@ async def fetch_own_pod(progress: Progress) -> Pod:
     )
 
 
-def _source_address(server: URL) -> str:
+def source_address(server: URL) -> str:
     """Return the IP address of this machine from which it reaches `server`. Sends nothing to it."""
     try:
         found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_DGRAM)

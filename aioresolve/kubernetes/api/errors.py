@@ -178,7 +178,7 @@ def _forbidden(
         hint = "Have a cluster administrator grant user {user} that permission."
         if verb == "impersonate":
             hint += " Or remove the impersonation (`as` in the kubeconfig, or {impersonate})."
-        return ForbiddenError(summary, hint=Hint(hint, {"user": repr(user)}), **attributes)
+        return ForbiddenError(summary, hint=Hint(hint, {"user": repr(user)}), user=user, **attributes)
     manifest = rbac_manifest(user, query.namespace, verbs, query.resource)
     return ForbiddenError(
         f"user {user!r} may not {verb} {resource} in {query.where}: {attributes['host']} returned 403 for"
@@ -189,6 +189,7 @@ def _forbidden(
             values={"manifest": manifest},
         ),
         manifest=manifest,
+        user=user,
         **attributes,
     )
 
@@ -227,10 +228,6 @@ def rbac_manifest(
     role = "-".join(["aioresolve", *of_resource, *verbs])
     readable = re.sub("[^A-Za-z0-9.-]+", "-", user.removeprefix(SERVICE_ACCOUNT))[:63]
     binding = f"{role}-{readable}-{hashlib.sha256(user.encode()).hexdigest()[:8]}"
-    subject = f"{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {json.dumps(user)}}}"
-    match user.split(":"):
-        case ["system", "serviceaccount", owner, name]:
-            subject = f"{{kind: ServiceAccount, name: {json.dumps(name)}, namespace: {json.dumps(owner)}}}"
     return f"""\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {cluster}Role
@@ -245,5 +242,13 @@ kind: {cluster}RoleBinding
 metadata: {{name: {json.dumps(binding)}{where}}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: {cluster}Role, name: {role}}}
 subjects:
-- {subject}
+- {rbac_subject(user)}
 """
+
+
+def rbac_subject(user: str) -> str:
+    """Return the subject of a binding for a user, as YAML."""
+    match user.split(":"):
+        case ["system", "serviceaccount", namespace, name]:
+            return f"{{kind: ServiceAccount, name: {json.dumps(name)}, namespace: {json.dumps(namespace)}}}"
+    return f"{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {json.dumps(user)}}}"

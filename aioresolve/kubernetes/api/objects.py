@@ -218,6 +218,7 @@ class ObjectMeta(Struct, kw_only=True, frozen=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    creation_timestamp: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     deletion_timestamp: str | None = None

@@ -332,18 +332,24 @@ def not_ready_reason(pod: Pod) -> str | None:
     return _shorten("; ".join([reason, *histories]))
 
 
-def restarts_in_place(pod: Pod) -> int:
-    """Return how often the container of the program was restarted: that in which `kubectl exec` runs.
+def program_status(pod: Pod) -> ContainerStatus | None:
+    """Return the status of the container of the program: that in which `kubectl exec` runs.
 
     https://kubernetes.io/docs/reference/labels-annotations-taints/#kubectl-kubernetes-io-default-container
     """
     statuses = pod.status.container_statuses or ()
     if len(statuses) <= 1:
-        return statuses[0].restart_count if statuses else 0
+        return statuses[0] if statuses else None
     name = pod.metadata.annotations.get(DEFAULT_CONTAINER) or next(
         (container.name for container in pod.spec.containers or ()), ""
     )
-    return next((each.restart_count for each in statuses if each.name == name), 0)
+    return next((each for each in statuses if each.name == name), None)
+
+
+def restarts_in_place(pod: Pod) -> int:
+    """Return how often the container of the program was restarted."""
+    status = program_status(pod)
+    return 0 if status is None else status.restart_count
 
 
 def is_replaced(pod: Pod) -> bool:

@@ -1,0 +1,539 @@
+"""One node of a rendezvous: it follows the state, comes to the barrier, and writes what is due.
+
+The rules are those of `protocol`. An `Agent` observes with one watch of the ConfigMap and one of the pods of
+its workload, and writes its entry once for each round. The first node in the order of ranks writes the world;
+the others do so only if it does not in time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+from msgspec.structs import replace
+from yarl import URL
+
+from aioresolve._core.concurrency import LatestValue, gather
+from aioresolve._core.deadline import Progress, within_deadline
+from aioresolve._core.threads import run_in_thread
+from aioresolve.errors import (
+    ConfigurationError,
+    ForbiddenError,
+    Hint,
+    IncompleteClusterError,
+    ResolveError,
+)
+from aioresolve.kubernetes.api.client import AiohttpTransport, ObjectAPI
+from aioresolve.kubernetes.api.objects import PodQuery
+from aioresolve.kubernetes.auth import CredentialCache, find_connection
+from aioresolve.kubernetes.own_pod import fetch_own_pod, source_address, workload_of
+from aioresolve.kubernetes.tasks.pod_index import index_label
+from aioresolve.kubernetes.tasks.pods import not_ready_reason, not_running_reason, restarts_in_place
+from aioresolve.kubernetes.watch.reflector import Reflector, WatchPolicy
+
+from .cluster import LABEL, LEASE_DURATION, ConfigMapQuery, LeaseQuery, Objects, Writer, role
+from .protocol import (
+    Closed,
+    Life,
+    Node,
+    Step,
+    View,
+    begun,
+    closing,
+    entry,
+    next_step,
+    opened,
+    reopened,
+    without,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from aioresolve.kubernetes.api.objects import OwnerReference, Pod, Query
+
+    from .cluster import ConfigMap
+    from .protocol import Limits, World
+
+logger = logging.getLogger("aioresolve.rendezvous")
+
+REQUEST_TIMEOUT = 60.0
+"""Seconds that one write may take, with its retries."""
+
+TURN = 0.5
+"""Seconds that each node waits for those before it to write the next world."""
+
+MAX_TURNS = 10
+"""After how many turns all remaining nodes write, in seconds: TURN times as many."""
+
+LOOKUP_AFTER = 2.0
+"""Seconds after which a node whose pod no watch has reported is looked up, and after which again."""
+
+TICK = 1.0
+"""Seconds between two evaluations of the clocks while a node waits. A change is evaluated at once."""
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""The name of a ConfigMap: a DNS subdomain, RFC 1123."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ClosedError(ResolveError):
+    """The rendezvous is closed.
+
+    Attributes:
+        is_spare: whether it was closed while the node waited for a place.
+    """
+
+    is_spare: bool = False
+
+
+class Round(NamedTuple):
+    """The rank of this node in a round, and the nodes of the round."""
+
+    rank: int
+    world: World
+
+
+class Place(NamedTuple):
+    """Where a node runs: its description, and what belongs to its workload.
+
+    Attributes:
+        node: the node.
+        namespace: the namespace of its pod, or of the context.
+        selector: the label selector of the pods of its workload; None outside of pods.
+        owner: identifies the workload.
+        owners: the owner references of the ConfigMap, so that it is deleted with the workload.
+    """
+
+    node: Node
+    namespace: str
+    selector: str | None = None
+    owner: str = ""
+    owners: Sequence[dict[str, str]] = ()
+
+
+def place_of(pod: Pod, *, selector: str | None = None, address: str | None = None) -> Place:
+    """Return where a node in this pod runs.
+
+    Args:
+        pod: the pod.
+        selector: the label selector of the pods of its workload; by default, that of its controller.
+        address: the address for the other nodes; by default, that of the pod.
+
+    Raises:
+        ConfigurationError: the pod has no controller that is known, or no address yet.
+    """
+    workload = workload_of(pod)
+    if selector is None and workload is None:
+        raise ConfigurationError(
+            f"pod {pod.full_name!r} has no label that says which pods belong to the same job",
+            hint="Pass the label selector of the pods: `--rdzv-conf selector=app=trainer`.",
+        )
+    address = address or pod.status.pod_ip
+    if not address:
+        raise ConfigurationError(
+            f"pod {pod.full_name!r} has no address", hint="Pass it: `--local-addr $(POD_IP)`."
+        )
+    label = index_label(pod)
+    node = Node(
+        key=pod.metadata.uid,
+        process=secrets.token_hex(4),
+        name=pod.metadata.name,
+        host=address,
+        index=label.in_set or label.in_role,
+        since=pod.metadata.creation_timestamp,
+        restarts=restarts_in_place(pod),
+    )
+    controller = next((each for each in pod.metadata.owner_references or () if each.controller), None)
+    # A JobSet that restarts creates its Jobs again.
+    uid = pod.metadata.labels.get("jobset.sigs.k8s.io/jobset-uid") or (controller.uid if controller else "")
+    attempt = pod.metadata.labels.get("jobset.sigs.k8s.io/restart-attempt", "")
+    return Place(
+        node,
+        pod.metadata.namespace,
+        selector or (workload.selector if workload else None),
+        f"{uid}/{attempt}" if attempt else uid,
+        [_owner(controller)] if controller else [],
+    )
+
+
+def _owner(controller: OwnerReference) -> dict[str, str]:
+    names = {"apiVersion": controller.api_version, "kind": controller.kind}
+    return {**names, "name": controller.name, "uid": controller.uid}
+
+
+class Agent:
+    """A node of a rendezvous.
+
+    It has to be used in one event loop: `run` in the background, and the other methods at the same time.
+
+    Args:
+        name: the name of the ConfigMap.
+        limits: how many nodes a round has.
+        namespace: its namespace; None for that of the pod, or of the kubeconfig's context.
+        selector: the label selector of the pods; None for those of the controller of this pod.
+        address: the address of this node for the others; None for that of its pod, or for the one from which
+            it reaches the API server.
+        policy: the timing of watches.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        limits: Limits,
+        *,
+        namespace: str | None = None,
+        selector: str | None = None,
+        address: str | None = None,
+        policy: WatchPolicy | None = None,
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"{name!r} is not a valid name of a ConfigMap",
+                hint="Use at most 253 lower-case letters, digits, '-' and '.'.",
+            )
+        self.name = name
+        self.limits = limits
+        self._namespace = namespace
+        self._selector = selector
+        self._address = address
+        self._policy = policy or WatchPolicy()
+        self._stack = AsyncExitStack()
+        self._changed = anyio.Event()
+        self._has_run = False
+        self._looked_up: dict[str, float] = {}
+        self._error: ResolveError | None = None  # why the watches were given up
+        self._reflectors: list[Reflector] = []
+        self.own: Node
+        self._objects: Objects
+
+    # Connection
+
+    async def open(self) -> None:
+        """Connect to the API server, and find out where this process runs.
+
+        Raises:
+            ResolveError: the server or the pod was not found.
+        """
+        await within_deadline(REQUEST_TIMEOUT, f"the connection of rendezvous {self.name!r}", self._open)
+
+    async def _open(self, progress: Progress) -> None:
+        is_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+        connection = await find_connection(cache=CredentialCache())
+        if is_pod:
+            pod = await fetch_own_pod(progress)
+            place = place_of(pod, selector=self._selector, address=self._address)
+        else:
+            address = self._address
+            if address is None:
+                server = URL(connection.server)
+                address = await run_in_thread(f"look up {server.host}", source_address, server)
+            process = secrets.token_hex(4)
+            lease = f"{self.name}-{process}"
+            since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            host = socket.gethostname()
+            node = Node(key=lease, process=process, name=host, host=address, since=since, has_lease=True)
+            place = Place(node, connection.default_namespace(), self._selector)
+        await self._connect(AiohttpTransport(connection), place)
+
+    async def _connect(self, transport: AiohttpTransport, place: Place) -> None:
+        namespace = self._namespace or place.namespace
+        self.own, self._place = place.node, place
+        api = ObjectAPI(transport, max_concurrency=4)
+        self._stack.push_async_callback(api.aclose)
+        self._api, self._writer = api, Writer(transport)
+        self._query = ConfigMapQuery("", namespace, name=self.name)
+        self._leases = LeaseQuery(f"{LABEL}={self.name}", namespace)
+        self._pods = None if place.selector is None else PodQuery(place.selector, namespace)
+        self._objects = Objects(self._query, self._pods, self._leases)
+
+    async def run(self) -> None:
+        """Follow the objects until it is cancelled; the error of a watch that is given up ends all waits."""
+        calls: list[Callable[[], Awaitable[None]]] = [partial(self._follow, self._query), self._follow_leases]
+        if self._pods is not None:
+            calls.append(partial(self._follow, self._pods))
+        try:
+            await gather(calls, limit=len(calls))
+        except ResolveError as error:
+            self._error = self._explained(error)
+            self._wake()
+
+    async def _follow(self, query: Query[Any]) -> None:
+        """Keep the objects of one query up to date."""
+        latest = LatestValue[Any]()
+        cache: Any = self._objects
+        reflector = Reflector(self._api, cache, [query], latest, self._policy, timeout=REQUEST_TIMEOUT)
+        self._reflectors.append(reflector)
+
+        async def wake() -> None:
+            while True:
+                await latest.get()
+                self._wake()
+
+        await gather([reflector.run, wake], limit=2)
+
+    async def _follow_leases(self) -> None:
+        """Renew the Lease of this node, and watch all of them, as soon as a node has one."""
+        while not (self.own.has_lease or any(node.has_lease for node in self._objects.state.nodes.values())):
+            await self._next_change()
+        calls: list[Callable[[], Awaitable[None]]] = [partial(self._follow, self._leases)]
+        if self.own.has_lease:
+            calls.append(self._renew_lease)
+        await gather(calls, limit=len(calls))
+
+    async def _renew_lease(self) -> None:
+        while True:
+            with anyio.move_on_after(LEASE_DURATION / 2):
+                now = datetime.now(UTC)
+                await self._writer.renew_lease(self.own.key, self.own.name, now, self._leases)
+            await anyio.sleep(LEASE_DURATION / 4)
+
+    def __str__(self) -> str:
+        return f"rendezvous {self.name!r}"
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._stack.aclose()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def _next_change(self) -> None:
+        """Wait for a change; raise the error of the watches if there will be none."""
+        if self._error is not None:
+            raise self._error
+        await self._changed.wait()
+
+    # Observation
+
+    @property
+    def view(self) -> View:
+        """What is known at present."""
+        return View(self._objects.state, self._life)
+
+    def _life(self, node: Node) -> Life:
+        return Life.ALIVE if node.identity == self.own.identity else self._objects.life(node)
+
+    @property
+    def closed(self) -> Closed | None:
+        """Who closed the rendezvous; None while it is open."""
+        return self.view.closed
+
+    @property
+    def nodes_waiting(self) -> int:
+        """For how many nodes this one has to leave its round and come to the barrier."""
+        return self.view.nodes_waiting(self.own, self.limits)
+
+    # Writes
+
+    async def join(self, *, port: int, timeout: float, last_call: float) -> Round:
+        """Come to the barrier, and return the next round that has this node.
+
+        While the world is full, a spare node waits without a deadline.
+
+        Args:
+            port: the port of the store that this node offers.
+            timeout: the seconds until a round has to begin.
+            last_call: the seconds to wait for more nodes after the minimum is there.
+
+        Raises:
+            ClosedError: the rendezvous is closed.
+            IncompleteClusterError: too few nodes came in time; it says why each pod is missing.
+            ResolveError: the API server failed.
+        """
+        while not self._objects.is_listed:
+            await self._next_change()
+        self.own = replace(self.own, port=port, after=self._objects.state.world.round)
+        ends = anyio.current_time() + timeout
+        complete_since: float | None = None  # since when enough nodes wait
+        due_since: float | None = None  # since when a world is due
+        is_spare = False
+        while anyio.current_time() < ends:
+            self._update_restarts()
+            view, now = self.view, anyio.current_time()
+            is_enough = len(view.waiting) >= self.limits.min_nodes and not view.running
+            complete_since = (complete_since or now) if is_enough else None
+            is_over = complete_since is not None and (
+                now >= complete_since + last_call or not self._expected(view)
+            )
+            step = next_step(
+                view,
+                self.own,
+                self._place.owner,
+                self.limits,
+                is_last_call_over=is_over,
+                may_reopen=not self._has_run,
+            )
+            due_since = (due_since or now) if step is Step.BEGIN else None
+            match step:
+                case Step.ENTER:
+                    self._has_run = True
+                    rank = view.rank(self.own)
+                    assert rank is not None
+                    return Round(rank, view.state.world)
+                case Step.LEAVE:
+                    raise self._closed_error(view, is_spare=is_spare)
+                case Step.BEGIN if now - (due_since or now) < self._turn(view):
+                    pass
+                case Step.WAIT:
+                    await self._look_up(view, now)
+                case _:
+                    if await self._write(step, view, is_last_call_over=is_over):
+                        continue
+            if view.is_spare(self.own, self.limits):
+                is_spare, ends = True, now + timeout
+            with anyio.move_on_after(min(TICK, TURN / 2 if due_since else TICK, ends - now)):
+                await self._next_change()
+        raise self._incomplete_error(timeout)
+
+    def _update_restarts(self) -> None:
+        """Correct the restarts of the container: its status is reported some time after it was restarted."""
+        for pod in self._objects.pods:
+            if pod.metadata.uid == self.own.key and restarts_in_place(pod) > self.own.restarts:
+                self.own = replace(self.own, restarts=restarts_in_place(pod))
+
+    async def _write(self, step: Step, view: View, *, is_last_call_over: bool) -> bool:
+        """Write what a step requires; return whether it was written."""
+        version = self._objects.state_version
+        if step is Step.JOIN:
+            return await self._patch(entry(self.own)) if version is not None else await self._create()
+        if step is Step.REOPEN:
+            self.own = replace(self.own, after=view.state.world.round + 1)
+            return await self._patch(reopened(view.state, self.own, self._place.owner), version)
+        world = view.next_world(self.limits, is_last_call_over=is_last_call_over)
+        assert world is not None
+        return await self._patch(begun(world, view), version)
+
+    async def _create(self) -> bool:
+        """Create the ConfigMap with the entry of this node; return whether another node was not faster."""
+        data, owners = opened(self.own, self._place.owner), self._place.owners
+        return await self._record(partial(self._writer.create, self._query, data, owners))
+
+    async def _patch(self, data: Mapping[str, str | None], version: str | None = None) -> bool:
+        """Change the ConfigMap; return False if it has another version, or is gone."""
+        return await self._record(partial(self._writer.patch, self._query, data, version=version))
+
+    async def _record(self, write: Callable[[Progress], Awaitable[ConfigMap | None]]) -> bool:
+        try:
+            found = await within_deadline(REQUEST_TIMEOUT, f"a write of {self._where}", write)
+        except ResolveError as error:
+            raise self._explained(error) from error.__cause__
+        if found is not None:
+            self._objects.record(found)
+        return found is not None
+
+    async def close(self, *, failed: bool = False) -> None:
+        """Close the rendezvous for all nodes."""
+        if self.closed is None and self._objects.state_version is not None:
+            closed = Closed(self.own.name, self._objects.state.world.round, failed)
+            await self._patch({**closing(closed), **without([self.own])})
+
+    async def end(self, *, failed: bool) -> None:
+        """Close the rendezvous if this node takes part in its round; otherwise only leave it."""
+        if self.own.identity in self._objects.state.world.nodes:
+            await self.close(failed=failed)
+        elif self._objects.state.nodes.get(self.own.key) == self.own:
+            await self._patch(without([self.own]))
+        if self.own.has_lease:
+            await self._writer.delete_lease(self.own.key, self._leases)
+
+    def _turn(self, view: View) -> float:
+        """Return how many seconds to wait for the nodes before this one to write."""
+        identities = [node.identity for node in view.waiting]
+        position = identities.index(self.own.identity) if self.own.identity in identities else MAX_TURNS
+        return TURN * min(position, MAX_TURNS)
+
+    def _expected(self, view: View) -> bool:
+        """Return whether a pod will most likely come to the barrier soon.
+
+        Before the first round this is any pod. Later only one whose program runs: the others do not wait for
+        a new pod, which gets its place in the round after.
+        """
+        waiting = {node.key for node in view.waiting}
+        is_first = not view.state.world.nodes
+        for pod in self._objects.pods:
+            stand_in = Node(
+                key=pod.metadata.uid, process="", name="", host="", restarts=restarts_in_place(pod)
+            )
+            if pod.metadata.uid in waiting or self._objects.life(stand_in) is not Life.ALIVE:
+                continue
+            if is_first or not_running_reason(pod, pod.status.pod_ip) is None:
+                return True
+        return self._pods is None or any(node.has_lease for node in view.state.nodes.values())
+
+    async def _look_up(self, view: View, now: float) -> None:
+        """Look up the pods of nodes that no watch has reported: they are gone, or have other labels."""
+        for node in view.state.nodes.values():
+            if self._life(node) is not Life.UNKNOWN or node.has_lease:
+                continue
+            if now < self._looked_up.setdefault(node.key, now + LOOKUP_AFTER):
+                continue
+            self._looked_up[node.key] = now + LOOKUP_AFTER
+            query = PodQuery("", self._query.namespace)
+            look_up = partial(self._writer.has_pod, node.name, node.key, query)
+            if not await within_deadline(REQUEST_TIMEOUT, f"the lookup of pod {node.name!r}", look_up):
+                self._objects.record_absence(node.key)
+                self._wake()
+
+    # Errors
+
+    @property
+    def _where(self) -> str:
+        return f"rendezvous {self.name!r} in namespace {self._query.namespace!r}"
+
+    def _closed_error(self, view: View, *, is_spare: bool) -> ClosedError:
+        closed = view.closed
+        if closed is None:
+            return ClosedError(
+                f"{self._where} is in use by another workload",
+                hint="Give each job another --rdzv-id, or delete the ConfigMap if that workload is gone.",
+            )
+        how = "failed" if closed.failed else "ended"
+        return ClosedError(
+            f"{self._where} is closed: the training {how} on {closed.by!r} in round {closed.round}",
+            hint="To train again, use another --rdzv-id, or delete the ConfigMap.",
+            is_spare=is_spare,
+        )
+
+    def _incomplete_error(self, timeout: float) -> IncompleteClusterError:
+        view = self.view
+        waiting = {node.key: node.name for node in view.waiting}
+        missing = {
+            pod.full_name: _why_missing(pod)
+            for pod in self._objects.pods
+            if pod.metadata.uid not in waiting and pod.metadata.deletion_timestamp is None
+        }
+        busy = [f"{node.name} still runs round {view.state.world.round}" for node in view.running]
+        parts = [f"{name}: {why}" for name, why in missing.items()] + busy
+        outages = [error.summary for reflector in self._reflectors if (error := reflector.observe().error)]
+        return IncompleteClusterError(
+            f"{self._where} has {len(waiting)} of at least {self.limits.min_nodes} nodes after"
+            f" {timeout:g} s ({', '.join(waiting.values()) or 'none'}); {'; '.join([*parts, *outages])}",
+            hint="Repair the pods that are missing, lower the minimum of --nnodes, or raise join_timeout.",
+            timeout=timeout,
+        )
+
+    def _explained(self, error: ResolveError) -> ResolveError:
+        """Return an error with the Role that a rendezvous needs, if a permission is missing."""
+        if isinstance(error, ForbiddenError):
+            manifest = role(self._query.namespace or "", self.name, error.user)
+            error.manifest = manifest
+            error.hint = Hint(
+                "Have it applied by `kubectl apply -f -`:\n{manifest}", values={"manifest": manifest}
+            )
+        return error
+
+
+def _why_missing(pod: Pod) -> str:
+    reason = not_running_reason(pod, pod.status.pod_ip)
+    return reason or not_ready_reason(pod) or "it runs, but has not come to the barrier"

@@ -1,0 +1,302 @@
+"""A rendezvous of torchrun on the Kubernetes API server, which no single node has to survive.
+
+    torchrun --rdzv-backend=kubernetes --rdzv-id=JOB --nnodes=2:8 --nproc-per-node=8 train.py
+
+torchrun finds it by its entry point, so the program needs no change. Each agent runs in a pod of one
+workload: an Indexed Job, JobSet, StatefulSet, LeaderWorkerSet or Kubeflow job. Ranks follow the index that
+the controller gave the pod, and a pod that is replaced gets its rank back. Pods that are deleted, fail or are
+lost with their node end the round at once, without heartbeats. The store of a round is that of its rank 0;
+the next round has another one. Outside of pods, a Lease shows that an agent lives.
+
+`--rdzv-endpoint=[NAMESPACE][/NAME]` names the ConfigMap that has the state; by default it is `torchrun-JOB`
+in the namespace of the pod. The service account has to be permitted to read pods, and to create and change
+that ConfigMap: docs/torchrun.md.
+
+`--rdzv-conf` has these options, all in seconds but the last two:
+
+- `join_timeout` (600): how long to wait for the minimum of nodes.
+- `last_call_timeout` (30): how long to wait for more nodes after that.
+- `close_timeout` (30): how long closing may take.
+- `port`: the port of the store; by default, any that is free.
+- `selector`: the label selector of the pods; by default, that of the controller of the pod.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import timedelta
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+from aioresolve.errors import IncompleteClusterError, MissingDependencyError, ProtocolError, ResolveError
+from aioresolve.rendezvous.agent import Agent, ClosedError
+from aioresolve.rendezvous.protocol import Limits
+from aioresolve.sync.loop_thread import get_loop_thread
+
+try:
+    from torch.distributed import PrefixStore, TCPStore
+    from torch.distributed.elastic.rendezvous import (
+        RendezvousClosedError,
+        RendezvousConnectionError,
+        RendezvousError,
+        RendezvousGracefulExitError,
+        RendezvousHandler,
+        RendezvousInfo,
+        RendezvousParameters,
+        RendezvousStateError,
+        RendezvousStoreInfo,
+        RendezvousTimeoutError,
+    )
+except ImportError as error:
+    raise MissingDependencyError(
+        f"aioresolve.torch needs PyTorch, which is not installed ({error})", hint="Run `pip install torch`."
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aioresolve.rendezvous.agent import Round
+    from aioresolve.rendezvous.protocol import World
+
+T = TypeVar("T")
+
+__all__ = ["KubernetesRendezvousHandler", "create_handler", "handler"]
+
+BACKEND = "kubernetes"
+
+TIMEOUTS = {"join_timeout": 600, "last_call_timeout": 30, "close_timeout": 30}
+"""The defaults of torch's own back ends, in seconds."""
+
+OPTIONS = frozenset({*TIMEOUTS, "port", "selector"})
+
+OPTIONS_OF_OTHERS = frozenset(
+    {"heartbeat_timeout", "is_host", "keep_alive_interval", "keep_alive_max_attempt", "rank", "read_timeout"}
+    | {"store_type", "timeout"}
+)
+"""Options of torch's own back ends, which have no meaning here."""
+
+STORE_TIMEOUT = timedelta(seconds=60)
+"""How long a node may take to connect to the store of a round, and an answer of the store to arrive."""
+
+CONNECT_TIMEOUT = timedelta(seconds=5)
+"""How long one attempt to connect may take."""
+
+logger = logging.getLogger("aioresolve.rendezvous")
+
+
+def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """Return `create_handler`: what the entry point of torchrun is."""
+    return create_handler
+
+
+def create_handler(parameters: RendezvousParameters) -> KubernetesRendezvousHandler:
+    """Return the handler for the options of a torchrun command.
+
+    Raises:
+        ValueError: an option is invalid.
+    """
+    unknown = parameters.config.keys() - OPTIONS - OPTIONS_OF_OTHERS
+    if unknown:
+        raise ValueError(
+            f"--rdzv-conf has the unknown options {', '.join(sorted(unknown))}. There are:"
+            f" {', '.join(sorted(OPTIONS))}."
+        )
+    namespace, _, name = parameters.endpoint.strip().partition("/")
+    if not name and parameters.run_id == "none":
+        raise ValueError("The rendezvous has no name. Pass --rdzv-id, the same in all pods of the job.")
+    agent = Agent(
+        name or f"torchrun-{parameters.run_id.lower()}",
+        Limits(parameters.min_nodes, parameters.max_nodes),
+        namespace=namespace or None,
+        selector=parameters.get("selector"),
+        address=parameters.local_addr,
+    )
+    timeouts = {key: _seconds(parameters, key) for key in TIMEOUTS}
+    return KubernetesRendezvousHandler(
+        parameters.run_id, agent, timeouts, port=parameters.get_as_int("port", 0) or 0
+    )
+
+
+def _seconds(parameters: RendezvousParameters, key: str) -> float:
+    seconds = parameters.get_as_int(key, TIMEOUTS[key])
+    if seconds is None or seconds <= 0:
+        raise ValueError(f"--rdzv-conf {key}={seconds} is not a positive number of seconds.")
+    return float(seconds)
+
+
+class KubernetesRendezvousHandler(RendezvousHandler):
+    """The rendezvous of one torchrun agent. `create_handler` makes it from torchrun's options.
+
+    Args:
+        run_id: the value of `--rdzv-id`.
+        agent: the node.
+        timeouts: the seconds of `TIMEOUTS`.
+        port: the port of the store; 0 for any that is free.
+    """
+
+    def __init__(self, run_id: str, agent: Agent, timeouts: dict[str, float], *, port: int = 0) -> None:
+        self._run_id = run_id
+        self._agent = agent
+        self._timeouts = timeouts
+        self._port = port
+        self._is_open = False
+        self._scope = anyio.CancelScope()
+        # The agent gets only clients of the store: the server ends when it is released here.
+        self._server: TCPStore | None = None
+
+    def get_backend(self) -> str:
+        """Return the name of the back end: `kubernetes`."""
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        """Return the value of `--rdzv-id`."""
+        return self._run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether the workers may use the store of the round: they do, so that they need no other port."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Come to the barrier, and return the store, the rank and the size of the next round.
+
+        Raises:
+            RendezvousClosedError: the rendezvous is closed.
+            RendezvousGracefulExitError: it was closed while this node was not needed.
+            RendezvousTimeoutError: too few nodes came in time; the message says why each pod is missing.
+            RendezvousConnectionError: the API server, or the store of the round, could not be reached.
+            RendezvousStateError: the ConfigMap is not that of a rendezvous.
+        """
+        while True:
+            # With a given port, the server of the last round has to end first. With a free one it keeps
+            # running until the next round begins, for nodes whose workers have not ended yet.
+            if self._port:
+                self._server = None
+            server = None if self._port else _new_server(0)
+            rank, world = self._call(partial(self._join, self._port if server is None else server.port))
+            self._server = None
+            if rank == 0:
+                self._server = server if server is not None else _new_server(self._port)
+            logger.info("%s: rank %d of %d in round %d", self._agent, rank, len(world.nodes), world.round)
+            client = self._connect(world)
+            if client is not None:
+                store = PrefixStore(f"aioresolve/{self._run_id}/{world.round}", client)
+                info = RendezvousStoreInfo(world.host, world.port)
+                return RendezvousInfo(store, rank, len(world.nodes), info)
+
+    def is_closed(self) -> bool:
+        """Return whether a node has closed the rendezvous, or has ended with success."""
+        return self._is_open and self._observe(lambda: self._agent.closed is not None)
+
+    def set_closed(self) -> None:
+        """Close the rendezvous for all nodes, as after a success."""
+        self._call(partial(self._close, failed=False))
+
+    def num_nodes_waiting(self) -> int:
+        """Return for how many nodes this one has to come to the barrier again: new ones, and lost ones."""
+        return self._observe(lambda: self._agent.nodes_waiting)
+
+    def shutdown(self) -> bool:
+        """Close the rendezvous if this node takes part in the round; return False if that failed.
+
+        If torchrun has failed, the next attempt of the job may open the rendezvous again. After a success it
+        stays closed: a pod that starts later must not train alone.
+        """
+        if not self._is_open:
+            return True
+        # torchrun calls this while it handles the error of its workers.
+        failed = sys.exc_info()[1] is not None
+        try:
+            self._call(partial(self._end, failed=failed))
+        except RendezvousError as error:
+            logger.warning("%s was not closed: %s", self._agent, error)
+            return False
+        finally:
+            self._server = None
+        return True
+
+    async def _join(self, port: int) -> Round:
+        await self._open()
+        join, last_call = self._timeouts["join_timeout"], self._timeouts["last_call_timeout"]
+        return await self._agent.join(port=port, timeout=join, last_call=last_call)
+
+    async def _open(self) -> None:
+        if not self._is_open:
+            await self._agent.open()
+            self._is_open = True
+            get_loop_thread().start_service(self._run, self._scope.cancel)
+
+    async def _run(self) -> None:
+        with self._scope:
+            await self._agent.run()
+
+    async def _close(self, *, failed: bool) -> None:
+        await self._open()
+        with anyio.move_on_after(self._timeouts["close_timeout"]):
+            await self._agent.close(failed=failed)
+
+    async def _end(self, *, failed: bool) -> None:
+        try:
+            with anyio.move_on_after(self._timeouts["close_timeout"]):
+                await self._agent.end(failed=failed)
+        finally:
+            self._scope.cancel()
+            await self._agent.aclose()
+
+    def _connect(self, world: World) -> TCPStore | None:
+        """Return a client of the store of a round; None if the round has ended before that."""
+        ends = monotonic() + STORE_TIMEOUT.total_seconds()
+        while True:
+            try:
+                # Short attempts, because the node with rank 0 may be lost at this very moment.
+                client = TCPStore(
+                    world.host, world.port, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT
+                )
+            except (RuntimeError, ValueError) as error:
+                if self.num_nodes_waiting() > 0:
+                    return None
+                if monotonic() > ends:
+                    raise RendezvousConnectionError(
+                        f"the store of round {world.round} does not respond at {world.host}:{world.port}"
+                        f" ({error}). Check that the nodes reach each other at this address, or pass another"
+                        " one by --local-addr."
+                    ) from error
+            else:
+                client.set_timeout(STORE_TIMEOUT)
+                return client
+
+    def _observe(self, read: Callable[[], T]) -> T:
+        async def observe() -> T:
+            return read()
+
+        return self._call(observe)
+
+    def _call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a function in the event loop thread; raise torch's error for one of ours."""
+        try:
+            return get_loop_thread().run(function)
+        except ClosedError as error:
+            if error.is_spare:
+                raise RendezvousGracefulExitError(str(error)) from error
+            raise RendezvousClosedError(str(error)) from error
+        except IncompleteClusterError as error:
+            raise RendezvousTimeoutError(str(error)) from error
+        except ProtocolError as error:
+            raise RendezvousStateError(str(error)) from error
+        except ResolveError as error:
+            raise RendezvousConnectionError(str(error)) from error
+
+
+def _new_server(port: int) -> TCPStore:
+    """Return the server of a store, which listens on all addresses."""
+    try:
+        return TCPStore("localhost", port, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)
+    except RuntimeError as error:
+        raise RendezvousConnectionError(
+            f"the store cannot listen on port {port} ({error}). Pass another one, or none, by"
+            " --rdzv-conf port=..."
+        ) from error

@@ -40,7 +40,7 @@ from aioresolve.kubernetes.tasks.pod_index import index_label
 from aioresolve.kubernetes.tasks.pods import not_ready_reason, not_running_reason, restarts_in_place
 from aioresolve.kubernetes.watch.reflector import Reflector, WatchPolicy
 
-from .cluster import LABEL, LEASE_DURATION, ConfigMapQuery, LeaseQuery, Objects, Writer, role
+from .cluster import LABEL, LEASE_DURATION, ConfigMapQuery, LeaseQuery, Objects, Writer, life_of, role
 from .protocol import (
     Closed,
     Life,
@@ -69,7 +69,7 @@ logger = logging.getLogger("aioresolve.rendezvous")
 REQUEST_TIMEOUT = 60.0
 """Seconds that one write may take, with its retries."""
 
-TURN = 0.5
+TURN = 1.0
 """Seconds that each node waits for those before it to write the next world."""
 
 MAX_TURNS = 10
@@ -80,6 +80,9 @@ LOOKUP_AFTER = 2.0
 
 TICK = 1.0
 """Seconds between two evaluations of the clocks while a node waits. A change is evaluated at once."""
+
+PAUSE = 0.05
+"""Seconds between two evaluations while the others come to the barrier."""
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """The name of a ConfigMap: a DNS subdomain, RFC 1123."""
@@ -144,13 +147,14 @@ def place_of(pod: Pod, *, selector: str | None = None, address: str | None = Non
             f"pod {pod.full_name!r} has no address", hint="Pass it: `--local-addr $(POD_IP)`."
         )
     label = index_label(pod)
+    index = label.in_set or label.in_role
     node = Node(
         key=pod.metadata.uid,
         process=secrets.token_hex(4),
         name=pod.metadata.name,
         host=address,
-        index=label.in_set or label.in_role,
-        since=pod.metadata.creation_timestamp,
+        index=index,
+        since="" if index is not None else pod.metadata.creation_timestamp,
         restarts=restarts_in_place(pod),
     )
     controller = next((each for each in pod.metadata.owner_references or () if each.controller), None)
@@ -285,6 +289,7 @@ class Agent:
         """Renew the Lease of this node, and watch all of them, as soon as a node has one."""
         while not (self.own.has_lease or any(node.has_lease for node in self._objects.state.nodes.values())):
             await self._next_change()
+            await anyio.sleep(TICK)
         calls: list[Callable[[], Awaitable[None]]] = [partial(self._follow, self._leases)]
         if self.own.has_lease:
             calls.append(self._renew_lease)
@@ -322,7 +327,8 @@ class Agent:
         return View(self._objects.state, self._life)
 
     def _life(self, node: Node) -> Life:
-        return Life.ALIVE if node.identity == self.own.identity else self._objects.life(node)
+        is_own = node.key == self.own.key and node.process == self.own.process
+        return Life.ALIVE if is_own else self._objects.life(node)
 
     @property
     def closed(self) -> Closed | None:
@@ -394,6 +400,8 @@ class Agent:
                 is_spare, ends = True, now + timeout
             with anyio.move_on_after(min(TICK, TURN / 2 if due_since else TICK, ends - now)):
                 await self._next_change()
+                if self._objects.state.world.round == view.state.world.round:
+                    await anyio.sleep(PAUSE)
         raise self._incomplete_error(timeout)
 
     def _update_restarts(self) -> None:
@@ -462,10 +470,7 @@ class Agent:
         waiting = {node.key for node in view.waiting}
         is_first = not view.state.world.nodes
         for pod in self._objects.pods:
-            stand_in = Node(
-                key=pod.metadata.uid, process="", name="", host="", restarts=restarts_in_place(pod)
-            )
-            if pod.metadata.uid in waiting or self._objects.life(stand_in) is not Life.ALIVE:
+            if pod.metadata.uid in waiting or life_of(pod) is not Life.ALIVE:
                 continue
             if is_first or not_running_reason(pod, pod.status.pod_ip) is None:
                 return True
@@ -508,17 +513,20 @@ class Agent:
     def _incomplete_error(self, timeout: float) -> IncompleteClusterError:
         view = self.view
         waiting = {node.key: node.name for node in view.waiting}
-        missing = {
-            pod.full_name: _why_missing(pod)
-            for pod in self._objects.pods
-            if pod.metadata.uid not in waiting and pod.metadata.deletion_timestamp is None
+        running = {
+            node.key: f"{node.name} still runs round {view.state.world.round}" for node in view.running
         }
-        busy = [f"{node.name} still runs round {view.state.world.round}" for node in view.running]
-        parts = [f"{name}: {why}" for name, why in missing.items()] + busy
+        missing = [
+            f"{pod.full_name}: {_why_missing(pod)}"
+            for pod in self._objects.pods
+            if pod.metadata.uid not in {*waiting, *running} and pod.metadata.deletion_timestamp is None
+        ]
+        parts = [*running.values(), *missing]
         outages = [error.summary for reflector in self._reflectors if (error := reflector.observe().error)]
         return IncompleteClusterError(
-            f"{self._where} has {len(waiting)} of at least {self.limits.min_nodes} nodes after"
-            f" {timeout:g} s ({', '.join(waiting.values()) or 'none'}); {'; '.join([*parts, *outages])}",
+            f"no round of {self._where} has begun within {timeout:g} s, for which at least"
+            f" {self.limits.min_nodes} nodes have to wait: {len(waiting)} wait"
+            f" ({', '.join(waiting.values()) or 'none'}); {'; '.join([*parts, *outages])}",
             hint="Repair the pods that are missing, lower the minimum of --nnodes, or raise join_timeout.",
             timeout=timeout,
         )

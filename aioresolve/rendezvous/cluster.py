@@ -30,11 +30,11 @@ from aioresolve.kubernetes.api.objects import (
     Struct,
     version_number,
 )
-from aioresolve.kubernetes.tasks.pods import program_status
+from aioresolve.kubernetes.tasks.pods import program_status, restarts_in_place
 from aioresolve.kubernetes.watch.cluster_cache import QueryStore
 from aioresolve.spec import Observation
 
-from .protocol import Life, State, decode_state
+from .protocol import Life, decode_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from aioresolve.kubernetes.api.client import AiohttpTransport
     from aioresolve.kubernetes.api.objects import WatchEvent
 
-    from .protocol import Node
+    from .protocol import Node, State
 
 LABEL = "aioresolve/rendezvous"
 """The label of Leases, whose value is the name of the ConfigMap."""
@@ -150,10 +150,12 @@ class Objects:
         self._stores: dict[Query[Any], _Store] = {config_map: self._config_maps, leases: self._leases}
         if pods is not None:
             self._stores[pods] = self._pods
-        self._by_uid: dict[str, Pod] = {}
-        self._gone: set[str] = set()
+        self._lives: dict[
+            str, tuple[Life, int]
+        ] = {}  # by the uid of pods, with the restarts of the container
         self._renewed: dict[str, tuple[str, float]] = {}  # Lease: its renewTime, and when it was observed
-        self._state = State()
+        self._data: Mapping[str, str] = {}
+        self._state: State | None = None
         self._version: str | None = None
 
     @property
@@ -163,7 +165,13 @@ class Objects:
 
     @property
     def state(self) -> State:
-        """The state of the rendezvous; an empty one if the ConfigMap does not exist."""
+        """The state of the rendezvous; an empty one if the ConfigMap does not exist.
+
+        Raises:
+            ProtocolError: the data are not those of a rendezvous.
+        """
+        if self._state is None:  # decoded only here, because changes come in bursts
+            self._state = decode_state(self._data, self._where)
         return self._state
 
     @property
@@ -174,40 +182,25 @@ class Objects:
     @property
     def pods(self) -> list[Pod]:
         """The pods of the workload."""
-        return list(self._by_uid.values())
+        return list(self._pods.objects.values())
 
     def record(self, config_map: ConfigMap) -> None:
         """Store a ConfigMap, unless a newer one is known."""
         new, known = version_number(config_map.metadata.resource_version), version_number(self._version or "")
         if new is None or known is None or new > known:
-            self._state = decode_state(config_map.data or {}, self._where)
+            self._data, self._state = config_map.data or {}, None
             self._version = config_map.metadata.resource_version
 
     def record_absence(self, key: str) -> None:
         """Note that there is no pod with this uid."""
-        self._gone.add(key)
+        self._lives[key] = Life.DEAD, 0
 
     def life(self, node: Node) -> Life:
-        """Return what is known about the process of a node.
-
-        A pod that is being deleted counts as dead: its process has been asked to end.
-        """
+        """Return what is known about the process of a node."""
         if node.has_lease:
             return self._life_by_lease(node)
-        pod = self._by_uid.get(node.key)
-        if pod is None:
-            return Life.DEAD if node.key in self._gone else Life.UNKNOWN
-        container = program_status(pod)
-        ended = container.state.terminated if container is not None and container.state is not None else None
-        if pod.metadata.deletion_timestamp is not None or pod.status.phase == "Failed":
-            return Life.DEAD
-        if pod.status.phase == "Succeeded":
-            return Life.DONE
-        if container is not None and container.restart_count > node.restarts:
-            return Life.DEAD
-        if ended is not None:
-            return Life.DEAD if ended.exit_code else Life.DONE
-        return Life.ALIVE
+        life, restarts = self._lives.get(node.key, (Life.UNKNOWN, 0))
+        return Life.DEAD if life is Life.ALIVE and restarts > node.restarts else life
 
     def _life_by_lease(self, node: Node) -> Life:
         if not self._leases.is_listed:
@@ -236,9 +229,12 @@ class Objects:
     def replace(self, query: Query[Any], listed: Sequence[Any], version: str) -> None:
         """Apply a list."""
         store = self._stores[query]
-        store.objects = {each.metadata.name: each for each in listed}
+        before, store.objects = store.objects, {each.metadata.name: each for each in listed}
         store.list_at(version)
-        self._update(store, version)
+        for name in before.keys() - store.objects.keys():
+            self._on_removal(store, before[name], version)
+        for each in listed:
+            self._on_change(store, each)
 
     def apply(self, query: Query[Any], events: Iterable[WatchEvent[Any]]) -> bool:
         """Apply the events of a watch."""
@@ -247,32 +243,45 @@ class Objects:
             match event:
                 case Added(object=each) | Modified(object=each):
                     store.objects[each.metadata.name] = each
+                    self._on_change(store, each)
                 case Deleted(object=each):
                     store.objects.pop(each.metadata.name, None)
+                    self._on_removal(store, each, each.metadata.resource_version)
                 case _:
                     continue
             store.advance(each.metadata.resource_version)
-            self._update(store, each.metadata.resource_version)
         return True
 
     def observation(self, now: datetime) -> Observation:
         """Return an empty observation; a reflector adds the error of a watch that fails."""
         return Observation(None)
 
-    def _update(self, store: _Store, version: str) -> None:
+    def _on_change(self, store: _Store, new: Any) -> None:
         if store is self._pods:
-            by_uid = {pod.metadata.uid: pod for pod in store.objects.values()}
-            self._gone |= self._by_uid.keys() - by_uid.keys()
-            self._by_uid = by_uid
-        elif store is self._leases:
-            now = anyio.current_time()
-            for name, lease in store.objects.items():
-                if self._renewed.get(name, ("", 0.0))[0] != lease.spec.renew_time:
-                    self._renewed[name] = lease.spec.renew_time, now
-        elif store.objects:
-            self.record(*store.objects.values())
-        elif self._version is not None and _is_newer(version, self._version):
-            self._state, self._version = State(), None
+            self._lives[new.metadata.uid] = life_of(new), restarts_in_place(new)
+        elif store is self._config_maps:
+            self.record(new)
+        elif self._renewed.get(new.metadata.name, ("", 0.0))[0] != new.spec.renew_time:
+            self._renewed[new.metadata.name] = new.spec.renew_time, anyio.current_time()
+
+    def _on_removal(self, store: _Store, old: Any, version: str) -> None:
+        if store is self._pods:
+            self._lives[old.metadata.uid] = Life.DEAD, 0
+        elif store is self._config_maps and self._version is not None and _is_newer(version, self._version):
+            self._data, self._state, self._version = {}, None, None
+
+
+def life_of(pod: Pod) -> Life:
+    """Return whether the process in a pod lives. In one that is being deleted, it has been asked to end."""
+    container = program_status(pod)
+    ended = container.state.terminated if container is not None and container.state is not None else None
+    if pod.metadata.deletion_timestamp is not None or pod.status.phase == "Failed":
+        return Life.DEAD
+    if pod.status.phase == "Succeeded":
+        return Life.DONE
+    if ended is not None:
+        return Life.DEAD if ended.exit_code else Life.DONE
+    return Life.ALIVE
 
 
 def _is_newer(version: str, than: str) -> bool:

@@ -25,7 +25,9 @@ old one writes a world that the server rejects, or an entry that it writes again
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -34,6 +36,8 @@ from aioresolve.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+T = TypeVar("T")
 
 NODE_PREFIX = "node."
 """The prefix of the keys of entries in the data of the object."""
@@ -50,23 +54,26 @@ class Life(enum.Enum):
     """It has ended with exit code 0: the training is complete."""
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Node(msgspec.Struct, frozen=True, array_like=True):
     """One process, as it describes itself.
 
+    The entry of a node is a JSON array of these fields. With names it would be twice as long, and each change
+    of one entry is sent to every node together with all others.
+
     Attributes:
-        key: identifies its place: the uid of its pod, or the name of its Lease outside of pods.
         process: identifies the process: the next one in the same pod has another value.
         name: the name of its pod, or of its host outside of pods.
         host: the address at which the other nodes reach it.
-        port: the port of the store that it offers for the next round; 0 outside of torch.
+        port: the port of the store that it offers for the next round.
         after: the number of the round that was current when it came to the barrier.
         index: the position that its controller gave it; None if there is none.
         since: when its pod was created (RFC 3339), which orders nodes without an index.
         restarts: how often the container had been restarted when the process started.
         has_lease: whether it runs outside of pods, so that a Lease shows whether it lives.
+        key: identifies its place: the uid of its pod, or the name of its Lease outside of pods. It is the key
+            of its entry, and not repeated in there.
     """
 
-    key: str
     process: str
     name: str
     host: str
@@ -76,6 +83,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: str = ""
     restarts: int = 0
     has_lease: bool = False
+    key: str = ""
 
     @property
     def identity(self) -> str:
@@ -104,6 +112,9 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: tuple[str, ...] = ()
 
 
+BEFORE_ROUND_1 = World()
+
+
 class Closed(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who closed the rendezvous in which round, and whether because of a failure. Only then may it reopen."""
 
@@ -112,25 +123,34 @@ class Closed(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: bool = False
 
 
-class State(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class State:
     """What the object says: see the module."""
 
-    nodes: Mapping[str, Node] = {}
-    world: World = World()
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    world: World = BEFORE_ROUND_1
     closed: Closed | None = None
     owner: str = ""
 
+    @cached_property
+    def _identities(self) -> frozenset[str]:
+        return frozenset(self.world.nodes)
+
+    def has(self, node: Node) -> bool:
+        """Whether the node belongs to the current world."""
+        return node.identity in self._identities
+
     def waits(self, node: Node) -> bool:
         """Whether this entry is that of a node at the barrier."""
-        return node.identity not in self.world.nodes or node.after >= self.world.round
+        return node.after >= self.world.round or not self.has(node)
 
+    @cached_property
     def members(self) -> list[Node]:
-        """Return the nodes of the current world that have not left, in the order of their ranks.
+        """The nodes of the current world that have not left.
 
         A node has left if its entry was removed, or is that of the next process in its pod.
         """
-        entries = (self.nodes.get(identity.partition("/")[0]) for identity in self.world.nodes)
-        return [node for node in entries if node is not None and node.identity in self.world.nodes]
+        return [node for node in self.nodes.values() if self.has(node)]
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -140,7 +160,8 @@ class Limits(msgspec.Struct, frozen=True):
     max_nodes: int
 
 
-class View(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class View:
     """A state, and what is known about the life of its nodes."""
 
     state: State
@@ -150,16 +171,16 @@ class View(msgspec.Struct, frozen=True):
         """Whether the process of the node may still run."""
         return self.life(node) in (Life.ALIVE, Life.UNKNOWN)
 
-    @property
+    @cached_property
     def waiting(self) -> list[Node]:
         """The living nodes at the barrier, in order."""
         found = (node for node in self.state.nodes.values() if self.state.waits(node) and self.lives(node))
         return sorted(found, key=lambda node: node.order)
 
-    @property
+    @cached_property
     def running(self) -> list[Node]:
         """The living nodes of the current world that do not wait at the barrier."""
-        return [node for node in self.state.members() if self.lives(node) and not self.state.waits(node)]
+        return [node for node in self.state.members if self.lives(node) and not self.state.waits(node)]
 
     @property
     def closed(self) -> Closed | None:
@@ -167,19 +188,19 @@ class View(msgspec.Struct, frozen=True):
         closed, world = self.state.closed, self.state.world
         if closed is not None and closed.round >= world.round:
             return closed
-        done = [node.name for node in self.state.members() if self.life(node) is Life.DONE]
+        done = [node.name for node in self.state.members if self.life(node) is Life.DONE]
         return Closed(done[0], world.round) if done else None
 
     def rank(self, own: Node) -> int | None:
         """Return the rank of the node in the world that it waited for; None if there is none yet."""
         world = self.state.world
-        if own.identity in world.nodes and world.round > own.after:
+        if world.round > own.after and self.state.has(own):
             return world.nodes.index(own.identity)
         return None
 
     def is_spare(self, own: Node, limits: Limits) -> bool:
         """Whether the current world is complete without the node."""
-        return own.identity not in self.state.world.nodes and len(self.running) >= limits.max_nodes
+        return not self.state.has(own) and len(self.running) >= limits.max_nodes
 
     def next_world(self, limits: Limits, *, is_last_call_over: bool) -> World | None:
         """Return the world that is due now; None if none is.
@@ -191,8 +212,7 @@ class View(msgspec.Struct, frozen=True):
             return None
         if len(waiting) < limits.max_nodes and not is_last_call_over:
             return None
-        before = self.state.world.nodes
-        chosen = sorted(waiting, key=lambda node: (node.identity not in before, node.order))
+        chosen = sorted(waiting, key=lambda node: (not self.state.has(node), node.order))
         ranked = sorted(chosen[: limits.max_nodes], key=lambda node: node.order)
         identities = tuple(node.identity for node in ranked)
         return World(self.state.world.round + 1, ranked[0].host, ranked[0].port, identities)
@@ -203,14 +223,13 @@ class View(msgspec.Struct, frozen=True):
         A member that was lost counts: the round cannot go on without it. A new node counts only if the world
         has a place for it.
         """
-        members = self.state.world.nodes
         if self.closed is not None:
             return 0
-        if own.identity not in members:
+        if not self.state.has(own):
             return 1  # the others have gone on without this node
-        running = len(self.running)
-        new = [node for node in self.waiting if node.identity not in members]
-        return len(members) - running + min(len(new), max(0, limits.max_nodes - running))
+        size, running = len(self.state.world.nodes), len(self.running)
+        new = [node for node in self.waiting if not self.state.has(node)]
+        return size - running + min(len(new), max(0, limits.max_nodes - running))
 
 
 class Step(enum.Enum):
@@ -272,7 +291,7 @@ def opened(own: Node, owner: str) -> dict[str, str]:
 
 def entry(node: Node) -> dict[str, str]:
     """Return the part of the data that a node writes."""
-    return _text(NODE_PREFIX + node.key, node)
+    return _text(NODE_PREFIX + node.key, replace(node, key=""))
 
 
 def without(nodes: Iterable[Node]) -> dict[str, None]:
@@ -297,11 +316,11 @@ def decode_state(data: Mapping[str, str], where: str) -> State:
     Raises:
         ProtocolError: the data are not those of a rendezvous.
     """
-    nodes = [_decoded(data, key, Node, where) for key in data if key.startswith(NODE_PREFIX)]
+    nodes = [_entry(key, text, where) for key, text in data.items() if key.startswith(NODE_PREFIX)]
     return State(
         nodes={node.key: node for node in nodes},
-        world=_decoded(data, "world", World, where) if "world" in data else World(),
-        closed=_decoded(data, "closed", Closed, where) if "closed" in data else None,
+        world=_decoded("world", data["world"], World, where) if "world" in data else BEFORE_ROUND_1,
+        closed=_decoded("closed", data["closed"], Closed, where) if "closed" in data else None,
         owner=data.get("owner", ""),
     )
 
@@ -310,9 +329,14 @@ def _text(key: str, value: msgspec.Struct) -> dict[str, str]:
     return {key: msgspec.json.encode(value).decode()}
 
 
-def _decoded(data: Mapping[str, str], key: str, kind: Any, where: str) -> Any:
+@lru_cache(maxsize=4096)  # a new state has a new entry of one node, and the old ones of all others
+def _entry(key: str, text: str, where: str) -> Node:
+    return replace(_decoded(key, text, Node, where), key=key.removeprefix(NODE_PREFIX))
+
+
+def _decoded(key: str, text: str, kind: type[T], where: str) -> T:
     try:
-        return msgspec.json.decode(data[key], type=kind)
+        return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
         raise ProtocolError(
             f"{where} is not the state of a rendezvous: its {key!r} is invalid ({error})",

@@ -107,7 +107,7 @@ class Model(RuleBasedStateMachine):
             return multiple()
         key = earlier[-1].own.key if earlier and is_same_pod else f"pod-{9 - pod}-{len(earlier)}"
         name = f"process-{len(earlier)}"
-        process = Process(Node(key=key, process=name, name=key, host="h", index=(pod,)))
+        process = Process(Node(name, key, "h", index=(pod,), key=key))
         self.all.append(process)
         return process
 

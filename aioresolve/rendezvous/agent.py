@@ -413,8 +413,10 @@ class Agent:
     async def _write(self, step: Step, view: View, *, is_last_call_over: bool) -> bool:
         """Write what a step requires; return whether it was written."""
         version = self._objects.state_version
+        if version is None:
+            return await self._create()
         if step is Step.JOIN:
-            return await self._patch(entry(self.own)) if version is not None else await self._create()
+            return await self._patch(entry(self.own))
         if step is Step.REOPEN:
             self.own = replace(self.own, after=view.state.world.round + 1)
             return await self._patch(reopened(view.state, self.own, self._place.owner), version)

@@ -123,10 +123,8 @@ class LeaseQuery(Query[Lease], frozen=True, kw_only=True):
 class _Store(QueryStore):
     """The objects that one query matches, by name."""
 
-    matched = ()
-
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, query: Query[Any] | None) -> None:
+        super().__init__(query, 0)
         self.objects: dict[str, Any] = {}
 
 
@@ -146,7 +144,7 @@ class Objects:
 
     def __init__(self, config_map: ConfigMapQuery, pods: PodQuery | None, leases: LeaseQuery) -> None:
         self._where = config_map.scope
-        self._pods, self._leases, self._config_maps = _Store(), _Store(), _Store()
+        self._pods, self._leases, self._config_maps = _Store(pods), _Store(leases), _Store(config_map)
         self._stores: dict[Query[Any], _Store] = {config_map: self._config_maps, leases: self._leases}
         if pods is not None:
             self._stores[pods] = self._pods

@@ -39,6 +39,9 @@ NODE = "node-a"
 FINISHED = ("Succeeded", "Failed")
 """The phases of a pod that never runs again."""
 
+CONTAINER_ID = "CONTAINER_ID"
+"""The variable by which the processes of a container are recognised, in place of a cgroup."""
+
 _KEPT = ("LANG", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_START")
 _MOUNT = """\
 from aioresolve._core import service_account
@@ -82,8 +85,10 @@ class Container(asyncio.SubprocessProtocol):
         cls, command: Sequence[str], environ: Mapping[str, str], on_line: Callable[[str], None]
     ) -> Container:
         """Start `command`; `on_line` is called with each line of its output."""
-        _, container = await asyncio.get_running_loop().subprocess_exec(
-            lambda: cls(on_line), *command, env=environ, stderr=subprocess.STDOUT, start_new_session=True
+        container = cls(on_line)
+        environ = {**environ, CONTAINER_ID: container.id}
+        await asyncio.get_running_loop().subprocess_exec(
+            lambda: container, *command, env=environ, stderr=subprocess.STDOUT, start_new_session=True
         )
         return container
 
@@ -118,11 +123,10 @@ class Container(asyncio.SubprocessProtocol):
         if self._ended.is_set():
             return
         self.reason = self.reason or reason
-        session = self._transport.get_pid()
-        for process in psutil.pids():
-            with suppress(ProcessLookupError, PermissionError):
-                if os.getsid(process) == session:
-                    os.kill(process, signal.SIGKILL)
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(CONTAINER_ID) == self.id:
+                    process.kill()
 
     async def terminate(self, grace: float) -> None:
         """Send SIGTERM to the first process, and SIGKILL to all after `grace` seconds."""

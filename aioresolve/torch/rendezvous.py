@@ -1,25 +1,4 @@
-"""A rendezvous of torchrun on the Kubernetes API server, which no single node has to survive.
-
-    torchrun --rdzv-backend=kubernetes --rdzv-id=JOB --nnodes=2:8 --nproc-per-node=8 train.py
-
-torchrun finds it by its entry point, so the program needs no change. Each agent runs in a pod of one
-workload: an Indexed Job, JobSet, StatefulSet, LeaderWorkerSet or Kubeflow job. Ranks follow the index that
-the controller gave the pod, and a pod that is replaced gets its rank back. Pods that are deleted, fail or are
-lost with their node end the round at once, without heartbeats. The store of a round is that of its rank 0;
-the next round has another one. Outside of pods, a Lease shows that an agent lives.
-
-`--rdzv-endpoint=[NAMESPACE][/NAME]` names the ConfigMap that has the state; by default it is `torchrun-JOB`
-in the namespace of the pod. The service account has to be permitted to read pods, and to create and change
-that ConfigMap: docs/torchrun.md.
-
-`--rdzv-conf` has these options, all in seconds but the last two:
-
-- `join_timeout` (600): how long to wait for the minimum of nodes.
-- `last_call_timeout` (30): how long to wait for more nodes after that.
-- `close_timeout` (30): how long closing may take.
-- `port`: the port of the store; by default, any that is free.
-- `selector`: the label selector of the pods; by default, that of the controller of the pod.
-"""
+"""The handler of torchrun's rendezvous. It is imported only when it is used: its libraries take a while."""
 
 from __future__ import annotations
 
@@ -64,8 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["KubernetesRendezvousHandler", "create_handler", "handler"]
-
 BACKEND = "kubernetes"
 
 TIMEOUTS = {"join_timeout": 600, "last_call_timeout": 30, "close_timeout": 30}
@@ -86,11 +63,6 @@ CONNECT_TIMEOUT = timedelta(seconds=5)
 """How long one attempt to connect may take."""
 
 logger = logging.getLogger("aioresolve.rendezvous")
-
-
-def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """Return `create_handler`: what the entry point of torchrun is."""
-    return create_handler
 
 
 def create_handler(parameters: RendezvousParameters) -> KubernetesRendezvousHandler:
@@ -144,7 +116,7 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         self._timeouts = timeouts
         self._port = port
         self._is_open = False
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope  # of the task that follows the objects
         # The agent gets only clients of the store: the server ends when it is released here.
         self._server: TCPStore | None = None
 
@@ -228,7 +200,8 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         if not self._is_open:
             await self._agent.open()
             self._is_open = True
-            get_loop_thread().start_service(self._run, self._scope.cancel)
+            self._scope = anyio.CancelScope()
+            get_loop_thread().start_service(self._run)
 
     async def _run(self) -> None:
         with self._scope:

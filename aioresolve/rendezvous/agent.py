@@ -36,7 +36,7 @@ from aioresolve.kubernetes.api.client import AiohttpTransport, ObjectAPI
 from aioresolve.kubernetes.api.objects import PodQuery
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
 from aioresolve.kubernetes.own_pod import fetch_own_pod, source_address, workload_of
-from aioresolve.kubernetes.tasks.pod_index import index_label
+from aioresolve.kubernetes.tasks.pod_labels import index_label
 from aioresolve.kubernetes.tasks.pods import not_ready_reason, not_running_reason, restarts_in_place
 from aioresolve.kubernetes.watch.reflector import Reflector, WatchPolicy
 
@@ -527,8 +527,8 @@ class Agent:
         outages = [error.summary for reflector in self._reflectors if (error := reflector.observe().error)]
         return IncompleteClusterError(
             f"no round of {self._where} has begun within {timeout:g} s, for which at least"
-            f" {self.limits.min_nodes} nodes have to wait: {len(waiting)} wait"
-            f" ({', '.join(waiting.values()) or 'none'}); {'; '.join([*parts, *outages])}",
+            f" {self.limits.min_nodes} nodes have to wait: "
+            + "; ".join([f"{len(waiting)} wait ({', '.join(waiting.values()) or 'none'})", *parts, *outages]),
             hint="Repair the pods that are missing, lower the minimum of --nnodes, or raise join_timeout.",
             timeout=timeout,
         )

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from aioresolve._core.deadline import Progress
-from aioresolve._core.retry import RetryPolicy, send_with_retries
+from aioresolve._core.deadline import Progress, RetryPolicy, send_with_retries
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve.kubernetes.api.client import logger
 from aioresolve.kubernetes.api.errors import error_from_response, rbac_subject

@@ -9,7 +9,8 @@ ConfigMap:
   only if nobody has changed the object since that node has read it (compare-and-swap by `resourceVersion`).
   A round has therefore one world.
 - `closed`: who ended the rendezvous, and in which round. It ends no later round.
-- `owner`: the workload whose rendezvous this is. A later workload with the same name starts over.
+- `owner`: the workload whose rendezvous this is, if it is one of pods. A later workload with the same name
+  starts over.
 
 A node waits at the barrier if its entry was written for a later round than the current one. The next world is
 due when
@@ -251,7 +252,7 @@ def next_step(
     Args:
         view: the latest observation, which may be old.
         own: the node, as it has written its entry, or is going to.
-        owner: the workload of the node.
+        owner: the workload of the node; empty outside of pods, where it is not known.
         limits: how many nodes a world has.
         is_last_call_over: whether nodes that have not come are not waited for any longer.
         may_reopen: whether the node has not taken part in any round yet.
@@ -259,12 +260,12 @@ def next_step(
     state, closed = view.state, view.closed
     if view.rank(own) is not None:
         return Step.ENTER if closed is None else Step.LEAVE
-    is_left = state.owner != owner or (closed is not None and closed.failed)
-    if may_reopen and is_left:
+    is_of_another = "" not in (owner, state.owner) and state.owner != owner
+    if may_reopen and (is_of_another or (closed is not None and closed.failed)):
         # Nodes of a rendezvous that has failed are about to end.
         others = (node for node in state.nodes.values() if node.key != own.key)
         return Step.WAIT if any(map(view.lives, others)) else Step.REOPEN
-    if closed is not None or state.owner != owner:
+    if closed is not None or is_of_another:
         return Step.LEAVE
     if state.nodes.get(own.key) != own:
         return Step.JOIN

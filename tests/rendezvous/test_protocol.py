@@ -366,6 +366,14 @@ def test_a_later_workload_with_the_same_name_starts_over_when_the_earlier_one_is
         assert step is expected
 
 
+def test_a_node_outside_of_pods_joins_the_rendezvous_of_any_workload() -> None:
+    own = node(0, has_lease=True)
+    for owner in OWNER, "":
+        joined = View(State({"uid-0": own}, owner=owner), lambda _: Life.ALIVE)
+        for mine in OWNER, "":
+            assert next_step(joined, own, mine, LIMITS, is_last_call_over=True, may_reopen=True) is Step.WAIT
+
+
 def test_a_node_writes_its_entry_again_if_another_one_replaced_it() -> None:
     assert step_of(view(node(0, after=1), node(1), world=world(2, 1)), node(0, after=2)) is Step.JOIN
 

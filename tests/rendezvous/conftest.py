@@ -1,0 +1,101 @@
+"""Agents of a rendezvous in the pods of a loopback cluster, all in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aioresolve.rendezvous.agent import Agent
+from aioresolve.rendezvous.protocol import Limits
+from aioresolve.testing import KubernetesServer, pod
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
+
+    from aioresolve.rendezvous.agent import Round
+
+JOB = "batch.kubernetes.io/job-name"
+USER = "system:serviceaccount:ml:trainer"
+
+
+def trainer(index: int, uid: str = "", **fields: Any) -> dict[str, Any]:
+    """Return the pod with this index of the Job `train`."""
+    found = pod(
+        f"trainer-{index}", "ml", labels={JOB: "train"}, index=index, ip=f"10.0.0.{index + 1}", **fields
+    )
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": f"job{uid}", "controller": True}
+    found["metadata"]["ownerReferences"] = [owner]
+    return found
+
+
+class Cluster:
+    """A server, and the agents in its pods.
+
+    Attributes:
+        server: the API server.
+    """
+
+    def __init__(self, server: KubernetesServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server = server
+        self._monkeypatch = monkeypatch
+        self._agents: list[Agent] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def agent(
+        self, index: int | None, nodes: tuple[int, int] = (2, 3), *, name: str = "torchrun-train"
+    ) -> Agent:
+        """Return an agent that runs in the pod with this index, or outside of pods."""
+        if index is None:
+            self._monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+            found = Agent(name, Limits(*nodes), namespace="ml", selector=f"{JOB}=train", address="10.9.9.9")
+        else:
+            self._monkeypatch.setenv("KUBERNETES_SERVICE_HOST", self.server.host)
+            self._monkeypatch.setenv("POD_NAME", f"trainer-{index}")
+            found = Agent(name, Limits(*nodes))
+        await found.open()
+        self._agents.append(found)
+        self._tasks.append(asyncio.create_task(found.run()))
+        return found
+
+    async def agents(self, *indices: int, nodes: tuple[int, int] = (2, 3)) -> list[Agent]:
+        return [await self.agent(index, nodes) for index in indices]
+
+    async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for agent in self._agents:
+            await agent.aclose()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    """A cluster without pods."""
+    async with KubernetesServer(tls=True, tokens={"a-token": USER}) as server:
+        account = tmp_path / "account"
+        for name, value in server.in_cluster(account, namespace="ml").items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(tmp_path / "config", namespace="ml")))
+        monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(account))
+        monkeypatch.delenv("POD_UID", raising=False)
+        found = Cluster(server, monkeypatch)
+        yield found
+        await found.aclose()
+
+
+async def join(agents: Iterable[Agent], *, timeout: float = 60.0, last_call: float = 60.0) -> list[Round]:
+    """Return the round of each agent, after all have come to the barrier."""
+    rounds: dict[Agent, Round] = {}
+
+    async def one(agent: Agent) -> None:
+        rounds[agent] = await agent.join(port=1, timeout=timeout, last_call=last_call)
+
+    agents = list(agents)
+    async with anyio.create_task_group() as tasks:
+        for agent in agents:
+            tasks.start_soon(one, agent)
+    return [rounds[agent] for agent in agents]

@@ -1,0 +1,279 @@
+"""Agents agree on rounds and ranks over a loopback API server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from aioresolve.errors import ConfigurationError, ForbiddenError, IncompleteClusterError
+from aioresolve.rendezvous.agent import Agent, ClosedError
+from aioresolve.rendezvous.protocol import Life, Limits
+from aioresolve.testing import Answer, Cut, Delay, Reset
+
+from .conftest import USER, join, trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aioresolve.rendezvous.agent import Round
+    from aioresolve.rendezvous.protocol import World
+
+    from .conftest import Cluster
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 - agents tell nobody what they have observed
+            await anyio.sleep(0.01)
+
+
+def numbers(rounds: list[Round]) -> list[tuple[int, int, int]]:
+    """Return the round, the rank and the size of the world of each agent."""
+    return [(each.world.round, each.rank, len(each.world.nodes)) for each in rounds]
+
+
+async def test_ranks_follow_the_index_and_rank_0_offers_the_store(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(3)))
+    rounds = await join(await cluster.agents(2, 0, 1))
+    assert numbers(rounds) == [(1, 2, 3), (1, 0, 3), (1, 1, 3)]
+    assert {each.world.host for each in rounds} == {"10.0.0.1"}
+
+
+async def test_the_others_go_on_without_a_lost_pod_which_gets_its_rank_back(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(3)))
+    first, second, third = await cluster.agents(0, 1, 2)
+    await join([first, second, third])
+    assert second.nodes_waiting == 0
+    cluster.server.delete("trainer-0", "ml")
+    await until(lambda: second.nodes_waiting == third.nodes_waiting == 1)
+    assert numbers(await join([second, third])) == [(2, 0, 2), (2, 1, 2)]
+    cluster.server.add(trainer(0))
+    replaced = await cluster.agent(0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(join, [replaced])
+        await until(lambda: second.nodes_waiting == third.nodes_waiting == 1)
+        assert numbers(await join([third, second])) == [(3, 2, 3), (3, 1, 3)]
+
+
+async def test_a_restarted_container_takes_part_as_another_process(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)))
+    first, second = await cluster.agents(0, 1)
+    await join([first, second])
+    cluster.server.patch("trainer-1", "ml", patch=trainer(1, restarts=1))
+    await until(lambda: first.nodes_waiting == 1)
+    again = await cluster.agent(1)
+    assert numbers(await join([first, again])) == [(2, 0, 2), (2, 1, 2)]
+
+
+async def test_each_agent_sends_at_most_six_requests_and_writes_little(cluster: Cluster) -> None:
+    size = 12
+    cluster.server.add(*map(trainer, range(size)))
+    await join(await cluster.agents(*range(size), nodes=(2, size)))
+    requests = [request for request in cluster.server.requests if request.path != "/healthz"]
+    assert len(requests) <= 6 * size
+    methods = Counter(request.method for request in requests)
+    # One agent creates the object. All others have been refused that, and write their entries; one writes
+    # the world.
+    assert methods["POST"] + methods["PATCH"] <= 2 * size
+
+
+async def test_the_first_round_waits_for_pods_that_exist_until_the_last_call(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)), trainer(2, phase="Pending"))
+    agents = await cluster.agents(0, 1)
+    with anyio.move_on_after(1.0):
+        await join(agents)
+        pytest.fail("pod trainer-2 was not waited for")
+    cluster.server.delete("trainer-2", "ml")
+    assert numbers(await join(agents)) == [(1, 0, 2), (1, 1, 2)]
+
+
+async def test_too_few_nodes_are_an_error_that_says_why_each_pod_is_missing(cluster: Cluster) -> None:
+    cluster.server.add(trainer(0), trainer(1, phase="Pending", reason="Unschedulable", message="no GPU"))
+    cluster.server.add(trainer(2))
+    [agent] = await cluster.agents(0)
+    with pytest.raises(IncompleteClusterError) as caught:
+        await agent.join(port=1, timeout=0.2, last_call=60)
+    message = str(caught.value)
+    assert "at least 2 nodes have to wait: 1 wait (trainer-0)" in message
+    assert "ml/trainer-1: Pending (Unschedulable: no GPU)" in message
+    assert "ml/trainer-2: it runs, but has not come to the barrier" in message
+
+
+async def test_a_success_closes_the_rendezvous_for_pods_that_start_later(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)))
+    first, second = await cluster.agents(0, 1)
+    await join([first, second])
+    await first.end(failed=False)
+    await until(lambda: second.closed is not None)
+    assert second.nodes_waiting == 0
+    cluster.server.add(trainer(2))
+    late = await cluster.agent(2)
+    with pytest.raises(ClosedError, match="ended on 'trainer-0' in round 1"):
+        await late.join(port=1, timeout=60, last_call=60)
+
+
+async def test_a_pod_that_ended_with_success_closes_it_too(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)))
+    first, second = await cluster.agents(0, 1)
+    await join([first, second])
+    cluster.server.patch("trainer-1", "ml", patch=trainer(1, phase="Succeeded"))
+    await until(lambda: first.closed is not None)
+    assert first.nodes_waiting == 0
+
+
+async def test_the_next_attempt_starts_over_after_a_failure(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)))
+    first, second = await cluster.agents(0, 1)
+    await join([first, second])
+    await first.end(failed=True)
+    with pytest.raises(ClosedError, match="failed on 'trainer-0'"):
+        await second.join(port=1, timeout=60, last_call=60)
+    await second.end(failed=True)
+    for index in range(2):
+        cluster.server.delete(f"trainer-{index}", "ml")
+        cluster.server.add(trainer(index))
+    assert numbers(await join(await cluster.agents(0, 1))) == [(3, 0, 2), (3, 1, 2)]
+
+
+async def test_a_new_job_of_the_same_name_starts_over(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)))
+    first, second = await cluster.agents(0, 1)
+    await join([first, second])
+    await first.end(failed=False)
+    for index in range(2):
+        cluster.server.delete(f"trainer-{index}", "ml")
+        cluster.server.add(trainer(index, uid="-2"))
+    assert numbers(await join(await cluster.agents(0, 1))) == [(3, 0, 2), (3, 1, 2)]
+
+
+async def test_a_spare_node_takes_the_place_of_a_lost_one(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(3)))
+    first, second, spare = await cluster.agents(0, 1, 2, nodes=(2, 2))
+    await join([first, second])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(join, [spare])
+        await until(lambda: len(second.view.waiting) == 1)
+        assert second.nodes_waiting == 0
+        cluster.server.delete("trainer-0", "ml")
+        await until(lambda: second.nodes_waiting == 2)
+        assert numbers(await join([second])) == [(2, 0, 2)]
+
+
+async def test_a_spare_node_learns_that_it_was_not_needed(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(3)))
+    first, second, spare = await cluster.agents(0, 1, 2, nodes=(2, 2))
+    await join([first, second])
+
+    async def close() -> None:
+        await until(lambda: len(first.view.waiting) == 1)
+        await anyio.sleep(0.1)
+        await first.end(failed=False)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(close)
+        with pytest.raises(ClosedError) as caught:
+            await spare.join(port=1, timeout=60, last_call=60)
+    assert caught.value.is_spare
+
+
+async def test_a_node_outside_of_pods_lives_as_long_as_its_lease(cluster: Cluster) -> None:
+    cluster.server.add(trainer(0))
+    first, outside = [await cluster.agent(index, (2, 2)) for index in (0, None)]
+    assert numbers(await join([first, outside])) == [(1, 0, 2), (1, 1, 2)]
+    [node] = [node for node in first.view.state.nodes.values() if node.has_lease]
+    await until(lambda: first.view.life(node) is Life.ALIVE)
+    await outside.end(failed=True)
+    await until(lambda: first.view.life(node) is Life.DEAD)
+
+
+async def test_the_server_restarts_and_forgets_its_history_during_rounds(cluster: Cluster) -> None:
+    server = cluster.server
+    server.add(*map(trainer, range(3)))
+    agents = await cluster.agents(0, 1, 2)
+    await join(agents)
+    await server.restart()
+    server.compact()
+    server.delete("trainer-2", "ml")
+    await until(lambda: agents[0].nodes_waiting == agents[1].nodes_waiting == 1)
+    server.inject(Answer(503), Reset(), Answer(429, headers={"Retry-After": "0"}))
+    assert numbers(await join(agents[:2])) == [(2, 0, 2), (2, 1, 2)]
+
+
+async def test_a_missing_permission_names_the_role_to_apply(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)))
+    cluster.server.resources = {USER: ["pods"]}
+    [agent] = await cluster.agents(0)
+    with pytest.raises(ForbiddenError) as caught:
+        await agent.join(port=1, timeout=60, last_call=60)
+    message = str(caught.value)
+    assert (
+        "resources: [configmaps], resourceNames: [torchrun-train], verbs: [get, list, patch, watch]"
+        in message
+    )
+    assert '{kind: ServiceAccount, name: "trainer", namespace: "ml"}' in message
+
+
+async def test_a_pod_without_a_known_controller_needs_a_selector(cluster: Cluster) -> None:
+    cluster.server.add({**trainer(0), "metadata": {"name": "trainer-0", "namespace": "ml"}})
+    with pytest.raises(ConfigurationError, match="--rdzv-conf selector=app=trainer"):
+        await cluster.agent(0)
+
+
+def test_an_invalid_name_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="'My_Job' is not a valid name"):
+        Agent("My_Job", Limits(1, 1))
+
+
+@pytest.mark.slow
+async def test_pods_come_and_go_while_the_server_fails_and_no_two_worlds_have_one_round(
+    cluster: Cluster,
+) -> None:
+    server, random = cluster.server, Random(7)
+    worlds: dict[int, World] = {}
+    agents: dict[int, Agent] = {}
+    faults = (Answer(503), Reset(), Answer(500), Cut(after=50), Delay(0.05))
+
+    async def train(index: int, agent: Agent) -> None:
+        """Take part in round after round, as torchrun's agent does."""
+        while agents.get(index) is agent:
+            round_ = await agent.join(port=1, timeout=120, last_call=0.2)
+            assert worlds.setdefault(round_.world.round, round_.world) == round_.world
+            await until(lambda: agents.get(index) is not agent or agent.nodes_waiting > 0)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(30):
+            index = random.randrange(5)
+            if index in agents:
+                del agents[index]
+                server.delete(f"trainer-{index}", "ml")
+            else:
+                server.add(trainer(index))
+                agents[index] = await cluster.agent(index, (2, 4))
+                tasks.start_soon(train, index, agents[index])
+            match random.randrange(4):
+                case 0:
+                    server.inject(*random.sample(faults, 3))
+                case 1:
+                    server.disturb(Reset())
+                    server.compact()
+                case 2:
+                    await server.restart()
+            await anyio.sleep(random.uniform(0.0, 0.6))
+        for index in set(range(3)) - agents.keys():
+            server.add(trainer(index))
+            agents[index] = await cluster.agent(index, (2, 4))
+            tasks.start_soon(train, index, agents[index])
+        # All that live, but at most four, end up in one round.
+        size = min(4, len(agents))
+        await until(lambda: len(next(iter(agents.values())).view.running) == size)
+        await until(
+            lambda: (
+                not any(agent.nodes_waiting for agent in agents.values() if agent.view.state.has(agent.own))
+            )
+        )
+        tasks.cancel_scope.cancel()
+    assert len(worlds) >= 3

@@ -1,4 +1,4 @@
-"""One node of a rendezvous: it follows the state, comes to the barrier, and writes what is due.
+"""One node of a rendezvous: it follows the state, comes to the barrier, and writes worlds that are due.
 
 The rules are those of `protocol`. An `Agent` observes with one watch of the ConfigMap and one of the pods of
 its workload, and writes its entry once for each round. The first node in the order of ranks writes the world;
@@ -323,7 +323,7 @@ class Agent:
 
     @property
     def view(self) -> View:
-        """What is known at present."""
+        """The latest observation."""
         return View(self._objects.state, self._life)
 
     def _life(self, node: Node) -> Life:
@@ -332,7 +332,7 @@ class Agent:
 
     @property
     def closed(self) -> Closed | None:
-        """Who closed the rendezvous; None while it is open."""
+        """The node that closed the rendezvous; None while it is open."""
         return self.view.closed
 
     @property

@@ -193,7 +193,7 @@ class Objects:
         self._lives[key] = Life.DEAD, 0
 
     def life(self, node: Node) -> Life:
-        """Return what is known about the process of a node."""
+        """Return whether the process of a node lives, as far as the objects show it."""
         if node.has_lease:
             return self._life_by_lease(node)
         life, restarts = self._lives.get(node.key, (Life.UNKNOWN, 0))

@@ -6,9 +6,9 @@ ConfigMap:
 - `node.KEY`: an entry of each node, which only that node writes: when it comes to the barrier. Entries of
   different nodes do not conflict, so they are written without comparing versions.
 - `world`: the nodes of the current round in the order of their ranks. One of the waiting nodes writes it, and
-  only if nobody has changed the object since that node has read it (compare-and-swap by `resourceVersion`).
+  only if no other node has changed the object since that node has read it (compare-and-swap by `resourceVersion`).
   A round has therefore one world.
-- `closed`: who ended the rendezvous, and in which round. It ends no later round.
+- `closed`: the node that ended the rendezvous, and the round. It ends no later round.
 - `owner`: the workload whose rendezvous this is, if it is one of pods. A later workload with the same name
   starts over.
 
@@ -45,7 +45,7 @@ NODE_PREFIX = "node."
 
 
 class Life(enum.Enum):
-    """What is known about the process of a node."""
+    """Whether the process of a node lives."""
 
     ALIVE = "alive"
     UNKNOWN = "unknown"
@@ -67,7 +67,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
         host: the address at which the other nodes reach it.
         port: the port of the store that it offers for the next round.
         after: the number of the round that was current when it came to the barrier.
-        index: the position that its controller gave it; None if there is none.
+        index: the position that its controller gave it; None without one.
         since: when its pod was created (RFC 3339), which orders nodes without an index.
         restarts: how often the container had been restarted when the process started.
         has_lease: whether it runs outside of pods, so that a Lease shows whether it lives.
@@ -98,7 +98,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
 
 
 class World(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The nodes of one round. Before the first round there are none.
+    """The nodes of one round. Before the first round it is empty.
 
     Attributes:
         round: the number of the round, from 1; 0 before the first one.
@@ -117,7 +117,7 @@ BEFORE_ROUND_1 = World()
 
 
 class Closed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who closed the rendezvous in which round, and whether because of a failure. Only then may it reopen."""
+    """The node that closed the rendezvous, and the round. After a failure, the rendezvous may open again."""
 
     by: str
     round: int
@@ -163,7 +163,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class View:
-    """A state, and what is known about the life of its nodes."""
+    """A state, and which of its nodes live."""
 
     state: State
     life: Callable[[Node], Life]
@@ -185,7 +185,7 @@ class View:
 
     @property
     def closed(self) -> Closed | None:
-        """Who closed the rendezvous. A member that ended with exit code 0 closed it too."""
+        """The node that closed the rendezvous. A member that ended with exit code 0 closed it too."""
         closed, world = self.state.closed, self.state.world
         if closed is not None and closed.round >= world.round:
             return closed
@@ -193,7 +193,7 @@ class View:
         return Closed(done[0], world.round) if done else None
 
     def rank(self, own: Node) -> int | None:
-        """Return the rank of the node in the world that it waited for; None if there is none yet."""
+        """Return the rank of the node in the world that it waited for; None until that begins."""
         world = self.state.world
         if world.round > own.after and self.state.has(own):
             return world.nodes.index(own.identity)
@@ -221,7 +221,7 @@ class View:
     def nodes_waiting(self, own: Node, limits: Limits) -> int:
         """Return for how many nodes a running node has to come to the barrier again.
 
-        A member that was lost counts: the round cannot go on without it. A new node counts only if the world
+        A member that was lost counts: the round cannot continue without it. A new node counts only if the world
         has a place for it.
         """
         if self.closed is not None:

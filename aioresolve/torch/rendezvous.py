@@ -57,7 +57,7 @@ OPTIONS_OF_OTHERS = frozenset(
 """Options of torch's own back ends, which have no meaning here."""
 
 STORE_TIMEOUT = timedelta(seconds=60)
-"""How long a node may take to connect to the store of a round, and an answer of the store to arrive."""
+"""How long a node may take to connect to the store of a round, and a response of the store to arrive."""
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
 """How long one attempt to connect may take."""
@@ -176,7 +176,7 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         """Close the rendezvous if this node takes part in the round; return False if that failed.
 
         If torchrun has failed, the next attempt of the job may open the rendezvous again. After a success it
-        stays closed: a pod that starts later must not train alone.
+        is closed for ever: a pod that starts later must not train alone.
         """
         if not self._is_open:
             return True

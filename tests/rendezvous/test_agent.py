@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 async def until(condition: Callable[[], bool]) -> None:
     with anyio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - agents tell nobody what they have observed
+        while not condition():  # noqa: ASYNC110 - an agent has no event for this
             await anyio.sleep(0.01)
 
 
@@ -43,7 +43,7 @@ async def test_ranks_follow_the_index_and_rank_0_offers_the_store(cluster: Clust
     assert {each.world.host for each in rounds} == {"10.0.0.1"}
 
 
-async def test_the_others_go_on_without_a_lost_pod_which_gets_its_rank_back(cluster: Cluster) -> None:
+async def test_the_others_continue_without_a_lost_pod_which_gets_its_rank_back(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(3)))
     first, second, third = await cluster.agents(0, 1, 2)
     await join([first, second, third])
@@ -267,7 +267,7 @@ async def test_pods_come_and_go_while_the_server_fails_and_no_two_worlds_have_on
             server.add(trainer(index))
             agents[index] = await cluster.agent(index, (2, 4))
             tasks.start_soon(train, index, agents[index])
-        # All that live, but at most four, end up in one round.
+        # Every agent, but at most four of them, end up in one round.
         size = min(4, len(agents))
         await until(lambda: len(next(iter(agents.values())).view.running) == size)
         await until(

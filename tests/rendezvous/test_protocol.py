@@ -215,7 +215,7 @@ class Model(RuleBasedStateMachine):
     # The end
 
     def teardown(self) -> None:
-        """All news arrives, and the nodes that live go on: they run in one round, unless it is closed."""
+        """All news arrives, and the nodes that live continue: they run in one round, unless it is closed."""
         for _ in range(12):
             for process in self.all:
                 process.seen = self.server.version

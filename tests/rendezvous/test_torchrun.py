@@ -67,7 +67,7 @@ async def runs(cluster: ProcessCluster, *indices: int, after: int = 0) -> int:
     return len(begun(cluster))
 
 
-async def test_training_goes_on_when_any_node_is_lost_and_when_it_comes_back(tmp_path: Path) -> None:
+async def test_training_continues_when_any_node_is_lost_and_when_it_comes_back(tmp_path: Path) -> None:
     end = tmp_path / "end"
     async with ProcessCluster.run(tmp_path) as cluster:
         job = new_job(cluster, 3, torchrun(end))

@@ -6,7 +6,7 @@ ConfigMap:
 - `node.KEY`: an entry of each node, which only that node writes: when it comes to the barrier. Entries of
   different nodes do not conflict, so they are written without comparing versions.
 - `world`: the nodes of the current round in the order of their ranks. One of the waiting nodes writes it, and
-  only if no other node has changed the object since that node has read it (compare-and-swap by `resourceVersion`).
+  only if no other node has changed the object since it read it (compare-and-swap by `resourceVersion`).
   A round has therefore one world.
 - `closed`: the node that ended the rendezvous, and the round. It ends no later round.
 - `owner`: the workload whose rendezvous this is, if it is one of pods. A later workload with the same name
@@ -221,8 +221,8 @@ class View:
     def nodes_waiting(self, own: Node, limits: Limits) -> int:
         """Return for how many nodes a running node has to come to the barrier again.
 
-        A member that was lost counts: the round cannot continue without it. A new node counts only if the world
-        has a place for it.
+        A member that was lost counts: the round cannot continue without it. A new node counts only if the
+        world has a place for it.
         """
         if self.closed is not None:
             return 0

@@ -1,19 +1,4 @@
-"""The pod that this process runs in, and the workload that the pod belongs to.
-
-Where each controller writes what the pods of one workload have in common:
-
-- LeaderWorkerSet: labels `leaderworkerset.sigs.k8s.io/name` and `.../group-index`.
-- JobSet: labels `jobset.sigs.k8s.io/jobset-name` and `.../replicatedjob-name`.
-- Kubeflow training operator and MPI operator: label `training.kubeflow.org/job-name`. The launcher of an
-  MPIJob is not one of its workers.
-- Volcano: label `volcano.sh/job-name`.
-- Job: label `batch.kubernetes.io/job-name`, `job-name` before Kubernetes 1.27.
-- StatefulSet: label `controller-revision-hash`, which begins with the name of the StatefulSet. It changes
-  with the pod template, so that during a rolling update new pods do not join old ones.
-- Kueue pod group: label `kueue.x-k8s.io/pod-group-name`.
-
-The order matters: a pod of a JobSet, LeaderWorkerSet or MPIJob has the labels of the inner controller too.
-"""
+"""The pod that this process runs in, and the workload that the pod belongs to, as its labels describe it."""
 
 from __future__ import annotations
 
@@ -30,7 +15,7 @@ from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import TaskIdentityError
 
 from .api.client import AiohttpTransport, ObjectAPI
-from .api.objects import PodQuery
+from .api.objects import OwnerReference, PodQuery
 from .auth import CredentialCache, ExecutableLocation, find_connection
 from .tasks.pod_labels import (
     COMPLETION_INDEX,
@@ -78,6 +63,24 @@ class Workload:
         return f"{self.kind} {self.name!r}"
 
 
+_WORKLOADS = (
+    ("LeaderWorkerSet", LWS_NAME, LWS_GROUP),
+    ("JobSet", JOBSET_NAME, JOBSET_REPLICATED_JOB),
+    ("Kubeflow job", KUBEFLOW_NAME),
+    ("Volcano Job", VOLCANO_JOB),
+    ("Job", JOB_NAME),
+    ("Job", OLD_JOB_NAME),
+    ("StatefulSet", REVISION),
+    ("pod group", POD_GROUP_NAME),
+)
+"""Kinds of workloads, the label of their name, and another label that the pods of a part have in common.
+
+The order matters: a pod of a JobSet, LeaderWorkerSet or MPIJob has the labels of the inner controller too.
+Before Kubernetes 1.27, Jobs have the older label. The revision begins with the name of the StatefulSet, and
+changes with the pod template, so that during a rolling update new pods do not join old ones.
+"""
+
+
 def workload_of(pod: Pod) -> Workload | None:
     """Return the workload of a pod, as its labels describe it; None if it has none of those known here.
 
@@ -85,39 +88,24 @@ def workload_of(pod: Pod) -> Workload | None:
     is all of their pods.
     """
     labels = pod.metadata.labels
-    if LWS_NAME in labels and LWS_GROUP in labels:
-        return Workload("LeaderWorkerSet", labels[LWS_NAME], _selector(pod, LWS_NAME, LWS_GROUP))
-    if JOBSET_NAME in labels:
-        return Workload("JobSet", labels[JOBSET_NAME], _selector(pod, JOBSET_NAME, JOBSET_REPLICATED_JOB))
-    if KUBEFLOW_NAME in labels:
-        return _kubeflow_workload(pod)
-    if VOLCANO_JOB in labels:
-        return Workload("Volcano Job", labels[VOLCANO_JOB], _selector(pod, VOLCANO_JOB))
-    for key in (JOB_NAME, OLD_JOB_NAME):
-        if key in labels:
-            return Workload("Job", labels[key], _selector(pod, key))
-    for owner in pod.metadata.owner_references or ():
-        if owner.controller and owner.kind == "StatefulSet" and REVISION in labels:
-            return Workload(owner.kind, owner.name, _selector(pod, REVISION))
-    if POD_GROUP_NAME in labels:
-        return Workload("pod group", labels[POD_GROUP_NAME], _selector(pod, POD_GROUP_NAME))
+    owner = next((each for each in pod.metadata.owner_references or () if each.controller), OwnerReference())
+    for kind, *keys in _WORKLOADS:
+        if not labels.keys() >= {*keys}:
+            continue
+        name, selector = labels[keys[0]], ",".join(f"{key}={labels[key]}" for key in keys)
+        if keys == [REVISION]:
+            if owner.kind != kind:
+                continue  # a DaemonSet has the label too
+            name = owner.name
+        if keys == [KUBEFLOW_NAME]:
+            # The launcher belongs to a Job of the MPIJob; its operator is mpi-operator or mpijob-controller.
+            is_mpi = labels.get(KUBEFLOW_OPERATOR, "").startswith("mpi")
+            if is_mpi:
+                selector += "".join(f",{key}!={MPI_LAUNCHER}" for key in KUBEFLOW_ROLES if key in labels)
+            is_owned = owner.api_version.startswith("kubeflow.org/")
+            kind = owner.kind if is_owned else "MPIJob" if is_mpi else kind
+        return Workload(kind, name, selector)
     return None
-
-
-def _kubeflow_workload(pod: Pod) -> Workload:
-    labels, selector = pod.metadata.labels, _selector(pod, KUBEFLOW_NAME)
-    # The launcher belongs to a Job of the MPIJob; its operator is called mpi-operator or mpijob-controller.
-    is_mpi = labels.get(KUBEFLOW_OPERATOR, "").startswith("mpi")
-    if is_mpi:
-        selector += "".join(f",{key}!={MPI_LAUNCHER}" for key in KUBEFLOW_ROLES if key in labels)
-    owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
-    owned = owner.kind if owner is not None and owner.api_version.startswith("kubeflow.org/") else None
-    return Workload(owned or ("MPIJob" if is_mpi else "Kubeflow job"), labels[KUBEFLOW_NAME], selector)
-
-
-def _selector(pod: Pod, *keys: str) -> str:
-    labels = pod.metadata.labels
-    return ",".join(f"{key}={labels[key]}" for key in keys if key in labels)
 
 
 async def find_own_pod(*, timeout: float) -> Pod:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import pickle
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -77,18 +76,6 @@ def test_containers_add_up_and_init_containers_run_before_them() -> None:
     assert declared(one, init=(sidecar, four)) == {GPU: 6}
     assert declared(one, init=(four, sidecar)) == {GPU: 4}
     assert declared(container(), init=(four,)) == {GPU: 4}
-
-
-def test_accelerators_of_an_endpoint_are_read_only_and_do_not_change_its_identity() -> None:
-    found = endpoint_of({"containers": [container({GPU: "8"})]})
-    endpoint = Endpoint("10.0.0.1:8470", accelerators=found.accelerators)
-    copy = pickle.loads(pickle.dumps(endpoint))
-    assert copy == endpoint == Endpoint("10.0.0.1:8470")
-    assert hash(copy) == hash(endpoint)
-    assert copy.accelerators == {GPU: 8}
-    assert "nvidia" not in repr(endpoint)
-    with pytest.raises(TypeError):
-        endpoint.accelerators[GPU] = 0  # type: ignore[index]
 
 
 # ResourceClaims

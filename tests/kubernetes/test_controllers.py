@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import aclosing
 from functools import partial
@@ -12,7 +11,6 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from aioresolve.errors import IncompleteClusterError
 from aioresolve.kubernetes.tasks.controllers import MIN_PAUSE
 from aioresolve.spec import ExpectedTasks
 from aioresolve.testing import Answer, pod
@@ -340,23 +338,6 @@ def sizes_read(loopback: Loopback) -> list[RequestRecord]:
     return [request for request in loopback.requests if not request.verb]
 
 
-@pytest.mark.slow
-async def test_wait_without_a_number_waits_for_all_pods_that_the_controller_wants(
-    loopback: Loopback, caplog: pytest.LogCaptureFixture
-) -> None:
-    loopback.server.add_controllers(stateful_set(2))
-    loopback.server.add(train_pod("train-0"))
-    with pytest.raises(IncompleteClusterError) as caught:
-        await resolver_of(loopback).wait(timeout=2.0)
-    assert caught.value.wanted == {"worker": 2}
-    assert caught.value.sources == {"worker": "spec.replicas of StatefulSet ml/train"}
-    assert "1 of 2 tasks (spec.replicas of StatefulSet ml/train)" in str(caught.value)
-    loopback.server.add(train_pod("train-1"))
-    with caplog.at_level(logging.INFO, "aioresolve.watch"):
-        assert (await resolver_of(loopback).wait(timeout=30)).spec.num_tasks("worker") == 2
-    assert "has all 2 tasks of job 'worker' (spec.replicas of StatefulSet ml/train)" in caplog.text
-
-
 async def test_controller_is_read_again_only_before_its_cluster_is_complete(loopback: Loopback) -> None:
     loopback.server.add_controllers(stateful_set(3))
     loopback.server.add(train_pod("train-0"))
@@ -445,28 +426,6 @@ async def test_controller_is_read_again_after_a_failure_of_the_server(loopback: 
     observations = resolver_of(loopback).observations(sizes=True)
     assert (await anext(observations)).expected["worker"].number == 1
     await observations.aclose()
-
-
-async def test_controllers_are_read_only_by_wait_without_a_number(loopback: Loopback) -> None:
-    loopback.server.add_controllers(stateful_set(1))
-    loopback.server.add(train_pod("train-0"))
-    resolver = resolver_of(loopback)
-    await resolver.cluster_spec()
-    await resolver.cluster_state()
-    await resolver.wait(1)
-    async with aclosing(resolver.observations()) as observations:
-        await anext(observations)
-    assert all(request.verb for request in loopback.requests)
-
-
-@pytest.mark.slow
-async def test_pods_do_not_count_while_their_controller_cannot_be_read(loopback: Loopback) -> None:
-    loopback.server.add_controllers(stateful_set(1))
-    refusal = Answer(429, headers={"Retry-After": "60"})
-    loopback.server.inject(refusal, times=None, match=lambda request: not request.verb)
-    loopback.server.add(train_pod("train-0"))
-    with pytest.raises(IncompleteClusterError, match=r"the source: .*429 for StatefulSet ml/train"):
-        await resolver_of(loopback).wait(timeout=1.0)
 
 
 async def test_controller_is_not_read_for_each_pod_that_becomes_ready(loopback: Loopback) -> None:

@@ -144,15 +144,6 @@ async def test_pod_that_is_done_and_was_removed_keeps_its_index(loopback: Loopba
         await resolver_of(loopback).wait(timeout=30)
 
 
-async def test_job_whose_pods_run_one_after_another_is_complete_with_those_that_can_run(
-    loopback: Loopback,
-) -> None:
-    loopback.server.add_controllers(indexed_job(9, parallelism=2))
-    loopback.server.add(*(job_pod(index, phase="Succeeded") for index in range(3)), job_pod(3), job_pod(4))
-    state = await resolver_of(loopback).wait(timeout=30)
-    assert ranks(state) == [(3, 3, 5), (4, 4, 5)]
-
-
 async def test_watch_reports_a_member_that_is_done_as_such(loopback: Loopback) -> None:
     loopback.server.add(job_pod(0), job_pod(1), job_pod(2))
     async with aclosing(resolver_of(loopback).watch()) as states:
@@ -279,12 +270,6 @@ async def test_job_without_a_permission_to_read_it_is_waited_for(loopback: Loopb
     loopback.server.add(job_pod(0, phase="Failed"))
     with pytest.raises(IncompleteClusterError, match=r"ml/train-0-aaaaa: Failed \(Error: exit code 1\)"):
         await resolver_of(loopback).wait(1, timeout=0.5)
-
-
-async def test_another_job_whose_pods_run_is_not_affected_by_one_that_has_ended(loopback: Loopback) -> None:
-    loopback.server.add_controllers(indexed_job(1, **FAILED))
-    loopback.server.add(job_pod(0, phase="Failed"), job_pod(0, job="again", run="another"))
-    assert len((await resolver_of(loopback).wait(1, timeout=30)).members) == 1
 
 
 async def test_calls_without_a_wait_raise_for_a_pod_that_is_done_or_skip_it(

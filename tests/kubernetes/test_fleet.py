@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, aclosing
 from typing import TYPE_CHECKING
 
-import anyio.to_thread
-
-from aioresolve.errors import ConnectionFailedError
 from aioresolve.fleet import Fleet
-from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import pod
-from tests.fleet.fleets import take, until
 
-from .loopback import TOKEN, run_loopback
-from .samples import watch_policy
+from .loopback import TOKEN
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from .loopback import Loopback
 
@@ -49,32 +40,3 @@ async def test_two_users_of_one_server_do_not_share_connections(loopback: Loopba
         assert [reading.error for reading in (await fleet.resolve()).values()] == [None] * 3
         assert [request.user for request in loopback.requests] == ["alice", "bob", "alice"]
         assert loopback.server.connections == 2
-
-
-async def test_target_is_stale_while_its_server_is_down_and_the_others_are_not_affected(
-    no_leak: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(KubernetesClusterResolver, "watch_policy", watch_policy(0.001, 0.02))
-    with ExitStack() as stack:
-        clusters = {}
-        for name in ("well", "down"):
-            (tmp_path / name).mkdir()
-            clusters[name] = stack.enter_context(run_loopback(tmp_path / name))
-            clusters[name].train("train-0")
-        servers = [loopback.server for loopback in clusters.values()]
-        fleet = Fleet({name: each.resolver() for name, each in clusters.items()}, timeout=10.0)
-        async with aclosing(fleet.watch()) as readings:
-            await take(readings, 2)
-            await until(lambda: all(server.watches == 1 for server in servers))
-            with ExitStack() as outage:
-                await anyio.to_thread.run_sync(outage.enter_context, clusters["down"].server.down())
-                [stale] = await take(readings, 1)
-                assert (stale.name, stale.num_tasks, stale.is_stale) == ("down", 1, True)
-                assert isinstance(stale.error, ConnectionFailedError)
-                clusters["well"].train("train-9")
-                [reading] = await take(readings, 1)
-                assert (reading.name, reading.num_tasks) == ("well", 2)
-                await anyio.to_thread.run_sync(outage.close)
-            [again] = await take(readings, 1)
-            assert (again.name, again.num_tasks, again.error, again.stale_since) == ("down", 1, None, None)
-        await until(lambda: all(server.connections == server.watches == 0 for server in servers))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -171,22 +169,6 @@ async def test_address_that_no_pod_has_is_an_error(server: ThreadedKubernetesSer
     with pytest.raises(TaskIdentityError, match=r"127\.0\.0\.1 of namespace 'ml' matches no pod"):
         await find_own_pod(timeout=30)
     assert len(server.requests) == own_pod.LOOKUPS
-
-
-async def test_server_that_cannot_be_reached_is_named(
-    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError("Network is unreachable")
-
-    without_route = SimpleNamespace(getaddrinfo=fail, SOCK_DGRAM=socket.SOCK_DGRAM)
-    monkeypatch.setattr(own_pod, "socket", without_route)
-    message = (
-        r"127\.0\.0\.1 cannot be reached \(Network is unreachable\)\. Let the pod's manifest set \$POD_NAME"
-    )
-    with pytest.raises(TaskIdentityError, match=message):
-        await find_own_pod(timeout=30)
-    assert not server.requests
 
 
 async def test_outside_of_a_cluster_there_is_no_own_pod(

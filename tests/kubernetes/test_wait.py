@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from aioresolve import FailedClusterError, IncompleteClusterError
-from aioresolve.testing import Delay, pod
+from aioresolve.testing import pod
 
-from .loopback import TRAIN, client_sockets
+from .loopback import TRAIN
 from .samples import watch_policy
 
 if TYPE_CHECKING:
@@ -79,17 +79,6 @@ async def test_the_cluster_is_complete_when_the_last_pod_becomes_ready(loopback:
     assert [request.verb for request in loopback.requests] == ["watch"]
 
 
-async def test_a_pod_that_becomes_ready_between_list_and_watch_is_not_missed(loopback: Loopback) -> None:
-    loopback.train("train-0", ready=False)
-    loopback.server.watch_list = False
-    loopback.server.inject(Delay(0.2), match=lambda request: "resourceVersion" in request.query)
-    task = await waiting(resolver_of(loopback).wait(1, timeout=10))
-    await until(loopback, lambda: sum(map(is_watch, loopback.requests)) == 2)
-    assert loopback.server.watches == 0
-    loopback.train("train-0")
-    assert (await task).endpoints["worker"][0].ready
-
-
 @pytest.mark.slow
 async def test_the_deadline_error_has_the_reason_of_each_pod(loopback: Loopback) -> None:
     loopback.train("train-0")
@@ -125,22 +114,3 @@ async def test_the_wait_continues_until_a_controller_replaces_a_failed_pod(loopb
     await watching(loopback)
     loopback.server.add(owned(pod("train-1-again", "ml", labels=TRAIN)))
     assert (await task).spec.num_tasks("worker") == 2
-
-
-@pytest.mark.slow
-async def test_the_deadline_error_names_an_api_server_that_was_never_reached(loopback: Loopback) -> None:
-    with (
-        loopback.server.down(),
-        pytest.raises(IncompleteClusterError, match=r"the source: cannot connect to .*: connection refused"),
-    ):
-        await resolver_of(loopback).wait(1, timeout=1.5)
-
-
-async def test_a_cancelled_wait_leaves_nothing_open(loopback: Loopback) -> None:
-    task = await waiting(resolver_of(loopback).wait(1, timeout=60))
-    await watching(loopback)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert client_sockets(loopback) == 0
-    assert asyncio.all_tasks() == {asyncio.current_task()}

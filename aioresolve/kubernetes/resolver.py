@@ -236,7 +236,8 @@ class KubernetesClusterResolver(ClusterResolver):
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request the pods or slices: as rows of a Table if only addresses are needed, and rows have them."""
         if not want.complete:
-            return await self._observe_once(_controllers(want), progress)
+            cache, _ = await self._fill_cache(progress, allow_gaps=True, controllers=_controllers(want))
+            return cache.observation(datetime.now(UTC))
         if not want.identities and self._rows_suffice:
             spec = await self._spec_from_rows(progress)
             if spec is not None:
@@ -252,10 +253,6 @@ class KubernetesClusterResolver(ClusterResolver):
         if self._not_running == "raise":
             cache.raise_not_running()
         return cache.state(datetime.now(UTC)), details
-
-    async def _observe_once(self, controllers: Controllers | None, progress: Progress) -> Observation:
-        cache, _ = await self._fill_cache(progress, allow_gaps=True, controllers=controllers)
-        return cache.observation(datetime.now(UTC))
 
     async def _spec_from_rows(self, progress: Progress) -> ClusterSpec | None:
         """Request rows of a Table, many times cheaper than whole pods; None if they are not sufficient."""
@@ -292,14 +289,11 @@ class KubernetesClusterResolver(ClusterResolver):
 
         A blocking `override_client` cannot watch; it is polled every `interval` seconds instead.
         """
-        controllers = _controllers(want)
         if self._can_watch:
-            following = self._watch(controllers)
+            following = self._watch(_controllers(want))
         else:
-            observe = partial(self._observe_once, controllers)
-            following = poll(
-                partial(within_deadline, self._timeout, f"a poll of {self!r}", observe), interval
-            )
+            call = partial(within_deadline, self._timeout, f"a poll of {self!r}", partial(self.observe, want))
+            following = poll(call, interval)
         async with aclosing(following) as observations:
             async for observation in observations:
                 yield observation
@@ -468,8 +462,6 @@ class KubernetesClusterResolver(ClusterResolver):
             for query, listed in found.items():
                 cache.replace(query, listed.items, listed.version)
             details = self._details(api, cache, controllers)
-            if controllers is not None and controllers.objects:  # of the previous poll
-                await controllers.read(api, list(controllers.objects))
             await details.read(progress, with_claims=with_claims)
         return cache, details
 

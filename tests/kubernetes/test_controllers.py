@@ -16,7 +16,6 @@ from aioresolve.spec import ExpectedTasks
 from aioresolve.testing import Answer, pod
 
 from . import samples
-from .peer_clients import sync_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -396,20 +395,6 @@ async def test_controller_that_cannot_be_read_again_keeps_its_size(loopback: Loo
         number = len(sizes_read(loopback))
         while len(sizes_read(loopback)) < number + 2:
             assert (await anext(observations)).expected["worker"].number == 2
-
-
-@pytest.mark.slow
-async def test_client_that_cannot_watch_reads_controllers_with_each_poll(loopback: Loopback) -> None:
-    loopback.server.add_controllers(stateful_set(2))
-    loopback.server.add(train_pod("train-0"))
-    with sync_client(loopback) as client:
-        resolver = resolver_of(loopback, override_client=client, kubeconfig=None)
-        async with aclosing(resolver.observations(sizes=True, interval=0.01)) as observations:
-            assert (await anext(observations)).expected["worker"].number == 2
-            loopback.server.add_controllers(stateful_set(3))
-            with anyio.fail_after(60):
-                while (await anext(observations)).expected["worker"].number != 3:
-                    pass
 
 
 async def test_controller_that_may_not_be_read_changes_nothing(loopback: Loopback) -> None:

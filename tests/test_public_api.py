@@ -91,9 +91,9 @@ def test_resolver_has_few_members_that_are_not_those_of_tensorflow() -> None:
 ALL_MODULES = [
     found.name
     for found in pkgutil.walk_packages([str(ROOT)], "aioresolve.")
-    if found.name not in ("aioresolve.jax", "aioresolve.tensorflow")
+    if found.name not in ("aioresolve.jax", "aioresolve.tensorflow", "aioresolve.torch.rendezvous")
 ]
-"""Every module that can be imported without JAX and TensorFlow."""
+"""Every module that can be imported without JAX, TensorFlow and PyTorch."""
 
 PUBLIC_MODULES = [
     "aioresolve",

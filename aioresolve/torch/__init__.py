@@ -28,7 +28,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+    from torch.distributed.elastic.rendezvous import (  # pyright: ignore[reportMissingImports]
+        RendezvousHandler,
+        RendezvousParameters,
+    )
 
 __all__ = ["create_handler", "handler"]
 

@@ -51,6 +51,7 @@ TEST_FOLDERS = {
         *("tensorflow/test_classes.py", "tensorflow/test_static_against_tensorflow.py"),
     ),
     "sources": ("resolver", "contract", "fleet", "sync"),
+    "torch": ("rendezvous",),
     "spec": ("spec", "resolver", "launch", "kubernetes"),
     "sync": ("sync", "contract", "environment"),
     "tensorflow": ("tensorflow", "contract"),

@@ -11,8 +11,8 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
+import torch  # pyright: ignore[reportMissingImports]
+import torch.distributed as dist  # pyright: ignore[reportMissingImports]
 
 END = Path(sys.argv[1])
 """The training ends when this file exists."""

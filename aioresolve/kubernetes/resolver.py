@@ -202,17 +202,13 @@ class KubernetesClusterResolver(ClusterResolver):
                 hint="Pass the name of the namespace.",
             )
         transport = client_transport(self._override_client)
-        if transport.only_lists_pods and self._reads_slices:
+        by_nodes = any(term.startswith(NODE_LABEL) for term in self._order_by)
+        if transport.only_lists_pods and (self._reads_slices or by_nodes):
+            others = "Services" if self._reads_slices else "nodes"
             raise ConfigurationError(
-                "the client has only methods that list pods",
+                f"the client has only methods that list pods, not {others}",
                 argument="override_client",
-                hint="Pass an ApiClient, or leave out {service}.",
-            )
-        if transport.only_lists_pods and any(term.startswith(NODE_LABEL) for term in self._order_by):
-            raise ConfigurationError(
-                "the client has only methods that list pods, not nodes",
-                argument="override_client",
-                hint="Pass an ApiClient, or order by other things than labels of nodes ({order_by}).",
+                hint="Pass an ApiClient, or leave out {service} and labels of nodes in {order_by}.",
             )
         return transport
 

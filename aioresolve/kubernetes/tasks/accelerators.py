@@ -10,6 +10,7 @@ A pod that uses Dynamic Resource Allocation only names its claims: see `resource
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -108,14 +109,13 @@ def _mapping(items: tuple[tuple[str, int], ...]) -> ReadOnlyMapping[int]:
 
 
 def _limits(container: Container) -> dict[str, int]:
-    limits = container.resources and container.resources.limits
-    if not limits:
-        return {}
-    found = {}
-    for name, quantity in limits.items():
-        if _is_accelerator(name) and (number := _number(quantity)):
-            found[name] = number
-    return found
+    limits = (container.resources and container.resources.limits) or {}
+    # A quantity of whole devices is a string or a number.
+    return {
+        name: int(text)
+        for name, quantity in limits.items()
+        if _is_accelerator(name) and (text := str(quantity)).isdecimal() and int(text)
+    }
 
 
 def _is_accelerator(name: str) -> bool:
@@ -124,30 +124,16 @@ def _is_accelerator(name: str) -> bool:
     return name.startswith(BY_CLASS) and name.removeprefix(BY_CLASS) in DEVICE_CLASSES
 
 
-def _number(quantity: object) -> int:
-    """Return a quantity of whole devices, which is a string or a number; 0 if it is something else."""
-    text = str(quantity)
-    return int(text) if text.isdecimal() else 0
-
-
-def _sum(containers: Iterable[Container], init_containers: Iterable[Container]) -> dict[str, int]:
-    most: dict[str, int] = {}
-    sidecars: dict[str, int] = {}
+def _sum(containers: Iterable[Container], init_containers: Iterable[Container]) -> Counter[str]:
+    most: Counter[str] = Counter()
+    sidecars: Counter[str] = Counter()
     for init in init_containers:
-        limits = _limits(init)
+        limits = Counter(_limits(init))
         if init.restart_policy == "Always":
-            sidecars = add_counts(sidecars, limits)
-        most = _maximum(most, sidecars if init.restart_policy == "Always" else add_counts(sidecars, limits))
-    total = sidecars
+            sidecars += limits
+            most |= sidecars
+        else:
+            most |= sidecars + limits
     for container in containers:
-        total = add_counts(total, _limits(container))
-    return _maximum(most, total)
-
-
-def add_counts(some: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
-    """Return the sum of two mappings of name to number."""
-    return {name: some.get(name, 0) + others.get(name, 0) for name in some.keys() | others.keys()}
-
-
-def _maximum(some: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(some.get(name, 0), others.get(name, 0)) for name in some.keys() | others.keys()}
+        sidecars += Counter(_limits(container))
+    return most | sidecars

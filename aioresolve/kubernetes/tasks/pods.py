@@ -200,6 +200,9 @@ def _address_error(pod: Pod, choice: str | Callable[[Pod], Any], error: Exceptio
     return ConfigurationError(f"pod {pod.full_name} cannot be addressed: {reason}", hint=hint)
 
 
+ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
+"""The values of `address` other than a callable."""
+
 IP_CHARACTERS = b"0123456789abcdefABCDEF.:"
 
 
@@ -298,7 +301,15 @@ def pod_address(pod: Pod, choice: str | Callable[[Pod], Any], port: int) -> str 
     """
     if callable(choice):
         return _address_from_callable(choice(pod), port)
-    host = _hosts[choice](pod)
+    host = pod.status.pod_ip
+    if choice in ("pod_ipv4", "pod_ipv6"):
+        host = _pod_ip_of_family(pod, is_ipv6=choice == "pod_ipv6")
+    elif choice == "host_ip":
+        host = pod.status.host_ip
+    elif choice == "hostname":
+        if not (pod.spec.hostname and pod.spec.subdomain):
+            raise ValueError("it has no DNS name, because its spec.hostname or spec.subdomain is not set")
+        host = f"{pod.spec.hostname}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc"
     return host_port(host, port) if host else None
 
 
@@ -444,10 +455,6 @@ def _shorten(text: str) -> str:
     return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 3]}..."
 
 
-def _pod_ip(pod: Pod) -> str | None:
-    return pod.status.pod_ip
-
-
 def _pod_ip_of_family(pod: Pod, *, is_ipv6: bool) -> str | None:
     ips = [entry.ip for entry in pod.status.pod_ips or ()] or [pod.status.pod_ip or ""]
     ip_of_family = next((ip for ip in ips if ip and (":" in ip) == is_ipv6), None)
@@ -455,23 +462,6 @@ def _pod_ip_of_family(pod: Pod, *, is_ipv6: bool) -> str | None:
         family = "IPv6" if is_ipv6 else "IPv4"
         raise ValueError(f"it has no {family} address, only {', '.join(ips)}")
     return ip_of_family
-
-
-def _hostname(pod: Pod) -> str | None:
-    if not (pod.spec.hostname and pod.spec.subdomain):
-        raise ValueError("it has no DNS name, because its spec.hostname or spec.subdomain is not set")
-    return f"{pod.spec.hostname}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc"
-
-
-_hosts: dict[str, Callable[[Pod], str | None]] = {
-    "pod_ip": _pod_ip,
-    "pod_ipv4": lambda pod: _pod_ip_of_family(pod, is_ipv6=False),
-    "pod_ipv6": lambda pod: _pod_ip_of_family(pod, is_ipv6=True),
-    "host_ip": lambda pod: pod.status.host_ip,
-    "hostname": _hostname,
-}
-ADDRESSES = tuple(_hosts)
-"""The values of `address` other than a callable."""
 
 
 def _address_from_callable(result: Any, port: int) -> str | None:

@@ -24,10 +24,10 @@ from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve.errors import ResolveError
 from aioresolve.kubernetes.api.objects import ObjectList, ObjectMeta, Query, Resource, Struct
 
-from .accelerators import DEVICE_CLASSES, add_counts, shared_mapping
+from .accelerators import DEVICE_CLASSES, shared_mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from aioresolve._core.deadline import Progress
     from aioresolve.kubernetes.api.client import ObjectAPI
@@ -229,13 +229,13 @@ async def _read(api: ObjectAPI, namespace: str, names: set[str], members: int, p
 def _count(pod: MatchedPod, read: Devices) -> tuple[MatchedPod, str]:
     """Return `pod` with the devices of its claims in addition to its limits, or why they are not known."""
     assert pod.endpoint is not None
-    counts: Mapping[str, int] = pod.endpoint.accelerators or {}
+    counts = Counter(pod.endpoint.accelerators or {})
     for name in pod.claims:
         devices = read.get(name)
         if devices is None:
             state = "is not allocated" if name in read else "does not exist"
             fault = f"ResourceClaim {_namespace(pod)}/{name} {state}"
             return msgspec.structs.replace(pod, claims=()), fault
-        counts = add_counts(counts, devices)
+        counts.update(devices)
     endpoint = replace(pod.endpoint, accelerators=shared_mapping(counts))
     return msgspec.structs.replace(pod, claims=(), endpoint=endpoint), ""

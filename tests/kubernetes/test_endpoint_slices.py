@@ -470,34 +470,3 @@ def test_watch_ends_with_the_pods_that_a_list_has(written: list[dict[str, Any]],
     assert len(state.endpoints["worker"]) == len(found)
     assert found == members
     assert {missing.name for missing in listed.observation(NOW).absent} == faults
-
-
-def is_in_transit(cache: SliceCache) -> bool:
-    return cache.in_transit
-
-
-def test_endpoint_is_in_transit_while_no_slice_has_it() -> None:
-    one, two = (endpoint(f"10.8.0.{n}", pod=f"w-{n}", namespace="ml") for n in (1, 2))
-
-    def slice_of(name: str, version: int, *endpoints: dict[str, Any]) -> EndpointSlice:
-        return parse(endpoint_slice(name, "ml", service="trainer", endpoints=endpoints), version)
-
-    cache = new_cache()
-    cache.replace(QUERY, [slice_of("trainer-a", 2, one, two)], "2")
-    assert not is_in_transit(cache)
-    cache.apply(QUERY, [Modified(slice_of("trainer-a", 3, one))])
-    assert is_in_transit(cache)
-    cache.apply(QUERY, [Added(slice_of("trainer-b", 4, two))])
-    assert not is_in_transit(cache)
-    cache.apply(QUERY, [Modified(slice_of("trainer-b", 5, two | {"conditions": {"terminating": True}}))])
-    cache.apply(QUERY, [Deleted(slice_of("trainer-b", 6))])
-    assert not is_in_transit(cache)
-    cache.apply(QUERY, [Deleted(slice_of("trainer-a", 7))])
-    assert is_in_transit(cache)
-    cache.observation(NOW)
-    assert not is_in_transit(cache)
-    cache.apply(QUERY, [Added(slice_of("trainer-a", 8, one))])
-    cache.apply(QUERY, [Deleted(slice_of("trainer-a", 9))])
-    assert is_in_transit(cache)
-    cache.replace(QUERY, [], "10")
-    assert not is_in_transit(cache)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.errors import ConfigurationError, PodIndexError
+from aioresolve.errors import PodIndexError
 from aioresolve.kubernetes.api.objects import Added, Deleted, Modified, PodQuery
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
@@ -49,20 +49,6 @@ def test_there_is_no_state_before_every_query_was_listed() -> None:
     assert cache.is_complete
     assert state(cache).spec == ClusterSpec({"worker": ["10.8.0.10:8470"], "eval": []})
     assert (state(cache).version, state(cache).observed_at) == ("8", NOW)  # of the oldest list
-
-
-def test_a_pod_that_cannot_be_addressed_changes_nothing() -> None:
-    def fails(found: Pod) -> str:
-        raise LookupError("no such annotation")
-
-    cache = new_cache(address=fails)
-    with pytest.raises(ConfigurationError, match="pod ml/train-0 cannot be addressed: no such"):
-        replace(cache, TRAIN, [pod()], "7")
-    assert not cache.is_complete
-    replace(cache, TRAIN, [], "100")
-    with pytest.raises(ConfigurationError):
-        cache.apply(TRAIN, [bookmark(150), Added(versioned("train-0", 151))])
-    assert cache.version(TRAIN) == "150"
 
 
 def test_an_irrelevant_change_is_not_reported_and_creates_no_objects() -> None:

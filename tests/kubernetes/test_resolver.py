@@ -533,18 +533,6 @@ class TestState:
         assert state.version == str(oldest)
         assert loopback.server.resource_version > oldest
 
-    async def test_master_is_the_protocol_and_the_address_of_a_task(self, loopback: Loopback) -> None:
-        loopback.train("train-0", "train-1")
-        resolver = loopback.resolver()
-        assert await resolver.master() == ""
-        assert loopback.requests == []
-        second = loopback.address("train-1")
-        assert await resolver.master("worker", 1) == f"grpc://{second}"
-        assert await resolver.master("worker", 1, "grpc+verbs") == f"grpc+verbs://{second}"
-        resolver = loopback.resolver(rpc_layer=None)
-        resolver.task_type, resolver.task_id = "worker", 1
-        assert await resolver.master() == second
-
 
 class TestConnections:
     async def test_outside_async_with_each_call_closes_its_connections(self, loopback: Loopback) -> None:

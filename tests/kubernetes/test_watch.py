@@ -243,19 +243,6 @@ async def test_a_list_in_place_of_a_rejected_watch_respects_its_retry_after(loop
     assert retried_at - rejected_at >= 1.0
 
 
-async def test_the_deadline_error_of_the_first_list_has_the_reason(loopback: Loopback) -> None:
-    loopback.server.inject(Answer(503), times=None)
-    reasons: list[str] = []
-    while not loopback.requests:  # a busy machine has not sent it in time
-        resolver = loopback.resolver(timeout=0.5 * (len(reasons) + 1))
-        with pytest.raises(DeadlineExceededError) as caught:
-            async for _ in with_policy(resolver).watch():
-                pass
-        reasons.append(str(caught.value))
-    assert "503" in reasons[-1]
-    loopback.server.clear_faults()
-
-
 @pytest.mark.parametrize("entered", [False, True], ids=["alone", "entered"])
 async def test_breaking_out_of_the_loop_closes_the_watch(loopback: Loopback, entered: bool) -> None:
     loopback.train("train-0")
@@ -276,24 +263,6 @@ async def test_breaking_out_of_the_loop_closes_the_watch(loopback: Loopback, ent
     await until_everything_is_closed(loopback)
 
 
-async def test_cancelling_the_consumer_closes_the_watch(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    started = asyncio.Event()
-
-    async def consume() -> None:
-        async for _ in with_policy(loopback.resolver()).watch():
-            started.set()
-
-    task = asyncio.create_task(consume())
-    await started.wait()
-    await until_connected(loopback)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert client_sockets(loopback) == 0
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
 async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
     loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -309,18 +278,6 @@ async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
                 await anyio.sleep(0.001)
     with pytest.raises(ResolveError, match="was closed"):
         await next_state(states)
-
-
-@pytest.mark.slow
-async def test_a_watch_that_the_server_ends_in_time_is_resumed_immediately(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    policy = watch_policy(60.0, 60.0, min_lifetime=1.0, max_lifetime=1.0)
-    async with aclosing(with_policy(loopback.resolver(), policy).watch()) as states:
-        await next_state(states)
-        await until(loopback, partial(has_requested, loopback, 3))
-        loopback.train("train-1")
-        assert names(await next_state(states)) == ["train-0", "train-1"]
-    assert sum(map(is_list, loopback.requests)) == 1
 
 
 def begins_with_pods(request: RequestRecord) -> bool:

@@ -304,7 +304,7 @@ class ThreadedServer:
 
     def __init__(self, server: LoopbackServer[Any]) -> None:
         # Two interfaces to one server: what one of them sets, such as `tokens`, the other has too.
-        self.__dict__ = server.__dict__
+        self.__dict__ = server.__dict__  # pyright: ignore[reportAttributeAccessIssue]
         self._server = server
         self._exits = ExitStack()
 

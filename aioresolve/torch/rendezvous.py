@@ -17,7 +17,7 @@ from aioresolve.rendezvous.protocol import Limits
 from aioresolve.sync.loop_thread import get_loop_thread
 
 try:
-    from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportMissingImports]
+    from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
     from torch.distributed.elastic.rendezvous import (  # pyright: ignore[reportMissingImports]
         RendezvousClosedError,
         RendezvousConnectionError,

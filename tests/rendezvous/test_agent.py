@@ -177,7 +177,7 @@ async def test_a_spare_node_learns_that_it_was_not_needed(cluster: Cluster) -> N
         tasks.start_soon(close)
         with pytest.raises(ClosedError) as caught:
             await spare.join(port=1, timeout=60, last_call=60)
-    assert caught.value.is_spare
+        assert caught.value.is_spare
 
 
 async def test_a_node_outside_of_pods_lives_as_long_as_its_lease(cluster: Cluster) -> None:

@@ -363,11 +363,12 @@ async def test_wait_continues_during_an_outage() -> None:
 @in_virtual_time
 async def test_failed_tasks_are_named_after_absent_ones_as_many_as_are_missing() -> None:
     failed = tuple(Missing("worker", name, "Failed (OOMKilled)", tasks=0) for name in "xyz")
-    for absent, condition, names in (
-        ((), {"jobs": {"worker": 3}}, ["y", "z"]),
-        ((pending("a"),), {"count": 3}, ["a", "z"]),
-        ((pending("a"), pending("b")), {"count": 3}, ["a", "b"]),
-    ):
+    cases: list[tuple[list[Missing], dict[str, Any], list[str]]] = [
+        ([], {"jobs": {"worker": 3}}, ["y", "z"]),
+        ([pending("a")], {"count": 3}, ["a", "z"]),
+        ([pending("a"), pending("b")], {"count": 3}, ["a", "b"]),
+    ]
+    for absent, condition, names in cases:
         source = Shown(replace(observe(*absent, worker=1), failed=failed))
         with pytest.raises(IncompleteClusterError) as caught:
             await source.wait(timeout=1.0, **condition)

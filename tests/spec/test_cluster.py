@@ -196,7 +196,7 @@ class TestClusterSpecAsValue:
         with pytest.raises(AttributeError, match="ClusterSpec is immutable: cannot set"):
             TRAINING.jobs = []  # type: ignore[misc]
         with pytest.raises(AttributeError, match="ClusterSpec is immutable: cannot delete"):
-            del TRAINING._tasks
+            del TRAINING._tasks  # pyright: ignore[reportAttributeAccessIssue]
         with pytest.raises(AttributeError):
             TRAINING.extra = 1
 

@@ -293,7 +293,10 @@ def stored_object(document: Mapping[str, Any], version: int, now: datetime, kind
     namespace = _namespace(document["metadata"], kind)
     metadata = _complete_metadata(document["metadata"], namespace, version, now)
     rest = {name: value for name, value in document.items() if name not in {"kind", "apiVersion", "metadata"}}
-    content = {name: rest.pop(name, None) or default for name, default in kind.fields.items()} | rest
+    content: dict[str, Any] = {
+        **{name: rest.pop(name, None) or default for name, default in kind.fields.items()},
+        **rest,
+    }
     fields = {"metadata.name": metadata["name"], "metadata.namespace": namespace}
     for path in kind.selectable:
         part, _, name = path.partition(".")

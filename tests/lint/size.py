@@ -24,7 +24,7 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "lines of aioresolve/": Budget(41_750, 35_000),
-    "lines of aioresolve/testing/": Budget(5_130, 5_000),
+    "lines of aioresolve/testing/": Budget(5_140, 5_000),
     "files of aioresolve/": Budget(168, 150),
     "lines of tests/": Budget(43_050, 35_000),
     "cases of tests/": Budget(3_700, 6_000),

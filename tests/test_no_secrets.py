@@ -216,7 +216,7 @@ def external_account(subject: dict[str, Any]) -> dict[str, Any]:
 
 def google_credentials(folder: Path) -> list[Any]:
     """Return the contents of files with credentials that cannot be used."""
-    program = write_file(folder / "executable", '#!/bin/sh\necho "$@"; echo "$@" >&2; exit 1\n')
+    program = write_file(folder / "executable", "#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
     key = f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n"
     as_json = {"type": "json", "subject_token_field_name": "token"}

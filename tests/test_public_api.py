@@ -164,16 +164,6 @@ except ImportError as error:
     ("library", "call", "package"),
     [
         ("grpc", "aioresolve.TPUClusterResolver('grpc://127.0.0.1:1').num_accelerators()", "grpcio"),
-        (
-            "google.auth",
-            "aioresolve.TPUClusterResolver('a', zone='z-a', project='my-project').cluster_spec()",
-            "google-auth",
-        ),
-        (
-            "yaml",
-            "aioresolve.KubernetesClusterResolver(kubeconfig=sys.argv[3]).cluster_spec()",
-            "pyyaml",
-        ),
     ],
 )
 def test_call_that_needs_a_library_that_is_not_installed_names_its_package(

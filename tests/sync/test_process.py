@@ -242,7 +242,7 @@ assert os.waitpid(child, 0)[1] == 0
     with tpu_worker_process(devices=4) as workers:
         monkeypatch.setenv("WORKERS", " ".join(workers))
         ended = Script(source, kubeconfig).ended()
-    called = f"5 TF_CONFIG {SPEC}"
+    called = f"4 TF_CONFIG {SPEC}"
     assert ended.stdout[:2] == ["{'TPU': 4}", called]
     assert ended.stdout[2].startswith("workers cannot be probed in this process: it was forked after")
     assert ended.stdout[3:] == [called]

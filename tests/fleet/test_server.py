@@ -209,6 +209,7 @@ async def test_streams_end_with_the_server() -> None:
     assert anyio.current_time() - started < 1.0
     with pytest.raises((EOFError, aiohttp.ClientError)):
         await Events(response).next()
+    response.close()
     await http.close()
 
 

@@ -97,9 +97,8 @@ async def our_state(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator
 async def our_state_in_pages(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
     from unittest import mock
 
-    from aioresolve.kubernetes.api.client import AiohttpTransport
-
-    with mock.patch.object(AiohttpTransport, "can_stream", False):
+    # Pages are requested after one response was too long.
+    with mock.patch("aioresolve.kubernetes.api.client.MAX_LIST", 1):
         async with our_state(kubeconfig, selectors) as resolve:
             yield resolve
 

@@ -88,7 +88,7 @@ def workload_of(pod: Pod) -> Workload | None:
     is all of their pods.
     """
     labels = pod.metadata.labels
-    owner = next((each for each in pod.metadata.owner_references or () if each.controller), OwnerReference())
+    owner = pod.metadata.controller or OwnerReference()
     for kind, *keys in _WORKLOADS:
         if not labels.keys() >= {*keys}:
             continue

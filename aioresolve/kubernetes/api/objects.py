@@ -224,6 +224,11 @@ class ObjectMeta(Struct, kw_only=True, frozen=True):
     deletion_timestamp: str | None = None
     owner_references: list[OwnerReference] | None = None
 
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that manages the object."""
+        return next((owner for owner in self.owner_references or () if owner.controller), None)
+
 
 class Resources(Struct, frozen=True):
     """The `resources` of a container; a quantity is a string such as `4`."""

@@ -65,6 +65,7 @@ MAX_TASKS = 200_000
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 JOBSET_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 JOBSET_REPLICAS = "jobset.sigs.k8s.io/replicatedjob-replicas"
 POD_GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
@@ -275,7 +276,7 @@ def pod_set(pod: Pod) -> PodSet | None:
     if JOBSET_NAME in labels:
         jobset = "jobset.x-k8s.io/v1alpha2", "JobSet", namespace, labels[JOBSET_NAME]
         return _pod_set(*jobset, labels.get(JOBSET_REPLICATED_JOB, ""), labels.get(JOBSET_JOB, ""))
-    owner = next((one for one in metadata.owner_references or () if one.controller), None)
+    owner = metadata.controller
     if owner is not None:
         controller = owner.api_version, owner.kind, namespace, owner.name
         match owner.api_version.partition("/")[0], owner.kind:
@@ -315,8 +316,9 @@ def run_of(pod: Pod) -> str:
     """
     labels, namespace = pod.metadata.labels, pod.metadata.namespace
     if JOBSET_NAME in labels:
-        return f"{namespace}/{labels[JOBSET_NAME]}/{labels.get(JOBSET_ATTEMPT, '')}"
-    owner = next((one for one in pod.metadata.owner_references or () if one.controller), None)
+        jobset = labels.get(JOBSET_UID) or f"{namespace}/{labels[JOBSET_NAME]}"
+        return f"{jobset}/{labels.get(JOBSET_ATTEMPT, '')}"
+    owner = pod.metadata.controller
     if owner is not None:
         return owner.uid or f"{namespace}/{owner.kind}/{owner.name}"
     return labels.get(POD_GROUP_NAME, "")

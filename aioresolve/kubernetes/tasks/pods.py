@@ -365,16 +365,12 @@ def restarts_in_place(pod: Pod) -> int:
 
 def is_replaced(pod: Pod) -> bool:
     """Whether the pod has ended and has a controller, which decides whether another pod takes its place."""
-    return pod.status.phase in ENDED and _has_controller(pod)
+    return pod.status.phase in ENDED and pod.metadata.controller is not None
 
 
 def is_final(pod: Pod) -> bool:
     """Whether the pod has ended for good: it will not run again, and no controller replaces it."""
-    return pod.status.phase in ENDED and not _has_controller(pod)
-
-
-def _has_controller(pod: Pod) -> bool:
-    return any(owner.controller for owner in pod.metadata.owner_references or ())
+    return pod.status.phase in ENDED and pod.metadata.controller is None
 
 
 def _pod_failure(pod: Pod) -> tuple[str | None, ...]:

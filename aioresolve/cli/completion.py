@@ -87,7 +87,7 @@ async def _list_metadata(
     from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
 
     query = {"limit": str(MAX_OBJECTS)}
-    accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+    headers = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
     with anyio.move_on_after(TIMEOUT):
         try:
             connection = await find_connection(
@@ -99,7 +99,7 @@ async def _list_metadata(
             transport = AiohttpTransport(connection)
             try:
                 responses = [
-                    await transport.send("GET", path, query, accept=accept) for path in paths(connection)
+                    await transport.send("GET", path, query, headers=headers) for path in paths(connection)
                 ]
             finally:
                 await transport.aclose()

@@ -7,7 +7,6 @@ the others do so only if it does not in time.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import secrets
@@ -36,11 +35,11 @@ from aioresolve.kubernetes.api.client import AiohttpTransport, ObjectAPI
 from aioresolve.kubernetes.api.objects import PodQuery
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
 from aioresolve.kubernetes.own_pod import fetch_own_pod, source_address, workload_of
-from aioresolve.kubernetes.tasks.pod_labels import index_label
+from aioresolve.kubernetes.tasks.pod_labels import index_label, run_of
 from aioresolve.kubernetes.tasks.pods import not_ready_reason, not_running_reason, restarts_in_place
 from aioresolve.kubernetes.watch.reflector import Reflector, WatchPolicy
 
-from .cluster import LABEL, LEASE_DURATION, ConfigMapQuery, LeaseQuery, Objects, Writer, life_of, role
+from .cluster import LABEL, LEASE_DURATION, ConfigMapQuery, LeaseQuery, Objects, Writer, role
 from .protocol import (
     Closed,
     Life,
@@ -64,8 +63,6 @@ if TYPE_CHECKING:
     from .cluster import ConfigMap
     from .protocol import Limits, World
 
-logger = logging.getLogger("aioresolve.rendezvous")
-
 REQUEST_TIMEOUT = 60.0
 """Seconds that one write may take, with its retries."""
 
@@ -73,7 +70,7 @@ TURN = 1.0
 """Seconds that each node waits for those before it to write the next world."""
 
 MAX_TURNS = 10
-"""After how many turns all remaining nodes write, in seconds: TURN times as many."""
+"""The longest wait for other nodes, in turns; after that, all remaining nodes may write."""
 
 LOOKUP_AFTER = 2.0
 """Seconds after which a node whose pod no watch has reported is looked up, and after which again."""
@@ -113,7 +110,7 @@ class Place(NamedTuple):
         node: the node.
         namespace: the namespace of its pod, or of the context.
         selector: the label selector of the pods of its workload; None outside of pods.
-        owner: identifies the workload.
+        owner: identifies the run of the workload.
         owners: the owner references of the ConfigMap, so that it is deleted with the workload.
     """
 
@@ -157,15 +154,12 @@ def place_of(pod: Pod, *, selector: str | None = None, address: str | None = Non
         since="" if index is not None else pod.metadata.creation_timestamp,
         restarts=restarts_in_place(pod),
     )
-    controller = next((each for each in pod.metadata.owner_references or () if each.controller), None)
-    # A JobSet that restarts creates its Jobs again.
-    uid = pod.metadata.labels.get("jobset.sigs.k8s.io/jobset-uid") or (controller.uid if controller else "")
-    attempt = pod.metadata.labels.get("jobset.sigs.k8s.io/restart-attempt", "")
+    controller = pod.metadata.controller
     return Place(
         node,
         pod.metadata.namespace,
         selector or (workload.selector if workload else None),
-        f"{uid}/{attempt}" if attempt else uid,
+        run_of(pod),
         [_owner(controller)] if controller else [],
     )
 
@@ -247,16 +241,16 @@ class Agent:
             host = socket.gethostname()
             node = Node(key=lease, process=process, name=host, host=address, since=since, has_lease=True)
             place = Place(node, connection.default_namespace(), self._selector)
-        await self._connect(AiohttpTransport(connection), place)
+        self._connect(AiohttpTransport(connection), place)
 
-    async def _connect(self, transport: AiohttpTransport, place: Place) -> None:
+    def _connect(self, transport: AiohttpTransport, place: Place) -> None:
         namespace = self._namespace or place.namespace
         self.own, self._place = place.node, place
         api = ObjectAPI(transport, max_concurrency=4)
         self._stack.push_async_callback(api.aclose)
-        self._api, self._writer = api, Writer(transport)
         self._query = ConfigMapQuery("", namespace, name=self.name)
         self._leases = LeaseQuery(f"{LABEL}={self.name}", namespace)
+        self._api, self._writer = api, Writer(api, self._query, self._leases)
         self._pods = None if place.selector is None else PodQuery(place.selector, namespace)
         self._objects = Objects(self._query, self._pods, self._leases)
 
@@ -274,8 +268,9 @@ class Agent:
     async def _follow(self, query: Query[Any]) -> None:
         """Keep the objects of one query up to date."""
         latest = LatestValue[Any]()
-        cache: Any = self._objects
-        reflector = Reflector(self._api, cache, [query], latest, self._policy, timeout=REQUEST_TIMEOUT)
+        reflector = Reflector(
+            self._api, self._objects, [query], latest, self._policy, timeout=REQUEST_TIMEOUT
+        )
         self._reflectors.append(reflector)
 
         async def wake() -> None:
@@ -298,8 +293,7 @@ class Agent:
     async def _renew_lease(self) -> None:
         while True:
             with anyio.move_on_after(LEASE_DURATION / 2):
-                now = datetime.now(UTC)
-                await self._writer.renew_lease(self.own.key, self.own.name, now, self._leases)
+                await self._writer.renew_lease(self.own.key, self.own.name, datetime.now(UTC))
             await anyio.sleep(LEASE_DURATION / 4)
 
     def __str__(self) -> str:
@@ -406,9 +400,13 @@ class Agent:
 
     def _update_restarts(self) -> None:
         """Correct the restarts of the container: its status is reported some time after it was restarted."""
-        for pod in self._objects.pods:
-            if pod.metadata.uid == self.own.key and restarts_in_place(pod) > self.own.restarts:
-                self.own = replace(self.own, restarts=restarts_in_place(pod))
+        pod = self._objects.pods.get(self.own.name)
+        if (
+            pod is not None
+            and pod.metadata.uid == self.own.key
+            and restarts_in_place(pod) > self.own.restarts
+        ):
+            self.own = replace(self.own, restarts=restarts_in_place(pod))
 
     async def _write(self, step: Step, view: View, *, is_last_call_over: bool) -> bool:
         """Write what a step requires; return whether it was written."""
@@ -427,11 +425,11 @@ class Agent:
     async def _create(self) -> bool:
         """Create the ConfigMap with the entry of this node; return whether another node was not faster."""
         data, owners = opened(self.own, self._place.owner), self._place.owners
-        return await self._record(partial(self._writer.create, self._query, data, owners))
+        return await self._record(partial(self._writer.create, data, owners))
 
     async def _patch(self, data: Mapping[str, str | None], version: str | None = None) -> bool:
         """Change the ConfigMap; return False if it has another version, or is gone."""
-        return await self._record(partial(self._writer.patch, self._query, data, version=version))
+        return await self._record(partial(self._writer.patch, data, version=version))
 
     async def _record(self, write: Callable[[Progress], Awaitable[ConfigMap | None]]) -> bool:
         try:
@@ -450,12 +448,12 @@ class Agent:
 
     async def end(self, *, failed: bool) -> None:
         """Close the rendezvous if this node takes part in its round; otherwise only leave it."""
-        if self.own.identity in self._objects.state.world.nodes:
+        if self._objects.state.has(self.own):
             await self.close(failed=failed)
         elif self._objects.state.nodes.get(self.own.key) == self.own:
             await self._patch(without([self.own]))
         if self.own.has_lease:
-            await self._writer.delete_lease(self.own.key, self._leases)
+            await self._writer.delete_lease(self.own.key)
 
     def _turn(self, view: View) -> float:
         """Return how many seconds to wait for the nodes before this one to write."""
@@ -471,10 +469,9 @@ class Agent:
         """
         waiting = {node.key for node in view.waiting}
         is_first = not view.state.world.nodes
-        for pod in self._objects.pods:
-            if pod.metadata.uid in waiting or life_of(pod) is not Life.ALIVE:
-                continue
-            if is_first or not_running_reason(pod, pod.status.pod_ip) is None:
+        for pod in self._objects.living_pods:
+            is_here = pod.metadata.uid in waiting
+            if not is_here and (is_first or not_running_reason(pod, pod.status.pod_ip) is None):
                 return True
         return self._pods is None or any(node.has_lease for node in view.state.nodes.values())
 
@@ -486,8 +483,7 @@ class Agent:
             if now < self._looked_up.setdefault(node.key, now + LOOKUP_AFTER):
                 continue
             self._looked_up[node.key] = now + LOOKUP_AFTER
-            query = PodQuery("", self._query.namespace)
-            look_up = partial(self._writer.has_pod, node.name, node.key, query)
+            look_up = partial(self._writer.has_pod, node.name, node.key)
             if not await within_deadline(REQUEST_TIMEOUT, f"the lookup of pod {node.name!r}", look_up):
                 self._objects.record_absence(node.key)
                 self._wake()
@@ -520,7 +516,7 @@ class Agent:
         }
         missing = [
             f"{pod.full_name}: {_why_missing(pod)}"
-            for pod in self._objects.pods
+            for pod in self._objects.pods.values()
             if pod.metadata.uid not in {*waiting, *running} and pod.metadata.deletion_timestamp is None
         ]
         parts = [*running.values(), *missing]

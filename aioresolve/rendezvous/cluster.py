@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from aioresolve._core.deadline import Progress, RetryPolicy, send_with_retries
-from aioresolve._core.telemetry import HTTPCall
-from aioresolve.kubernetes.api.client import logger
-from aioresolve.kubernetes.api.errors import error_from_response, rbac_subject
+from aioresolve._core.deadline import Progress
+from aioresolve.kubernetes.api.client import AS_JSON, MERGE_PATCH
+from aioresolve.kubernetes.api.errors import rbac_subject
 from aioresolve.kubernetes.api.objects import (
     Added,
     Deleted,
@@ -27,20 +26,21 @@ from aioresolve.kubernetes.api.objects import (
     Query,
     Resource,
     Struct,
+    is_newer,
     version_number,
 )
-from aioresolve.kubernetes.tasks.pods import program_status, restarts_in_place
-from aioresolve.kubernetes.watch.cluster_cache import QueryStore
+from aioresolve.kubernetes.tasks.pods import ENDED, program_status, restarts_in_place
+from aioresolve.kubernetes.watch.cluster_cache import ObjectCache, QueryStore
 from aioresolve.spec import Observation
 
 from .protocol import Life, decode_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from aioresolve._core.http import Response
-    from aioresolve.kubernetes.api.client import AiohttpTransport
+    from aioresolve.kubernetes.api.client import ObjectAPI
     from aioresolve.kubernetes.api.objects import WatchEvent
 
     from .protocol import Node, State
@@ -52,7 +52,7 @@ LEASE_DURATION = 40
 """Seconds after which a node outside of pods counts as dead, if its Lease was not renewed."""
 
 VERBS = ("create", "get", "list", "patch", "watch")
-EXPECTED = frozenset({200, 201, 404, 409})
+"""The RBAC verbs that a rendezvous needs."""
 
 
 class ConfigMap(Struct, kw_only=True, frozen=True):
@@ -127,7 +127,7 @@ class _Store(QueryStore):
         self.objects: dict[str, Any] = {}
 
 
-class Objects:
+class Objects(ObjectCache[Any, _Store]):
     """The latest objects of a rendezvous, as watches and responses reported them. Does no I/O.
 
     A reflector for each query keeps them up to date.
@@ -138,19 +138,15 @@ class Objects:
         leases: the request for the Leases of nodes outside of pods.
     """
 
-    is_complete = True
-    in_transit = False
-
     def __init__(self, config_map: ConfigMapQuery, pods: PodQuery | None, leases: LeaseQuery) -> None:
         self._where = config_map.scope
         self._pods, self._leases, self._config_maps = _Store(pods), _Store(leases), _Store(config_map)
-        self._stores: dict[Query[Any], _Store] = {config_map: self._config_maps, leases: self._leases}
-        if pods is not None:
-            self._stores[pods] = self._pods
-        self._lives: dict[
-            str, tuple[Life, int]
-        ] = {}  # by the uid of pods, with the restarts of the container
-        self._renewed: dict[str, tuple[str, float]] = {}  # Lease: its renewTime, and when it was observed
+        stores: dict[Query[Any], _Store] = {config_map: self._config_maps, leases: self._leases}
+        self._stores = stores if pods is None else {**stores, pods: self._pods}
+        # By the uid of a pod, with the restarts of its container.
+        self._lives: dict[str, tuple[Life, int]] = {}
+        # By the name of a Lease: its renewTime, and when that was observed.
+        self._renewed: dict[str, tuple[str, float]] = {}
         self._data: Mapping[str, str] = {}
         self._state: State | None = None
         self._version: str | None = None
@@ -177,16 +173,20 @@ class Objects:
         return self._version
 
     @property
-    def pods(self) -> list[Pod]:
-        """The pods of the workload."""
-        return list(self._pods.objects.values())
+    def pods(self) -> Mapping[str, Pod]:
+        """The pods of the workload, by name."""
+        return self._pods.objects
+
+    @property
+    def living_pods(self) -> list[Pod]:
+        """The pods whose process lives, or will be started."""
+        return [pod for pod in self.pods.values() if self._lives[pod.metadata.uid][0] is Life.ALIVE]
 
     def record(self, config_map: ConfigMap) -> None:
         """Store a ConfigMap, unless a newer one is known."""
-        new, known = version_number(config_map.metadata.resource_version), version_number(self._version or "")
-        if new is None or known is None or new > known:
-            self._data, self._state = config_map.data or {}, None
-            self._version = config_map.metadata.resource_version
+        version = config_map.metadata.resource_version
+        if self._is_newer(version):
+            self._data, self._state, self._version = config_map.data or {}, None, version
 
     def record_absence(self, key: str) -> None:
         """Note that there is no pod with this uid."""
@@ -209,22 +209,7 @@ class Objects:
         is_late = anyio.current_time() - seen > lease.spec.lease_duration_seconds
         return Life.DEAD if is_late else Life.ALIVE
 
-    # What a reflector calls
-
-    def version(self, query: Query[Any]) -> str:
-        """Return the resourceVersion to resume the watch of `query` from."""
-        return self._stores[query].version
-
-    def version_decreased(self, query: Query[Any]) -> bool:
-        """Return whether the watch of `query` reported an older version than before since the last list."""
-        return self._stores[query].version_decreased
-
-    def match(self, query: Query[Any], objects: Sequence[Any]) -> list[Any]:
-        """Return the objects of a list that are kept: all."""
-        return list(objects)
-
     def replace(self, query: Query[Any], listed: Sequence[Any], version: str) -> None:
-        """Apply a list."""
         store = self._stores[query]
         before, store.objects = store.objects, {each.metadata.name: each for each in listed}
         store.list_at(version)
@@ -233,25 +218,19 @@ class Objects:
         for each in listed:
             self._on_change(store, each)
 
-    def apply(self, query: Query[Any], events: Iterable[WatchEvent[Any]]) -> bool:
-        """Apply the events of a watch."""
-        store = self._stores[query]
-        for event in events:
-            match event:
-                case Added(object=each) | Modified(object=each):
-                    store.objects[each.metadata.name] = each
-                    self._on_change(store, each)
-                case Deleted(object=each):
-                    store.objects.pop(each.metadata.name, None)
-                    self._on_removal(store, each, each.metadata.resource_version)
-                case _:
-                    continue
-            store.advance(each.metadata.resource_version)
-        return True
-
     def observation(self, now: datetime) -> Observation:
         """Return an empty observation; a reflector adds the error of a watch that fails."""
         return Observation(None)
+
+    def _apply(self, store: _Store, event: WatchEvent[Any]) -> bool:
+        match event:
+            case Added(object=each) | Modified(object=each):
+                store.objects[each.metadata.name] = each
+                self._on_change(store, each)
+            case Deleted(object=each):
+                store.objects.pop(each.metadata.name, None)
+                self._on_removal(store, each, each.metadata.resource_version)
+        return True
 
     def _on_change(self, store: _Store, new: Any) -> None:
         if store is self._pods:
@@ -264,8 +243,12 @@ class Objects:
     def _on_removal(self, store: _Store, old: Any, version: str) -> None:
         if store is self._pods:
             self._lives[old.metadata.uid] = Life.DEAD, 0
-        elif store is self._config_maps and self._version is not None and _is_newer(version, self._version):
+        elif store is self._config_maps and self._is_newer(version):
             self._data, self._state, self._version = {}, None, None
+
+    def _is_newer(self, version: str) -> bool:
+        """Whether this version of the ConfigMap is newer than the one that is known, if any."""
+        return is_newer(version_number(version), version_number(self._version or ""))
 
 
 def life_of(pod: Pod) -> Life:
@@ -281,114 +264,89 @@ def life_of(pod: Pod) -> Life:
     return Life.ALIVE
 
 
-def _is_newer(version: str, than: str) -> bool:
-    new, old = version_number(version), version_number(than)
-    return new is None or old is None or new > old
-
-
 class Writer:
-    """Sends the requests that change the objects of a rendezvous."""
+    """Changes the objects of a rendezvous.
 
-    def __init__(self, transport: AiohttpTransport, policy: RetryPolicy | None = None) -> None:
-        self._transport = transport
-        self._policy = policy or RetryPolicy()
+    Args:
+        api: the API server.
+        config_map: the request for the ConfigMap.
+        leases: the request for the Leases.
+    """
+
+    def __init__(self, api: ObjectAPI, config_map: ConfigMapQuery, leases: LeaseQuery) -> None:
+        self._api = api
+        self._config_map = config_map
+        self._leases = leases
 
     async def create(
-        self, query: ConfigMapQuery, data: Mapping[str, str], owners: Sequence[Any], progress: Progress
+        self, data: Mapping[str, str], owners: Sequence[Any], progress: Progress
     ) -> ConfigMap | None:
         """Create the ConfigMap and return it; None if it exists."""
-        metadata = {"name": query.name, "ownerReferences": list(owners)}
+        metadata = {"name": self._config_map.name, "ownerReferences": list(owners)}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-        response = await self._send("POST", query.path, query, progress, body)
-        return _config_map(response) if response.status != 409 else None
+        response = await self._send("POST", self._config_map, "", progress, body)
+        return _config_map_decoder.decode(response.body) if response.status == 201 else None
 
     async def patch(
-        self,
-        query: ConfigMapQuery,
-        data: Mapping[str, str | None],
-        progress: Progress,
-        *,
-        version: str | None = None,
+        self, data: Mapping[str, str | None], progress: Progress, *, version: str | None = None
     ) -> ConfigMap | None:
         """Change some keys of the ConfigMap and return it; None in case of a conflict, or if it is gone.
 
         Args:
-            query: the request for the ConfigMap.
             data: the new value of each key; None to remove it.
             progress: the progress of the call.
             version: the resourceVersion that it must still have; None for any.
         """
         metadata = {} if version is None else {"metadata": {"resourceVersion": version}}
-        path = f"{query.path}/{query.name}"
-        response = await self._send("PATCH", path, query, progress, {**metadata, "data": data})
-        return _config_map(response) if response.status == 200 else None
+        body = {**metadata, "data": data}
+        response = await self._send("PATCH", self._config_map, self._config_map.name, progress, body)
+        return _config_map_decoder.decode(response.body) if response.status == 200 else None
 
-    async def has_pod(self, name: str, uid: str, query: PodQuery, progress: Progress) -> bool:
+    async def has_pod(self, name: str, uid: str, progress: Progress) -> bool:
         """Return whether there is a pod with this name and uid that has not ended."""
-        response = await self._send("GET", f"{query.path}/{name}", query, progress)
+        response = await self._send("GET", PodQuery("", self._config_map.namespace), name, progress)
         if response.status != 200:
             return False
         pod = msgspec.json.decode(response.body, type=Pod)
-        is_active = (
-            pod.status.phase not in ("Succeeded", "Failed") and pod.metadata.deletion_timestamp is None
-        )
+        is_active = pod.status.phase not in ENDED and pod.metadata.deletion_timestamp is None
         return pod.metadata.uid == uid and is_active
 
-    async def renew_lease(self, name: str, holder: str, now: datetime, query: LeaseQuery) -> None:
+    async def renew_lease(self, name: str, holder: str, now: datetime) -> None:
         """Create or renew a Lease."""
         time = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": holder, "leaseDurationSeconds": LEASE_DURATION, "renewTime": time}
-        response = await self._send("PATCH", f"{query.path}/{name}", query, Progress(), {"spec": spec})
+        response = await self._send("PATCH", self._leases, name, Progress(), {"spec": spec})
         if response.status == 404:
-            key, _, value = query.selector.partition("=")
+            key, _, value = self._leases.selector.partition("=")
+            kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
             metadata = {"name": name, "labels": {key: value}}
-            body = {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": metadata,
-                "spec": spec,
-            }
-            await self._send("POST", query.path, query, Progress(), body)
+            await self._send(
+                "POST", self._leases, "", Progress(), {**kind, "metadata": metadata, "spec": spec}
+            )
 
-    async def delete_lease(self, name: str, query: LeaseQuery) -> None:
+    async def delete_lease(self, name: str) -> None:
         """Delete a Lease."""
-        await self._send("DELETE", f"{query.path}/{name}", query, Progress())
+        await self._send("DELETE", self._leases, name, Progress())
 
     async def _send(
         self,
         method: str,
-        path: str,
         query: Query[Any],
+        name: str,
         progress: Progress,
         body: Mapping[str, Any] | None = None,
     ) -> Response:
-        """Return the response to a request if its status is one of EXPECTED; raise its error otherwise."""
-        transport = self._transport
-        scope = f"{method} of {query.scope}"
-        content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
-
-        async def send(attempts: Iterator[int]) -> Response:
-            with HTTPCall(
-                logger, method, transport.host, path, scope=scope, attempt=next(attempts), expected=EXPECTED
-            ) as call:
-                content = None if body is None else json.dumps(body).encode()
-                response = await transport.send(method, path, {}, body=content, content_type=content_type)
-                call.set_response(response.status, len(response.body))
-            if response.status in EXPECTED:
-                return response
-            raise error_from_response(
-                response, query, host=transport.host, source=transport.source, verbs=VERBS
-            )
-
-        response = await send_with_retries(
-            send, scope=scope, host=transport.host, progress=progress, policy=self._policy
+        """Return the response to a request, also for an object that is missing (404) or has changed (409)."""
+        return await self._api.request(
+            method,
+            query,
+            name,
+            progress,
+            body=None if body is None else json.dumps(body).encode(),
+            content_type=MERGE_PATCH if method == "PATCH" else AS_JSON,
+            verbs=VERBS,
+            expected=(409,) if method == "POST" else (404, 409),
         )
-        progress.done(scope, f"status {response.status}")
-        return response
-
-
-def _config_map(response: Response) -> ConfigMap:
-    return _config_map_decoder.decode(response.body)
 
 
 def role(namespace: str, name: str, user: str = "") -> str:

@@ -166,7 +166,7 @@ class KubernetesRendezvousHandler(RendezvousHandler):
 
     def set_closed(self) -> None:
         """Close the rendezvous for all nodes, as after a success."""
-        self._call(partial(self._close, failed=False))
+        self._call(self._close)
 
     def num_nodes_waiting(self) -> int:
         """Return for how many nodes this one has to come to the barrier again: new ones, and lost ones."""
@@ -207,10 +207,10 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         with self._scope:
             await self._agent.run()
 
-    async def _close(self, *, failed: bool) -> None:
+    async def _close(self) -> None:
         await self._open()
         with anyio.move_on_after(self._timeouts["close_timeout"]):
-            await self._agent.close(failed=failed)
+            await self._agent.close()
 
     async def _end(self, *, failed: bool) -> None:
         try:

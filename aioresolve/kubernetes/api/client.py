@@ -65,6 +65,8 @@ logger = logging.getLogger("aioresolve.kubernetes")
 AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 AS_JSON = "application/json"
 """For whole pods too: in protobuf they arrive no sooner, and Python takes longer to decode them."""
+ACCEPT_JSON = {"Accept": AS_JSON}
+MERGE_PATCH = "application/merge-patch+json"
 
 PAGE = 250
 """Pods per page, 1 to 4 MB of JSON, where a list in one response fails."""
@@ -116,9 +118,8 @@ class Transport(abc.ABC):
         path: str,
         query: Mapping[str, str],
         *,
-        accept: str = AS_JSON,
+        headers: Mapping[str, str] = ACCEPT_JSON,
         body: bytes | None = None,
-        content_type: str = AS_JSON,
     ) -> Response:
         """Send a request and return the response, whatever its status."""
 
@@ -185,11 +186,9 @@ class AiohttpTransport(Transport):
         path: str,
         query: Mapping[str, str],
         *,
-        accept: str = AS_JSON,
+        headers: Mapping[str, str] = ACCEPT_JSON,
         body: bytes | None = None,
-        content_type: str = AS_JSON,
     ) -> Response:
-        headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
         url = self._url(path, query)
         return await self._client.send(
             method, url, scope=f"{method} {path}", headers=headers, body=body, auth=self._auth
@@ -198,7 +197,7 @@ class AiohttpTransport(Transport):
     def stream(
         self, path: str, query: Mapping[str, str], *, is_watch: bool = True
     ) -> AbstractAsyncContextManager[StreamingResponse]:
-        client, headers = self._client, {"Accept": AS_JSON}
+        client, headers = self._client, ACCEPT_JSON
         if is_watch:
             # Compression would save little on small events, and a decoder for each stream takes memory.
             client, headers = self._watches, {**headers, "Accept-Encoding": "identity"}
@@ -549,11 +548,14 @@ class ObjectAPI:
         *,
         parameters: Mapping[str, str] | None = None,
         expected: Collection[int] = (),
-        **options: Any,
+        accept: str = AS_JSON,
+        body: bytes | None = None,
+        content_type: str = AS_JSON,
     ) -> Response:
         """Send one request. If its response is neither a success nor expected, raise what `fail` returns."""
+        headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
         with self._call(method, path, scope, attempts, parameters, expected) as call:
-            response = await self._transport.send(method, path, parameters or {}, **options)
+            response = await self._transport.send(method, path, parameters or {}, headers=headers, body=body)
             call.set_response(response.status, len(response.body))
         if response.status < 300 or response.status in expected:
             return response

@@ -33,7 +33,7 @@ from aioresolve._core.redaction import redact
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, ConnectionFailedError
 
-from .client import AS_JSON, HINTS, Transport
+from .client import ACCEPT_JSON, HINTS, Transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -132,11 +132,9 @@ class AsyncClientTransport(Transport):
         path: str,
         query: Mapping[str, str],
         *,
-        accept: str = AS_JSON,
+        headers: Mapping[str, str] = ACCEPT_JSON,
         body: bytes | None = None,
-        content_type: str = AS_JSON,
     ) -> Response:
-        headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
         sent = None if body is None else json.loads(body)
         async with self._open.reading(self._request(method, path, query, headers, body=sent)) as opened:
             return await opened.aread()
@@ -145,7 +143,7 @@ class AsyncClientTransport(Transport):
     async def stream(
         self, path: str, query: Mapping[str, str], *, is_watch: bool = True
     ) -> AsyncIterator[StreamingResponse]:
-        headers = {"Accept": AS_JSON, "Accept-Encoding": "identity"}
+        headers = {**ACCEPT_JSON, "Accept-Encoding": "identity"}
         options = {"_request_timeout": timeout_to_connect_only()}
         async with self._open.reading(self._request("GET", path, query, headers, **options)) as opened:
             await opened.read_failure()
@@ -213,9 +211,8 @@ class ListingTransport(Transport):
         path: str,
         query: Mapping[str, str],
         *,
-        accept: str = AS_JSON,
+        headers: Mapping[str, str] = ACCEPT_JSON,
         body: bytes | None = None,
-        content_type: str = AS_JSON,
     ) -> Response:
         _, in_namespace, rest = path.partition("/namespaces/")
         name = LIST_ONE if in_namespace else LIST_ALL
@@ -242,10 +239,10 @@ class ListingTransport(Transport):
         except Exception as error:  # the client of the user may raise anything
             status: Any = getattr(error, "status", None)
             if isinstance(status, int) and status >= 300:  # an ApiException of either library
-                headers: Any = getattr(error, "headers", None) or {}
+                received: Any = getattr(error, "headers", None) or {}
                 content: Any = getattr(error, "body", None) or b""
                 content = content.encode() if isinstance(content, str) else content
-                return Response(status, content, headers, parse_retry_after(headers.get("Retry-After")))
+                return Response(status, content, received, parse_retry_after(received.get("Retry-After")))
             api_client = getattr(self._client, "api_client", None)
             failed = _client_error(error, self.host, f"{name}()", _secrets(api_client))
         else:

@@ -80,7 +80,88 @@ class QueryStore:
 S = TypeVar("S", bound=QueryStore)
 
 
-class ClusterCache(abc.ABC, Generic[T, S]):
+class ObjectCache(abc.ABC, Generic[T, S]):
+    """The objects of some queries, each in a store of its own, which a reflector keeps up to date."""
+
+    _stores: Mapping[Query[T], S]
+
+    def match(self, query: Query[T], objects: Sequence[T]) -> list[Any]:
+        """Return the part of each object of a list that is kept. The cache is not changed.
+
+        Raises:
+            ConfigurationError: a running pod cannot have an address of that kind.
+        """
+        return list(objects)
+
+    @abc.abstractmethod
+    def replace(self, query: Query[T], listed: Sequence[Any], version: str) -> None:
+        """Apply a list: the query matches these objects and no others.
+
+        Args:
+            query: the query that was listed.
+            listed: all objects of the list in any order, as `match` returned them.
+            version: the resourceVersion of the list.
+
+        Raises:
+            ConfigurationError: an endpoint cannot have an address or port of that kind; nothing was changed.
+        """
+
+    @abc.abstractmethod
+    def observation(self, now: datetime) -> Observation:
+        """Return what the objects show at present."""
+
+    @abc.abstractmethod
+    def _apply(self, store: S, event: WatchEvent[T]) -> bool:
+        """Apply the event of an object to a store; see `apply`."""
+
+    def apply(self, query: Query[T], events: Iterable[WatchEvent[T]]) -> bool:
+        """Apply events in order, and return whether an observation would differ.
+
+        Events that were reported before, such as after a watch was resumed, have no effect. An ERROR event is
+        ignored, because it does not describe an object.
+
+        Raises:
+            ConfigurationError: a running pod cannot have an address of that kind; the events before it were
+                applied.
+        """
+        store = self._stores[query]
+        has_changed = False
+        for event in events:
+            if isinstance(event, Failed):
+                continue
+            changed: Any = event.object
+            version = changed.metadata.resource_version
+            if not isinstance(event, Bookmark) and is_newer(version_number(version), store.version_number):
+                has_changed |= self._apply(store, event)
+            store.advance(version)
+        return has_changed
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every query has been listed, which a state requires."""
+        return all(store.is_listed for store in self._stores.values())
+
+    @property
+    def in_transit(self) -> bool:
+        """Whether objects changed since the last observation in a way that a further change will complete.
+
+        Usually it follows a moment later. It need not, so wait for this only briefly.
+        """
+        return False
+
+    def version(self, query: Query[T]) -> str:
+        """Return the resourceVersion to resume the watch of `query` from; empty before the first list."""
+        return self._stores[query].version
+
+    def version_decreased(self, query: Query[T]) -> bool:
+        """Return whether the watch of `query` reported an older version than before since the last list.
+
+        This happens when a server is restored from a backup; only a list shows what it has now.
+        """
+        return self._stores[query].version_decreased
+
+
+class ClusterCache(ObjectCache[T, S]):
     """The objects of all queries, and the cluster state that follows from them.
 
     Args:
@@ -145,78 +226,9 @@ class ClusterCache(abc.ABC, Generic[T, S]):
     def _matched(self, store: S) -> Iterable[MatchedPod]:
         """Return the pods that the query of a store matches, or that its objects refer to."""
 
-    def match(self, query: Query[T], objects: Sequence[T]) -> list[Any]:
-        """Return the part of each object of a list that is kept. The cache is not changed.
-
-        Raises:
-            ConfigurationError: a running pod cannot have an address of that kind.
-        """
-        return list(objects)
-
-    @abc.abstractmethod
-    def replace(self, query: Query[T], listed: Sequence[Any], version: str) -> None:
-        """Apply a list: the query matches these objects and no others.
-
-        Args:
-            query: the query that was listed.
-            listed: all objects of the list in any order, as `match` returned them.
-            version: the resourceVersion of the list.
-
-        Raises:
-            ConfigurationError: an endpoint cannot have an address or port of that kind; nothing was changed.
-        """
-
-    @abc.abstractmethod
-    def _apply(self, store: S, event: WatchEvent[T]) -> bool:
-        """Apply the event of an object to a store; see `apply`."""
-
-    # What the reflector needs
-
-    def apply(self, query: Query[T], events: Iterable[WatchEvent[T]]) -> bool:
-        """Apply events in order, and return whether an observation would differ.
-
-        Events that were reported before, such as after a watch was resumed, have no effect. An ERROR event is
-        ignored, because it does not describe an object.
-
-        Raises:
-            ConfigurationError: a running pod cannot have an address of that kind; the events before it were
-                applied.
-        """
-        store = self._stores[query]
-        has_changed = False
-        for event in events:
-            if isinstance(event, Failed):
-                continue
-            changed: Any = event.object
-            version = changed.metadata.resource_version
-            if not isinstance(event, Bookmark) and is_newer(version_number(version), store.version_number):
-                has_changed |= self._apply(store, event)
-            store.advance(version)
-        return has_changed
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every query has been listed, which a state requires."""
-        return all(store.is_listed for store in self._stores.values())
-
     @property
     def in_transit(self) -> bool:
-        """Whether objects changed since the last observation in a way that a further change will complete.
-
-        Usually it follows a moment later. It need not, so wait for this only briefly.
-        """
         return bool(self._unsettled)
-
-    def version(self, query: Query[T]) -> str:
-        """Return the resourceVersion to resume the watch of `query` from; empty before the first list."""
-        return self._stores[query].version
-
-    def version_decreased(self, query: Query[T]) -> bool:
-        """Return whether the watch of `query` reported an older version than before since the last list.
-
-        This happens when a server is restored from a backup; only a list shows what it has now.
-        """
-        return self._stores[query].version_decreased
 
     # What follows from the objects
 

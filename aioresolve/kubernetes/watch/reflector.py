@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from aioresolve.kubernetes.api.client import Found, ObjectAPI
     from aioresolve.kubernetes.api.objects import Query
 
-    from .cluster_cache import ClusterCache
+    from .cluster_cache import ObjectCache
 
 logger = logging.getLogger("aioresolve.watch")
 
@@ -267,7 +267,7 @@ def _restart_reason(error: ResolveError | None) -> str:
 
 
 class Reflector:
-    """Keeps a `ClusterCache` up to date.
+    """Keeps an `ObjectCache` up to date.
 
     Args:
         api: the API server.
@@ -281,7 +281,7 @@ class Reflector:
     def __init__(
         self,
         api: ObjectAPI,
-        cache: ClusterCache[Any, Any],
+        cache: ObjectCache[Any, Any],
         queries: Iterable[Query[Any]],
         latest: LatestValue[Callable[[], Observation]],
         policy: WatchPolicy,

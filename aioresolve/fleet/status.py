@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from aioresolve._core.validation import validate_count
 from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.wait import WaitCondition, shortfall
-from aioresolve.spec.html import html_table, one_line
+from aioresolve.spec.display import html_table, short_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,7 +78,7 @@ class TargetStatus:
     wanted: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
-        return one_line(f"<TargetStatus {self.name!r}, {self.summary}{self.reason and f': {self.reason}'}>")
+        return short_line(f"<TargetStatus {self.name!r}, {self.summary}{self.reason and f': {self.reason}'}>")
 
     def _repr_html_(self) -> str:
         members = "" if self.state is None else self.state._repr_html_()

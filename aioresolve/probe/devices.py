@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 
 from aioresolve._core.concurrency import gather
 from aioresolve.errors import ProbeError
-from aioresolve.spec.html import html_table, one_line
+from aioresolve.spec.display import html_table, short_line
 
 from .libtpu_pb2 import MetricRequest, MetricResponse, RuntimeStatus
 from .worker_pb2 import GetStatusResponse
@@ -114,7 +114,7 @@ class WorkerProbe:
     error: ProbeError | None = None
 
     def __repr__(self) -> str:
-        return one_line(f"<WorkerProbe {self.address}: {self._summary}>")
+        return short_line(f"<WorkerProbe {self.address}: {self._summary}>")
 
     def _repr_html_(self) -> str:
         columns = ("worker", "result", "latency")

@@ -18,7 +18,7 @@ from aioresolve._core.concurrency import reject_stray_cancellation
 from aioresolve._core.deadline import MIN_TIMEOUT, Progress
 from aioresolve.errors import Hint, ResolveError, TaskIdentityError
 from aioresolve.spec import ClusterState
-from aioresolve.spec.html import html_table, one_line
+from aioresolve.spec.display import html_table, short_line
 
 from .wait import MAX_CONNECTIONS, find_unreachable
 
@@ -76,7 +76,7 @@ class Checks(tuple["Check", ...]):
     def __repr__(self) -> str:
         counts = ", ".join(f"{number} {one}" for one, number in Counter(one.result for one in self).items())
         first = next((f": {check}" for check in self if check.result == "failed"), "")
-        return one_line(f"<Checks: {counts}{first}>")
+        return short_line(f"<Checks: {counts}{first}>")
 
     def _repr_html_(self) -> str:
         rows = [

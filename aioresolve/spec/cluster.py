@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, cast
 
 from aioresolve.errors import InvalidClusterError, UnknownTaskError
 
-from .html import MAX_LINE, counted, html_table, one_line
+from .display import MAX_LINE, counted, html_table, short_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,7 +224,7 @@ class ClusterSpec:
         text = f"ClusterSpec({{{jobs}}})"  # as in TensorFlow
         if len(text) <= MAX_LINE:
             return text
-        return one_line(f"<ClusterSpec of {counted((job, self.num_tasks(job)) for job in self.jobs)}>")
+        return short_line(f"<ClusterSpec of {counted((job, self.num_tasks(job)) for job in self.jobs)}>")
 
     def _repr_html_(self) -> str:
         rows = [(task.job, task.index, task.address) for task in self.tasks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from .html import html_table, one_line
+from .display import html_table, short_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,7 +107,7 @@ class Observation:
         for what, tasks in (("absent", self.absent), ("not ready", self.unready)):
             if tasks:
                 parts.append(f"{len(tasks)} {what}: {tasks[0].name}: {tasks[0].reason}")
-        return one_line(f"<Observation: {'; '.join(parts)}>")
+        return short_line(f"<Observation: {'; '.join(parts)}>")
 
     def _repr_html_(self) -> str:
         rows = [(one.job, one.name, one.reason) for one in (*self.absent, *self.unready)]

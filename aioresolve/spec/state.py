@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 
 from .cluster import ClusterSpec, Task, by_task_index, jobs_by_rank
-from .html import counted, html_table, one_line
+from .display import counted, html_table, short_line
 
 V = TypeVar("V")
 
@@ -219,10 +219,10 @@ class ClusterDiff:
 
     def __str__(self) -> str:
         """Return one line, such as `joined /job:worker/task:2 at 10.0.0.3:8470 (default/trainer-2)`."""
-        return one_line("; ".join(f"{verb} {task}" for verb, task in self._changes) or "no change")
+        return short_line("; ".join(f"{verb} {task}" for verb, task in self._changes) or "no change")
 
     def __repr__(self) -> str:
-        return one_line(f"<ClusterDiff: {self}>")
+        return short_line(f"<ClusterDiff: {self}>")
 
     def _repr_html_(self) -> str:
         return html_table(f"{len(self._changes)} changes", ("change", "task"), self._changes)
@@ -457,7 +457,7 @@ class ClusterState:
 
     def __repr__(self) -> str:
         sizes = [(job, self.spec.num_tasks(job)) for job in self.spec.jobs]
-        return one_line(f"<ClusterState of {counted(sizes)}>")
+        return short_line(f"<ClusterState of {counted(sizes)}>")
 
     def _repr_html_(self) -> str:
         columns = ("job", "task", "address", "name", "node", "status")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aioresolve.errors import ConfigurationError, Hint, PodNotRunningError, ResolveError
 from aioresolve.kubernetes.api.objects import Record
 from aioresolve.spec import Endpoint, host_port
+from aioresolve.spec.display import short_line
 
 from .accelerators import claims_of, declared_accelerators
 from .order_by import natural_keys
@@ -31,7 +32,7 @@ STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 MAX_REASON = 1000
-"""The maximum length of a reason, in characters."""
+"""The maximum length of a reason, in characters: the message of a container may be 4 KB of its log."""
 
 
 class MatchedPod(Record, frozen=True):
@@ -323,7 +324,7 @@ def not_running_reason(pod: Pod, address: str | None) -> str | None:
         return None if address else "Running, but without an address yet"
     phase = pod.status.phase or "Unknown"
     reason = _join(*_pod_failure(pod)) or _container_fault(pod) or _join(*_scheduling_failure(pod))
-    return _shorten(f"{phase} ({reason})" if reason else phase)
+    return short_line(f"{phase} ({reason})" if reason else phase, MAX_REASON)
 
 
 def not_ready_reason(pod: Pod) -> str | None:
@@ -332,7 +333,7 @@ def not_ready_reason(pod: Pod) -> str | None:
         return None
     fault = _container_fault(pod)
     if fault:
-        return _shorten(fault)
+        return short_line(fault, MAX_REASON)
     condition = _condition(pod, "Ready")
     if condition is None:
         return "no Ready condition yet"
@@ -340,7 +341,7 @@ def not_ready_reason(pod: Pod) -> str | None:
     histories = [
         _join(label, history) for label, container in _containers(pod) if (history := _history(container))
     ]
-    return _shorten("; ".join([reason, *histories]))
+    return short_line("; ".join([reason, *histories]), MAX_REASON)
 
 
 def program_status(pod: Pod) -> ContainerStatus | None:
@@ -443,12 +444,6 @@ def _condition(pod: Pod, type_: str) -> Condition | None:
 
 def _join(*texts: str | None) -> str:
     return ": ".join(text for text in texts if text)
-
-
-def _shorten(text: str) -> str:
-    """Return `text` on one line: the message of a container that ended may be 4 KB of its log."""
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 3]}..."
 
 
 def _pod_ip_of_family(pod: Pod, *, is_ipv6: bool) -> str | None:

@@ -30,10 +30,10 @@ def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[obj
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def one_line(text: str) -> str:
-    """Return `text` as one line, cut with `...` after `MAX_LINE` characters."""
+def short_line(text: str, length: int = MAX_LINE) -> str:
+    """Return `text` as one line of at most this number of characters; the end is replaced by `...`."""
     line = " ".join(text.split())
-    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 3]}..."
+    return line if len(line) <= length else f"{line[: length - 3]}..."
 
 
 def counted(numbers: Iterable[tuple[str, int]]) -> str:

@@ -130,6 +130,15 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         """The given jobs, sorted by name; `worker` by default."""
         return [JOB] if self._jobs is None else sorted(self._jobs)
 
+    @property
+    def rpc_layer(self) -> str | None:
+        """The protocol of the tasks, such as `"grpc"`; None for bare addresses. Can be set."""
+        return self._rpc_layer
+
+    @rpc_layer.setter
+    def rpc_layer(self, rpc_layer: str | None) -> None:
+        self._rpc_layer = rpc_layer
+
     def get_task_info(self) -> tuple[str | None, int | None]:
         """Return `task_type` and `task_id`: the job of this process, and its task index in that job.
 
@@ -147,8 +156,6 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
                 _assign_gpus(tasks.own_ranks.index(tasks.process_id), len(tasks.own_ranks), number)
         return Observation(self._describe(tasks).state)
 
-    # Variables of Slurm say neither which protocol tasks have nor what a session connects to.
-    rpc_layer = ClusterResolver.rpc_layer
     master = ClusterResolver.master
 
     async def num_accelerators(

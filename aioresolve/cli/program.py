@@ -62,7 +62,7 @@ def find_program(command: str) -> str:
     """Return the path of the file that `command` names, in `$PATH` if it has no slash.
 
     Raises:
-        StartError: there is no such file, or it is not executable.
+        StartError: the file does not exist, or is not executable.
     """
     path = shutil.which(command)
     if path is not None:

@@ -196,7 +196,7 @@ class Fleet(Copyable):
         Its connections are closed, unless other targets share them. A target of another shard is ignored.
 
         Raises:
-            ConfigurationError: (a ValueError) there is no such target.
+            ConfigurationError: (a ValueError) the fleet has no target of this name.
         """
         if not self._is_in_shard(name):
             return

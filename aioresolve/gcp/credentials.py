@@ -70,7 +70,7 @@ The metadata server returns the same token until five minutes before its end: re
 """
 
 EXPIRY_MARGIN = 10.0
-"""Seconds before its end at which a token is no longer sent, so that it does not expire on the way."""
+"""Seconds before its end from which a token is not sent, so that it does not expire on the way."""
 
 RENEWAL_TIMEOUT = 10.0
 """Maximum seconds for the renewal of a token that is still valid."""

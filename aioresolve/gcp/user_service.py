@@ -106,7 +106,7 @@ def decode_response(response: Any, kind: type[T], scope: str) -> T:
 
 
 def _status(error: Exception) -> int | None:
-    """Return the status of an HttpError of googleapiclient; other errors mean that there is no response."""
+    """Return the status of an HttpError of googleapiclient; after other errors the server did not respond."""
     status = getattr(error, "status_code", None) or getattr(getattr(error, "resp", None), "status", None)
     return None if status is None else int(status)
 

@@ -119,7 +119,7 @@ async def find_own_pod(*, timeout: float) -> Pod:
         timeout: the total deadline, in seconds.
 
     Raises:
-        TaskIdentityError: there is no such pod, or several have this address, as with `hostNetwork`.
+        TaskIdentityError: the pod was not found, or several have this address, as with `hostNetwork`.
         ResolveError: the pods could not be listed.
     """
     return await within_deadline(timeout, "the lookup of the pod of this process", fetch_own_pod)

@@ -189,7 +189,7 @@ class Objects(ObjectCache[Any, _Store]):
             self._data, self._state, self._version = config_map.data or {}, None, version
 
     def record_absence(self, key: str) -> None:
-        """Note that there is no pod with this uid."""
+        """Record that the pod with this uid does not exist."""
         self._lives[key] = Life.DEAD, 0
 
     def life(self, node: Node) -> Life:

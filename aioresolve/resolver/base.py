@@ -357,7 +357,7 @@ class ClusterResolver(Copyable, abc.ABC):
         (`Endpoint.accelerators`); a log record of `aioresolve.probe` says so.
 
         Args:
-            task_type: the job to probe; by default the job `worker`, or all jobs if there is no such job.
+            task_type: the job to probe; by default the job `worker`, or all jobs of a cluster without it.
             task_id: probe only this task of the job.
             config_proto: a `tf.compat.v1.ConfigProto`; its `operation_timeout_in_ms` also limits the call.
             timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.

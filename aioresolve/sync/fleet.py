@@ -98,7 +98,7 @@ class Fleet(Facade[fleets.Fleet]):
         A target of another shard is ignored.
 
         Raises:
-            ConfigurationError: (a ValueError) there is no such target.
+            ConfigurationError: (a ValueError) the fleet has no target of this name.
         """
         self._shared.call("remove", name)
         self._facades.pop(name, None)

@@ -214,7 +214,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
             timeout: the total deadline of the call in seconds; if None, the resolver's own.
 
         Raises:
-            UnknownTaskError: (a ValueError) there is no such task.
+            UnknownTaskError: (a ValueError) the cluster has no such task.
             TPUNotFoundError: (a ValueError) a named TPU does not exist.
             ResolveError: the request failed.
         """

@@ -69,7 +69,7 @@ def failure_of_status(status: int) -> Reply:
 
 
 def unauthenticated(has_token: bool) -> Failure:
-    """401: there is no token, or it is invalid."""
+    """401: the token is missing or invalid."""
     problem = "had invalid authentication credentials" if has_token else "is missing required credentials"
     message = f"Request {problem}. Expected OAuth 2 access token, login cookie or other valid credential."
     reply = _rpc_failure(401, message, "ACCESS_TOKEN_EXPIRED" if has_token else "CREDENTIALS_MISSING").reply

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -32,6 +33,12 @@ class Copyable:
             # Later changes of a list or a mapping do not change the object.
             vars(self).update(_arguments_of_init=_copy_containers((args, kwargs)), _assignments={})
             return self
+
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            super().__init_subclass__(**kwargs)
+            # Python 3.11.2 shows the signature of `__new__` for a class that inherits its `__init__`.
+            signature = inspect.signature(cls.__init__)
+            cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

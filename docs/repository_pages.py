@@ -1,17 +1,22 @@
 """A hook of MkDocs: pages of the repository outside `docs/` become pages of the site, as they are.
 
+So does the JSON Schema of `fleet.yaml`, as `fleet.schema.json`.
+
 The links in every page lead to files of the repository, so that they also work on GitHub. This hook makes
 them lead to the pages of the site.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File
+
+from aioresolve.fleet import fleet_schema
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -40,6 +45,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern)):
         name = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, "index.md" if name == HOME else name, abs_src_path=str(path)))
+    schema = json.dumps(fleet_schema(), indent=2)
+    files.append(File.generated(config, "fleet.schema.json", content=schema))
     return files
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ import tarfile
 import tomllib
 import zipfile
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +23,8 @@ from .programs import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+
+RELEASE = ROOT / ".github" / "release"
 
 HAS_HATCHLING = find_spec("hatchling") is not None
 PIP_OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"} if HAS_HATCHLING else {}
@@ -43,10 +46,71 @@ def add_dependencies(environment: Path) -> None:
     (folder / "dependencies.pth").write_text("\n".join(paths))
 
 
-def test_demo_has_the_requirements_of_the_loopback_servers_and_the_tests_those_of_all_features() -> None:
-    assert set(EXTRAS["testing"]) <= set(EXTRAS["cli"])
-    for extra in ("cli", "otel", "testing"):
+def test_quick_tests_have_the_requirements_of_all_features() -> None:
+    for extra in ("cli", "otel", "serve", "testing"):
         assert set(EXTRAS[extra]) <= set(EXTRAS["test"])
+
+
+FIXED = {
+    "aiohttp": "3.13.3",  # CVE-2025-69223 to 69230
+    "anyio": "4.4",  # a race of threads, without a number
+    "grpcio": "1.65.4",  # CVE-2024-7246
+    "protobuf": "4.25.8",  # CVE-2025-4565
+    "pyyaml": "5.4",  # CVE-2020-14343
+}
+"""The first version of each dependency without a known vulnerability that concerns its users."""
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_lowest_version_has_no_known_vulnerability(name: str) -> None:
+    requirements = [*PROJECT["project"]["dependencies"], *EXTRAS["cli"]]
+    [lowest] = [found for line in requirements if (found := re.fullmatch(rf"{name}>=([\d.]+)", line))]
+    assert numbers(lowest[1]) >= numbers(FIXED[name])
+
+
+def numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+WORKFLOWS = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+STEPS = [step for each in WORKFLOWS for job in each["jobs"].values() for step in job.get("steps", ())]
+
+
+def test_actions_and_the_base_image_are_pinned() -> None:
+    actions = [step["uses"] for step in STEPS if "uses" in step]
+    assert actions
+    assert [action for action in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)] == []
+    checkouts = [step for step in STEPS if step.get("uses", "").startswith("actions/checkout@")]
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+    image = re.findall(r"^(?:ARG PYTHON=|FROM )(\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert [each for each in image if "@sha256:" not in each] == ["${PYTHON}", "${PYTHON}"]
+
+
+def test_build_tools_of_a_release_are_pinned_by_hashes() -> None:
+    text = (RELEASE / "requirements.txt").read_text()
+    pinned = set(re.findall(r"^([\w-]+)==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE))
+    assert len(pinned) == len(re.findall(r"^[a-z]", text, re.MULTILINE))
+    wanted = {line for line in (RELEASE / "requirements.in").read_text().splitlines() if line[:1] != "#"}
+    assert wanted <= pinned
+    assert "://" not in text
+
+
+def test_plugin_of_kubectl_runs_the_installed_command(tmp_path: Path) -> None:
+    run(sys.executable, RELEASE / "krew.py", tmp_path)
+    manifest = yaml.safe_load((tmp_path / "krew.yaml").read_text())
+    [platform] = manifest["spec"]["platforms"]
+    archive = tmp_path / PurePosixPath(platform["uri"]).name
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == platform["sha256"]
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    command = tmp_path / "bin" / "aioresolve"
+    command.parent.mkdir()
+    command.write_text('#!/bin/sh\necho aioresolve "$@"\n')
+    command.chmod(0o755)
+    plugin = tmp_path / platform["bin"]
+    found = run(plugin, "wait", "-l", "app=trainer", env={"PATH": f"{command.parent}:/usr/bin:/bin"})
+    assert found.stdout == "aioresolve wait -l app=trainer\n"
+    assert f"aioresolve[cli]=={__version__}" in plugin.read_text()
 
 
 def test_workflow_tests_each_version_of_python_that_is_listed() -> None:
@@ -61,6 +125,7 @@ def test_context_of_the_image_has_the_files_that_the_wheel_is_built_from() -> No
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     project = PROJECT["project"]
     needed = {"pyproject.toml", project["readme"], *project["license-files"], *wheel["packages"]}
+    needed.add(".github/release/requirements.txt")
     assert "*" in lines
     assert {line[1:] for line in lines if line.startswith("!")} == needed
 

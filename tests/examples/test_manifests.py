@@ -11,13 +11,17 @@ import pytest
 import yaml
 
 from aioresolve.cli.application import COMMANDS, application
+from aioresolve.fleet import read_fleet
 from tests.programs import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 EXAMPLES = ROOT / "examples"
-MANIFESTS = sorted(EXAMPLES.glob("*/*.yaml"))
+KUSTOMIZED = {"fleet.yaml", "kustomization.yaml", "service-monitor.yaml"}
+"""Files of the example that is applied with kustomize, beside its manifest."""
+
+MANIFESTS = sorted(path for path in EXAMPLES.glob("*/*.yaml") if path.name not in KUSTOMIZED)
 
 WITHOUT_MANIFEST = ("tensorflow-sagemaker", "tensorflow-tf-config", "torchrun-instance-group")
 """Examples for platforms whose jobs are not described by a file."""
@@ -61,12 +65,26 @@ def test_each_folder_is_complete_and_listed() -> None:
         page = (EXAMPLES / folder / "README.md").read_text()
         assert len(page.splitlines()) <= 25
         files = {path.name for path in (EXAMPLES / folder).iterdir()} - {"README.md"}
-        manifests = {name for name in files if name.endswith((".yaml", ".sbatch"))}
+        manifests = {name for name in files - KUSTOMIZED if name.endswith((".yaml", ".sbatch"))}
         assert len(manifests) == (0 if folder in WITHOUT_MANIFEST else 1)
         for name in manifests:
-            assert f"{'sbatch' if name.endswith('.sbatch') else 'kubectl apply -f'} {name}" in page
+            command = f"{'sbatch' if name.endswith('.sbatch') else 'kubectl apply -f'} {name}"
+            assert (command if KUSTOMIZED.isdisjoint(files) else "kubectl apply -k .") in page
         for name in files if folder in WITHOUT_MANIFEST else ():
             assert name in page
+
+
+def test_kustomization_has_the_fleet_that_the_server_reads() -> None:
+    folder = EXAMPLES / "fleet-server"
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    [fleet] = kustomization["configMapGenerator"]
+    assert kustomization["resources"] == ["fleet-server.yaml"]
+    [(pod, container)] = containers(folder / "fleet-server.yaml")
+    assert pod["volumes"] == [{"name": "config", "configMap": {"name": fleet["name"]}}]
+    [mount] = container["volumeMounts"]
+    assert f"{mount['mountPath']}/{fleet['files'][0]}" in container["command"]
+    assert container["image"] == kustomization["images"][0]["name"]
+    assert [*read_fleet(folder / fleet["files"][0]).targets] == ["trainers", "servers"]
 
 
 def test_selectors_match_the_labels_of_pod_templates() -> None:

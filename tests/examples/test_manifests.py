@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = ROOT / "examples"
 KUSTOMIZED = {"fleet.yaml", "kustomization.yaml", "service-monitor.yaml"}
-"""Files of the example that is applied with kustomize, beside its manifest."""
+"""Other files of the example that is applied with kustomize."""
 
 MANIFESTS = sorted(path for path in EXAMPLES.glob("*/*.yaml") if path.name not in KUSTOMIZED)
 

@@ -177,7 +177,7 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
     # Pods may become ready only after their processes have found one another.
     condition = validate_condition(count, None, False, False, 0.0, needs_all=True)
     state = await wait_until_complete(
-        resolver.changes(condition.want, 30.0),
+        resolver._call_changes(condition.want, 30.0),
         condition,
         timeout=deadline.next_timeout,
         source=repr(resolver),

@@ -6,20 +6,36 @@ import ast
 import doctest
 import importlib
 import inspect
+import io
 import json
 import os
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 import aioresolve
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.testing import GoogleRequest, KubernetesServer, RequestRecord, pod
+from aioresolve.testing.faults import Fault
 
 from .test_public_api import ALL_MODULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+PACKAGES = ["aioresolve", "aioresolve.sync", "aioresolve.fleet", "aioresolve.probe", "aioresolve.testing"]
+"""Each public class of these has an example."""
+
+WITHOUT_EXAMPLE = (Exception, Fault, RequestRecord, GoogleRequest)
+"""Errors, faults and requests are described by tables, and are part of the examples of servers."""
+
+
+def public_names(module_name: str) -> dict[str, Any]:
+    module = importlib.import_module(module_name)
+    return {name: getattr(module, name) for name in module.__all__}
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +45,8 @@ def docstrings() -> dict[str, str]:
     They are imported before an event loop runs: that takes seconds.
     """
     found: dict[str, str] = {}
+    for package in PACKAGES:
+        public_names(package)  # makes the classes of `aioresolve.sync`
     for module_name in ["aioresolve", *ALL_MODULES]:
         if module_name.endswith("__main__"):
             continue
@@ -48,6 +66,13 @@ def docstrings() -> dict[str, str]:
     return found
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_class_has_an_example(package: str) -> None:
+    classes = {name: value for name, value in public_names(package).items() if inspect.isclass(value)}
+    without = [name for name, each in classes.items() if ">>> " not in (each.__doc__ or "")]
+    assert [name for name in without if not issubclass(classes[name], WITHOUT_EXAMPLE)] == []
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run the cluster of the examples; `$KUBECONFIG` names its kubeconfig."""
@@ -57,26 +82,22 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(tmp_path / "config")))
         monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
         monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "2,1")
-        # The examples set them, and they are removed afterwards.
-        for name in ("WORKERS", "LEADER", "TF_CONFIG", "SM_HOSTS", "SM_CURRENT_HOST"):
-            monkeypatch.setenv(name, "")
         yield
 
 
 @pytest.mark.usefixtures("cluster")
+@mock.patch.dict(os.environ)
 async def test_every_example_has_the_result_that_is_shown(docstrings: dict[str, str]) -> None:
     assert {"aioresolve", "aioresolve.sync", "aioresolve.resolver.base.ClusterResolver"} <= set(docstrings)
     different = []
     for name, docstring in docstrings.items():
-        names: dict[str, Any] = {
-            "json": json,
-            "os": os,
-            "aioresolve": aioresolve,
-            **{public: getattr(aioresolve, public) for public in aioresolve.__all__},
-        }
+        names: dict[str, Any] = {"json": json, "os": os, "aioresolve": aioresolve}
+        for package in [*PACKAGES[2:], "aioresolve", *["aioresolve.sync"] * (".sync" in name)]:
+            names |= public_names(package)
         for example in doctest.DocTestParser().get_examples(docstring, name):
-            result = await evaluate(example.source, names)
-            shown = "" if result is None else f"{result!r}\n"
+            with redirect_stdout(io.StringIO()) as output:
+                result = await evaluate(example.source, names)
+            shown = output.getvalue() + ("" if result is None else f"{result!r}\n")
             if not doctest.OutputChecker().check_output(example.want, shown, doctest.ELLIPSIS):
                 different.append((name, example.source, shown))
     assert different == []

@@ -71,6 +71,11 @@ class Deadline(msgspec.Struct, frozen=True):
 class Progress:
     """Which requests of one call are complete and which are not; reported by `DeadlineExceededError`.
 
+    >>> progress = Progress()
+    >>> progress.waiting("the inventory", "no response")
+    >>> progress.missing
+    {'the inventory': 'no response'}
+
     Attributes:
         reached: the requests that are complete: scope to a short description of the response.
         missing: the requests that are not: scope to the reason for waiting.

@@ -92,6 +92,11 @@ class Evidence:
 class Detection(Generic[ResolverT_co]):
     """The source that describes the cluster of this process, and its resolver.
 
+    >>> os.environ["TF_CONFIG"] = '{"cluster": {"worker": ["10.0.0.1:2222"]}}'
+    >>> detection = await aioresolve.detect()
+    >>> await detection.resolver.cluster_spec()
+    ClusterSpec({'worker': ['10.0.0.1:2222']})
+
     Attributes:
         source: its name, as in the evidence.
         resolver: its resolver.

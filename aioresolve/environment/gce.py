@@ -91,10 +91,9 @@ CREATED_BY = "created-by"
 class GCEClusterResolver(ClusterResolver):
     """Resolves an instance group of Compute Engine to the addresses of its instances: one job.
 
-    ```
-    resolver = GCEClusterResolver("my-project", "us-central1-a", "workers", 8470)
-    spec = await resolver.cluster_spec()
-    ```
+    >>> resolver = GCEClusterResolver("my-project", "us-central1-a", "workers", 8470)
+    >>> resolver.task_id
+    0
 
     The group is managed or unmanaged, zonal or regional. Its instances are the tasks in the order of their
     names, with numbers compared as numbers. One request lists the group, and one more for about 40 instances,

@@ -50,6 +50,7 @@ import operator
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType, UnionType
@@ -149,6 +150,10 @@ def fleet_schema() -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class FleetFile:
     """The content of a fleet file. A setting that the file does not have is None.
+
+    >>> file = fleet_of("targets: {fixed: {static: {jobs: {worker: 'a:1'}}}}", environ={})
+    >>> Fleet(file.targets)
+    <Fleet of 1 targets>
 
     Attributes:
         targets: the resolver of each target by its name, in the order of the file.
@@ -405,15 +410,15 @@ class _Reader:
         return resolvers
 
     def _members(self, union: _Target, targets: Mapping[str, _Target]) -> list[_Target]:
-        allowed = [name for name, target in targets.items() if target.kind != UNION]
-        members: list[str] = union.values["members"]
-        for member in members:
-            if member not in allowed:
-                problem = f"{_quoted(member)} is not a target of this file, or a union itself"
-                self._add(union.location, f"{problem}; {suggestion(member, allowed)}")
-            elif members.count(member) > 1:
-                self._add(union.location, f"{_quoted(member)} is listed twice; remove one of the two")
-        return [targets[member] for member in members if member in allowed]
+        allowed = {name for name, target in targets.items() if target.kind != UNION}
+        numbers = Counter[str](union.values["members"])
+        if repeated := [name for name, number in numbers.items() if number > 1]:
+            self._add(union.location, f"{_quoted(repeated[0])} is listed twice; remove one of the two")
+        if unknown := [name for name in numbers if name not in allowed]:
+            problem = f"{_quoted(unknown[0])} is not a target of this file, or a union itself"
+            more = f" ({len(unknown) - 1} more names are neither)" if len(unknown) > 1 else ""
+            self._add(union.location, f"{problem}{more}; {suggestion(unknown[0], sorted(allowed))}")
+        return [targets[name] for name in union.values["members"] if name in allowed]
 
 
 def _rejection(target: _Target, error: ResolveError) -> tuple[str, str]:

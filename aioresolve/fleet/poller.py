@@ -21,7 +21,7 @@ from aioresolve._core import telemetry
 from aioresolve._core.concurrency import first_error, gather, reject_stray_cancellation, wait_until_done
 from aioresolve._core.connections import Connections, KeptOpen
 from aioresolve._core.deadline import within_deadline
-from aioresolve.errors import ConfigurationError, DeadlineExceededError, ResolveError
+from aioresolve.errors import DeadlineExceededError, ResolveError
 from aioresolve.resolver.polling import PollSchedule
 from aioresolve.spec.observation import ADDRESSES
 
@@ -67,7 +67,7 @@ class Poller:
 
             async def request(progress: Progress) -> Observation:
                 async with self.connections.lease(target.resolver) as resolver:
-                    return await resolver.observe(ADDRESSES if specs_only else target.want, progress)
+                    return await resolver._call_observe(ADDRESSES if specs_only else target.want, progress)
 
             try:
                 with reject_stray_cancellation():
@@ -139,7 +139,7 @@ class Poller:
             polled_at: float | None = None
             async with AsyncExitStack() as stack:
                 resolver = await stack.enter_async_context(self.connections.lease(target.resolver))
-                observations = resolver.changes(target.want, interval)
+                observations = resolver._call_changes(target.want, interval)
                 async for observation in await stack.enter_async_context(aclosing(observations)):
                     if observation.state is None and observation.error is None:
                         continue
@@ -150,10 +150,6 @@ class Poller:
                         latency = now - polled_at
                     responded.set()
                     report(target.update(observation, latency, is_watched=polled_at is None))
-            raise ConfigurationError(
-                f"the observations of {target.resolver!r} ended",
-                hint="`changes()` of a resolver must not return.",
-            )
 
         await gather([hold_slot_until_first_response, observe], limit=2)
 
@@ -262,16 +258,13 @@ class StatusStream:
 
 
 def _status_error(target: Target, error: Exception) -> ResolveError:
-    """Return the error for the status of `target`, and log an exception that only a bug can cause."""
+    """Return the error for the status of `target`, and log one that only a bug can cause."""
+    if isinstance(error, ResolveError) and type(error) is not ResolveError:
+        return error
+    logger.error("target %r raised an exception", target.name, exc_info=error, extra={"target": target.name})
     if isinstance(error, ResolveError):
         return error
-    logger.error(
-        "target %r raised an unexpected exception", target.name, exc_info=error, extra={"target": target.name}
-    )
-    unexpected = ResolveError(
-        f"target {target.name!r} raised an unexpected {error!r}",
-        hint="Its resolver should raise errors of aioresolve only; the log has the traceback.",
-    )
+    unexpected = ResolveError(f"target {target.name!r} raised {error!r}", hint="The log has the traceback.")
     unexpected.__cause__ = error
     return unexpected
 

@@ -26,7 +26,11 @@ Expected = int | Mapping[str, int] | Literal["controller"]
 
 
 class Health(StrEnum):
-    """How well a target is, the worst first."""
+    """How well a target is, the worst first.
+
+    >>> [str(health) for health in Health]
+    ['error', 'stale', 'empty', 'degraded', 'ready']
+    """
 
     ERROR = "error"  # the source does not respond, and never did
     STALE = "stale"  # the source does not respond, but did before
@@ -43,6 +47,10 @@ class Health(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStatus:
     """The latest known state of one target, and its health.
+
+    >>> resolver = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
+    >>> (await Fleet({"trainers": resolver}).resolve())["trainers"]
+    <TargetStatus 'trainers', Ready 2/2>
 
     Attributes:
         name: the name of the target.
@@ -82,7 +90,7 @@ class TargetStatus:
 
     def _repr_html_(self) -> str:
         members = "" if self.state is None else self.state._repr_html_()
-        return statuses_html("target", [self]) + members
+        return statuses_html("TargetStatus", [self]) + members
 
     @property
     def is_stale(self) -> bool:

@@ -73,11 +73,11 @@ def validate_address(address: object) -> str:
 class ProbeChannels:
     """How to connect to workers. Inside `async with`, connections are kept from one probe to the next.
 
-    ```
-    async with ProbeChannels.over_tls(ca) as channels:
-        for _ in range(10):
-            await probe_workers(addresses, channels=channels)
-    ```
+    >>> async with TPUWorker(devices=4) as worker, ProbeChannels() as channels:
+    ...     for _ in range(2):
+    ...         probes = await probe_workers([worker.address], channels=channels)
+    >>> probes[0].accelerators
+    {'TPU': 4}
 
     Outside `async with`, and in another event loop than that of the `async with`, each probe opens a channel
     of its own. HTTP proxies are not used.

@@ -63,6 +63,9 @@ UNKNOWN_CORE = 0
 class Device:
     """One device, as the worker reports it.
 
+    >>> Device("/job:worker/replica:0/task:0/device:TPU:0", "TPU").type
+    'TPU'
+
     Attributes:
         name: `/job:worker/replica:0/task:0/device:TPU:0` from TensorFlow; `libtpu:8431/device:TPU:0` from
             libtpu.
@@ -94,6 +97,11 @@ class LibtpuRuntime:
 @dataclass(frozen=True, slots=True)
 class WorkerProbe:
     """The result of probing one worker.
+
+    >>> async with TPUWorker(devices=4) as worker:
+    ...     probe = await probe_worker(worker.address)
+    >>> probe.source, probe.accelerators
+    ('tensorflow', {'TPU': 4})
 
     Attributes:
         address: the worker, `host:port`.

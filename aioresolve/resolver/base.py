@@ -7,7 +7,8 @@ import asyncio
 import logging
 import math
 import operator
-from contextlib import aclosing, asynccontextmanager, nullcontext
+import re
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -16,13 +17,13 @@ from aioresolve._core.copying import Copyable
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.validation import validate_seconds
-from aioresolve.errors import ConfigurationError, ProbeError
+from aioresolve.errors import ConfigurationError, ProbeError, ResolveError
 from aioresolve.spec.observation import ADDRESSES, MEMBERS, Want
 
 from .polling import poll
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
@@ -37,6 +38,23 @@ logger = logging.getLogger("aioresolve.probe")
 
 NO_SERVER = frozenset({"refused", "unimplemented"})
 """The codes of a ProbeError of workers that run no server which reports devices."""
+
+HOOKS = frozenset({"observe", "changes"})
+"""What writers of resolvers implement and users do not call."""
+
+
+@contextmanager
+def source_errors(source: object, method: str) -> Iterator[None]:
+    """Raise what a method of a source raises as a ResolveError, with the exception as its cause."""
+    try:
+        yield
+    except ResolveError:
+        raise
+    except Exception as error:
+        raise ResolveError(
+            f"{type(source).__name__}.{method}() raised {type(error).__name__}: {error}",
+            hint="Correct the method, or raise a ConnectionFailedError there if the source does not respond.",
+        ) from error
 
 
 class ClusterResolver(Copyable, abc.ABC):
@@ -138,6 +156,10 @@ class ClusterResolver(Copyable, abc.ABC):
         """
         return None
 
+    def __dir__(self) -> list[str]:
+        """Return the names for users of the resolver, so that completion shows no others."""
+        return [name for name in super().__dir__() if name not in HOOKS and not re.match("_[^_]", name)]
+
     @abc.abstractmethod
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Send one request to the source and return what it says now.
@@ -152,7 +174,8 @@ class ClusterResolver(Copyable, abc.ABC):
             progress: records what the call waits for.
 
         Raises:
-            ResolveError: the source does not respond, or `want.complete` and the cluster is not.
+            ResolveError: the source does not respond, or `want.complete` and the cluster is not. Callers get
+                another exception as the cause of a ResolveError.
         """
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
@@ -169,11 +192,22 @@ class ClusterResolver(Copyable, abc.ABC):
         Raises:
             ResolveError: an error that is not retryable.
         """
-        observe = partial(self.observe, want)
+        observe = partial(self._call_observe, want)
         fetch = partial(within_deadline, self._timeout, f"a poll of {self!r}", observe)
         async with aclosing(poll(fetch, interval)) as observations:
             async for observation in observations:
                 yield observation
+
+    async def _call_observe(self, want: Want, progress: Progress) -> Observation:
+        with source_errors(self, "observe"):
+            return await self.observe(want, progress)
+
+    async def _call_changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
+        with source_errors(self, "changes"):
+            async with aclosing(self.changes(want, interval)) as observations:
+                async for observation in observations:
+                    yield observation
+        raise ConfigurationError(f"{type(self).__name__}.changes() has ended; it must not end")
 
     def observations(
         self, *, sizes: bool = False, interval: float = 30.0
@@ -189,7 +223,7 @@ class ClusterResolver(Copyable, abc.ABC):
         Raises:
             ResolveError: an error that is not retryable.
         """
-        return self.changes(Want(sizes=sizes), validate_seconds("interval", interval))
+        return self._call_changes(Want(sizes=sizes), validate_seconds("interval", interval))
 
     async def watch(self, *, interval: float = 30.0) -> AsyncGenerator[ClusterState, None]:
         """Yield the current cluster, and then the cluster after each change of its members. Does not end.
@@ -209,23 +243,22 @@ class ClusterResolver(Copyable, abc.ABC):
             ResolveError: an error that is not retryable.
         """
         async with aclosing(self.observations(interval=interval)) as observations:
+            state: ClusterState | None = None
 
-            async def first_state(progress: Progress) -> ClusterState:
-                async for observation in observations:
-                    if observation.state is not None:
+            async def next_state(progress: Progress) -> ClusterState:
+                while True:
+                    observation = await anext(observations)
+                    if observation.state is not None and observation.state != state:
                         return observation.state
                     if observation.error is not None:
                         progress.failed("the first state", observation.error)
                     else:
                         progress.waiting("the first state", "the source has not returned a complete state")
-                raise RuntimeError("observations() must not end")
 
-            state = await within_deadline(self._timeout, f"watch() of {self!r}", first_state)
-            yield state
-            async for observation in observations:
-                if observation.state is not None and observation.state != state:
-                    state = observation.state
-                    yield state
+            state = await within_deadline(self._timeout, f"watch() of {self!r}", next_state)
+            while True:
+                yield state
+                state = await next_state(Progress())
 
     async def wait(
         self,
@@ -278,7 +311,7 @@ class ClusterResolver(Copyable, abc.ABC):
         timeout = validate_seconds("timeout", timeout)
         reject_impossible(condition, timeout=timeout, known_jobs=self.known_jobs)
         return await wait_until_complete(
-            self.changes(condition.want, validate_seconds("interval", interval)),
+            self._call_changes(condition.want, validate_seconds("interval", interval)),
             condition,
             timeout=timeout,
             source=repr(self),
@@ -310,7 +343,7 @@ class ClusterResolver(Copyable, abc.ABC):
         return await within_deadline(self._deadline(timeout), call, partial(self._complete_state, MEMBERS))
 
     async def _complete_state(self, want: Want, progress: Progress) -> ClusterState:
-        observation = await self.observe(want, progress)
+        observation = await self._call_observe(want, progress)
         if observation.state is None:
             raise observation.error or ConfigurationError(f"observe() of {self!r} returned no state")
         return observation.state
@@ -455,7 +488,7 @@ class ClusterResolver(Copyable, abc.ABC):
         """
         from .checks import cluster_checks
 
-        return nullcontext(cluster_checks(partial(self.observe, Want()), self.this_task))
+        return nullcontext(cluster_checks(partial(self._call_observe, Want()), self.this_task))
 
     # Connections
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 class SimpleClusterResolver(ClusterResolver):
     """Returns the cluster that it was given.
 
+    >>> resolver = SimpleClusterResolver(ClusterSpec({"worker": ["10.0.0.1:8470"]}), rpc_layer="grpc")
+    >>> await resolver.master("worker", 0)
+    'grpc://10.0.0.1:8470'
+
     Args:
         cluster_spec: the cluster; a `tf.train.ClusterSpec` is accepted too.
         master: the address that `master()` returns if no task is given, without the rpc_layer.

@@ -29,7 +29,7 @@ from aioresolve.spec import (
 )
 from aioresolve.spec.observation import Want
 
-from .base import ClusterResolver, forwarded, master_url
+from .base import ClusterResolver, forwarded, master_url, source_errors
 from .this_task import TaskClaim
 
 if TYPE_CHECKING:
@@ -54,6 +54,11 @@ def _own_or_first(name: str) -> Any:
 
 class UnionClusterResolver(ClusterResolver):
     """Resolves several clusters concurrently and merges them into one.
+
+    >>> chief = SimpleClusterResolver(ClusterSpec({"chief": ["10.0.0.9:8470"]}))
+    >>> workers = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
+    >>> await UnionClusterResolver(chief, workers).cluster_spec()
+    ClusterSpec({'chief': ['10.0.0.9:8470'], 'worker': ['10.8.0.10:8470', '10.8.0.11:8470']})
 
     If several resolvers return tasks of the same job and all number them from zero, their tasks are
     concatenated in the order of the resolvers. If the tasks of any of them are sparse, all keep their
@@ -130,14 +135,14 @@ class UnionClusterResolver(ClusterResolver):
             for number, resolver in enumerate(dict.fromkeys(self._resolvers), 1):
                 checks = await stack.enter_async_context(resolver._checks())
                 plan += [check.numbered(number) for check in checks]
-            yield [*plan, cluster_checks(partial(self.observe, Want()), self.this_task)[0]]
+            yield [*plan, cluster_checks(partial(self._call_observe, Want()), self.this_task)[0]]
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Return the members of all resolvers and what they lack, fetched concurrently."""
         if self._may_skip_tasks:
             # Only with identities do states have the tasks that are done, after which others are numbered.
             want = replace(want, identities=True)
-        calls = [partial(resolver.observe, want, progress) for resolver in self._resolvers]
+        calls = [partial(resolver._call_observe, want, progress) for resolver in self._resolvers]
         return _merge_observations(await gather(calls, limit=len(calls)))
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
@@ -161,7 +166,7 @@ class UnionClusterResolver(ClusterResolver):
 
         async def follow(position: int, resolver: ClusterResolver) -> None:
             nonlocal merged
-            async with aclosing(resolver.changes(want, interval)) as observations:
+            async with aclosing(resolver._call_changes(want, interval)) as observations:
                 async for observation in observations:
                     parts[position] = observation
                     try:
@@ -376,8 +381,7 @@ def is_tensorflow_resolver(value: object) -> bool:
 class BlockingResolver(ClusterResolver):
     """An async resolver that calls a blocking one in worker threads, which no deadline can interrupt.
 
-    A call that passes its deadline raises a DeadlineExceededError, and its thread is abandoned. Errors of the
-    blocking resolver are raised as they are.
+    A call that passes its deadline raises a DeadlineExceededError, and its thread is abandoned.
 
     Args:
         resolver: a `tf.distribute.cluster_resolver.ClusterResolver`.
@@ -427,4 +431,5 @@ class BlockingResolver(ClusterResolver):
     async def _call(self, method: str, progress: Progress, *args: Any, **kwargs: Any) -> Any:
         progress.waiting(repr(self), f"{method}() has not returned")
         function = getattr(self._resolver, method)
-        return await run_in_thread(f"call {method}() of {self!r}", function, *args, **kwargs)
+        with source_errors(self._resolver, method):
+            return await run_in_thread(f"call {method}() of {self!r}", function, *args, **kwargs)

@@ -438,7 +438,6 @@ class _Waiter:
                     self._proof.cancel()
                     self._members, self._proof = members, anyio.CancelScope()
                     group.start_soon(self._prove, self._proof)
-        raise ConfigurationError(f"the observations of {self._source} ended; they must not end")
 
     def state(self) -> ClusterState:
         """Return the state of the cluster that is proven, and log where the required numbers come from."""

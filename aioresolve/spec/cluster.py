@@ -33,6 +33,9 @@ CHIEF_JOBS = ("chief", "master")
 class Task:
     """One task of a cluster, and its rank among all tasks.
 
+    >>> ClusterSpec({"ps": ["10.0.0.9:8470"], "worker": ["10.0.0.1:8470"]}).task("worker", 0)
+    Task(job='worker', index=0, address='10.0.0.1:8470', rank=1, num_tasks=2)
+
     Attributes:
         job: the job, such as `"worker"`.
         index: the task index in the job.
@@ -59,6 +62,10 @@ def jobs_by_rank(jobs: list[str]) -> list[str]:
 
 class ClusterSpec:
     """The addresses of the tasks of a cluster, by job: `tf.train.ClusterSpec` as an immutable value.
+
+    >>> spec = ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"], "ps": {3: "10.0.0.9:8470"}})
+    >>> spec.task_address("worker", 1), spec.task_indices("ps")
+    ('10.0.0.2:8470', [3])
 
     All members return the same results for the same input as those of TensorFlow, with these differences:
 
@@ -224,11 +231,15 @@ class ClusterSpec:
         text = f"ClusterSpec({{{jobs}}})"  # as in TensorFlow
         if len(text) <= MAX_LINE:
             return text
-        return short_line(f"<ClusterSpec of {counted((job, self.num_tasks(job)) for job in self.jobs)}>")
+        return short_line(f"<{self._summary}>")
 
     def _repr_html_(self) -> str:
         rows = [(task.job, task.index, task.address) for task in self.tasks]
-        return html_table(repr(self), ("job", "task", "address"), rows)
+        return html_table(self._summary, ("job", "task", "address"), rows)
+
+    @property
+    def _summary(self) -> str:
+        return f"ClusterSpec of {counted((job, self.num_tasks(job)) for job in self.jobs)}"
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"ClusterSpec is immutable: cannot set {name!r}")

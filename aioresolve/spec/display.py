@@ -21,12 +21,13 @@ def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[obj
     def cell(value: object) -> str:
         return "" if value is None else escape(str(value))
 
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    left = 'style="text-align: left"'  # JupyterLab aligns cells to the right
+    head = "".join(f"<th {left}>{escape(column)}</th>" for column in columns)
     body = "".join(
-        f"<tr>{''.join(f'<td>{cell(value)}</td>' for value in row)}</tr>" for row in rows[:MAX_ROWS]
+        f"<tr>{''.join(f'<td {left}>{cell(value)}</td>' for value in row)}</tr>" for row in rows[:MAX_ROWS]
     )
     more = f"<p>and {len(rows) - MAX_ROWS} more</p>" if len(rows) > MAX_ROWS else ""
-    caption = f'<caption style="text-align: left">{escape(caption)}</caption>'
+    caption = f"<caption {left}>{escape(caption.strip('<>'))}</caption>"
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 

@@ -42,6 +42,9 @@ class Missing:
 class ExpectedTasks:
     """How many tasks a job has, and what that was derived from.
 
+    >>> ExpectedTasks(4, "spec.parallelism of Job ml/train", done=1)
+    ExpectedTasks(number=4, source='spec.parallelism of Job ml/train', done=1)
+
     Attributes:
         number: the number of tasks, including those that are done.
         source: what states the number, such as `spec.replicas of StatefulSet ml/trainer`.
@@ -57,6 +60,9 @@ class ExpectedTasks:
 @dataclass(frozen=True, slots=True)
 class ControllerStatus:
     """What the controller of a job says about the job as a whole.
+
+    >>> print(ControllerStatus("failed", "Job ml/train", "BackoffLimitExceeded"))
+    failed (BackoffLimitExceeded)
 
     Attributes:
         phase: `"failed"`, `"complete"` (it has ended with success) or `"suspended"` (it has no pods until it
@@ -76,6 +82,12 @@ class ControllerStatus:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """The state of a cluster at one time, and its missing members.
+
+    >>> resolver = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
+    >>> async for observation in resolver.observations():
+    ...     break
+    >>> observation
+    <Observation: <ClusterState of 2 tasks: worker 2>>
 
     Attributes:
         state: the members; None before the first complete response of the source.
@@ -123,6 +135,10 @@ class Observation:
 @dataclass(frozen=True, slots=True)
 class Want:
     """What a call needs to know about a cluster. A source may leave out the rest if that is cheaper.
+
+    >>> resolver = SimpleClusterResolver(ClusterSpec({"worker": ["10.0.0.1:8470"]}))
+    >>> await resolver.observe(Want(sizes=True), Progress())
+    <Observation: <ClusterState of 1 task: worker 1>>
 
     Attributes:
         complete: the call has no use for a part of the cluster: tasks that are missing or not ready are an

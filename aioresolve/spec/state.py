@@ -92,6 +92,9 @@ def split_host_port(address: str) -> tuple[str, int]:
 class Endpoint:
     """The address and identity of one task. Attributes that the source does not report are None.
 
+    >>> Endpoint("10.0.0.1:8470", name="train-0", namespace="ml").full_name
+    'ml/train-0'
+
     `node`, `ready` and `status` can change during the lifetime of a member. They and `accelerators` are
     ignored by comparisons.
 
@@ -140,7 +143,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One task of a cluster at one time: its job, task index and endpoint."""
+    """One task of a cluster at one time: its job, task index and endpoint.
+
+    >>> print(ClusterState.of({"worker": [Endpoint("10.0.0.1:8470", name="train-0")]}).members[0])
+    /job:worker/task:0 at 10.0.0.1:8470 (train-0)
+    """
 
     job: str
     task_index: int
@@ -170,6 +177,9 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class DoneTask:
     """A task that has ended with success, while other tasks of the same run of its controller still run.
+
+    >>> print(DoneTask("worker", 0, "ml/train-0"))
+    /job:worker/task:0 (ml/train-0)
 
     It is not a member, because no other task can connect to it, and it is not missing. It keeps its task
     index, and counts in the ranks of the others.
@@ -204,6 +214,11 @@ class Move:
 @dataclass(frozen=True, slots=True)
 class ClusterDiff:
     """The changes from an older state to a newer one; false if nothing changed.
+
+    >>> older = ClusterState.of({"worker": [Endpoint("10.0.0.1:8470")]})
+    >>> newer = ClusterState.of({"worker": [Endpoint("10.0.0.1:8470"), Endpoint("10.0.0.2:8470")]})
+    >>> newer.diff(older)
+    <ClusterDiff: joined /job:worker/task:1 at 10.0.0.2:8470>
 
     Each tuple is in the order of jobs and task indices. A task that changed its job, or whose container was
     restarted in place, is in `left` and in `joined`. `done` are the members that have ended with success.
@@ -264,6 +279,11 @@ class _AddressedEndpoints(Mapping[str, tuple[Endpoint, ...]]):
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterState:
     """The members of a cluster at one time.
+
+    >>> resolver = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
+    >>> state = await resolver.cluster_state()
+    >>> state, state.endpoints["worker"][0].full_name
+    (<ClusterState of 2 tasks: worker 2>, 'ml/train-0')
 
     Two states are equal if they have the same members: endpoints by job and task index. Comparisons ignore
     `done`, `version`, `observed_at`, readiness, nodes, the order of jobs, and jobs without tasks.

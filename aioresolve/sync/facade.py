@@ -6,6 +6,7 @@ import asyncio
 import copy
 import inspect
 import logging
+import re
 import weakref
 from collections.abc import Iterator
 from contextlib import aclosing, asynccontextmanager
@@ -91,6 +92,9 @@ class SharedResource(Generic[ResourceT]):
 
 class BlockingIterator(Iterator[T]):
     """Iterates over the items of an async generator.
+
+    >>> next(SimpleClusterResolver(ClusterSpec({"worker": ["10.0.0.1:8470"]})).watch())
+    <ClusterState of 1 task: worker 1>
 
     The generator starts with the first `next`, runs in the event loop thread, and sees the context variables
     of that first call. Any thread can call `next`. The iterator ends when it is closed, when its resolver or
@@ -279,5 +283,11 @@ def blocking_iterator(
 
         return BlockingIterator(self, self._shared, generate)
 
-    iterator_method.__doc__ = (method.__doc__ or "").replace("contextlib.aclosing", "contextlib.closing")
+    iterator_method.__doc__ = blocking_text(method.__doc__)
     return iterator_method
+
+
+def blocking_text(docstring: str | None) -> str:
+    """Return the docstring of something async as that of its facade, with examples that block."""
+    text = re.sub(r"\bawait |\basync (?=with|for)", "", docstring or "")
+    return text.replace("contextlib.aclosing", "contextlib.closing")

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 class Fleet(Facade[fleets.Fleet]):
     """`aioresolve.Fleet` with blocking methods; see there for arguments and errors.
 
+    >>> resolver = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
+    >>> Fleet({"trainers": resolver}).resolve()["trainers"]
+    <TargetStatus 'trainers', Ready 2/2>
+
     It takes facades, which can still be used on their own, over connections of their own. Wrap an async
     resolver in a facade first: `Fleet({"a": ClusterResolver(resolver)})`.
     """

@@ -19,7 +19,7 @@ from aioresolve.resolver.union import BlockingResolver, is_tensorflow_resolver
 from aioresolve.sources import BY_RESOLVER
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
-from .facade import Facade, SharedResource, blocking, blocking_iterator
+from .facade import Facade, SharedResource, blocking, blocking_iterator, blocking_text
 from .loop_thread import get_loop_thread
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ class _Implementation(base.ClusterResolver):
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Call `cluster_spec` in a thread, which no deadline can interrupt."""
         progress.waiting("cluster_spec()", "it has not returned")
-        spec = await run_in_thread("cluster_spec()", self._facade.cluster_spec)
+        with base.source_errors(self._facade, "cluster_spec"):
+            spec = await run_in_thread("cluster_spec()", self._facade.cluster_spec)
         return Observation(ClusterState.from_spec(ClusterSpec(spec)))
 
     async def _claim(self, progress: Progress) -> TaskClaim:
@@ -172,7 +173,7 @@ class _FacadeResolver(_Attributes, base.ClusterResolver):  # pyright: ignore[rep
         return repr(self._facade)
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
-        return cast("Observation", await self._shared.acall("observe", want, progress))
+        return cast("Observation", await self._shared.acall("_call_observe", want, progress))
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         async with aclosing(stream_latest(partial(self._follow, want, interval))) as observations:
@@ -181,7 +182,7 @@ class _FacadeResolver(_Attributes, base.ClusterResolver):  # pyright: ignore[rep
 
     async def _follow(self, want: Want, interval: float, latest: LatestValue[Observation]) -> None:
         async def follow(resolver: base.ClusterResolver) -> None:
-            async with aclosing(resolver.changes(want, interval)) as observations:
+            async with aclosing(resolver._call_changes(want, interval)) as observations:
                 async for observation in observations:
                     latest.put(observation)
 
@@ -211,6 +212,11 @@ def async_resolver(facade: ClusterResolver) -> base.ClusterResolver:
 
 class UnionClusterResolver(ClusterResolver):
     """`aioresolve.UnionClusterResolver` with blocking methods; see there for arguments and errors.
+
+    >>> chief = SimpleClusterResolver(ClusterSpec({"chief": ["10.0.0.9:8470"]}))
+    >>> workers = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
+    >>> UnionClusterResolver(chief, workers).cluster_spec().jobs
+    ['chief', 'worker']
 
     It takes facades, which can still be used on their own and share their connections with the union. Wrap an
     async resolver in a facade first: `UnionClusterResolver(ClusterResolver(resolver))`. TensorFlow's own
@@ -261,7 +267,7 @@ def new_facade(kind: type[base.ClusterResolver]) -> type[ClusterResolver]:
     plain = tuple(each for each in kind.__bases__ if not issubclass(each, base.ClusterResolver))
     attributes: dict[str, Any] = {
         "__init__": construct,
-        "__doc__": f"`aioresolve.{kind.__name__}` with blocking methods; see there for arguments and errors.",
+        "__doc__": blocking_text(kind.__doc__),
         "__module__": "aioresolve.sync",
     }
     for name in dir(kind):

@@ -43,11 +43,10 @@ _MAX_NAMED = 100_000
 class TPUWorker:
     """A worker that reports its devices over gRPC, to test clients with.
 
-    ```
-    async with TPUWorker(devices=8) as worker:
-        probe = await probe_worker(worker.address)
-        assert probe.accelerators == {"TPU": 8}
-    ```
+    >>> async with TPUWorker(devices=8) as worker:
+    ...     probe = await probe_worker(worker.address)
+    >>> probe.accelerators
+    {'TPU': 8}
 
     It implements TensorFlow's `WorkerService/GetStatus` and libtpu's `RuntimeMetricService`, both on each of
     its ports. It is a real grpc.aio server in the running event loop, which grpc.aio polls until the server

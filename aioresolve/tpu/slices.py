@@ -71,6 +71,9 @@ _BOUNDS = re.compile(r"[1-9][0-9]{0,4}(?:x[1-9][0-9]{0,4}){0,3}")
 class TPUTopology:
     """The layout of one slice.
 
+    >>> TPUTopology("v4-16", "v4", cores=16, chips=8, hosts=2, processes=2, devices=8).hosts
+    2
+
     Attributes:
         accelerator_type: such as `v4-16`.
         generation: such as `v4`.
@@ -120,6 +123,9 @@ class TPUTopology:
 @dataclass(frozen=True, slots=True)
 class TPUSlice:
     """One slice: interconnected chips, and the workers they are attached to.
+
+    >>> await TPUClusterResolver("grpc://10.130.0.2:8470").slices()
+    (TPUSlice(...),)
 
     Attributes:
         endpoints: its workers, in worker order. If the slice has a name, theirs are `slice/worker-0` and so

@@ -55,6 +55,9 @@ class _Fields(NamedTuple):
 class TPUSystemMetadata(_Fields):
     """Facts about a TPU system: the tuple `tf.tpu.experimental.TPUSystemMetadata`, with the same five fields.
 
+    >>> TPUSystemMetadata(8, 2, 4, None, ()).num_cores
+    8
+
     Attributes:
         num_cores: the TPU cores of the system, as TensorFlow counts them: its TPU devices.
         num_hosts: the number of TPU workers.

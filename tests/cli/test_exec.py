@@ -143,7 +143,9 @@ def test_launcher_has_a_host_file_by_default_and_is_not_a_task(
 ) -> None:
     # The rank is that of an outer program, the other file that of the MPI operator.
     env |= {"POD_UID": "", "AIORESOLVE_RANK": "7", **dict.fromkeys(defaults, "/etc/mpi/hostfile")}
-    path = tmp_path / "hosts"
+    path, other = tmp_path / "hosts", tmp_path / "other"
+    other.write_text("mine")
+    path.symlink_to(other)
     found = variables((*EXEC, "--for", consumer, "--slots", "4", "--hostfile", str(path)), env)
     assert {found[name] for name in ("AIORESOLVE_HOSTFILE", *defaults)} == {str(path)}
     assert (found["AIORESOLVE_NUM_TASKS"], found["AIORESOLVE_LEADER_HOST"]) == ("3", "10.0.0.1")
@@ -151,6 +153,8 @@ def test_launcher_has_a_host_file_by_default_and_is_not_a_task(
     keeps_domains = [found.get(f"{name}_keep_fqdn_hostnames") for name in ("OMPI_MCA_orte", "PRTE_MCA_prte")]
     assert keeps_domains == ["true" if consumer == "mpi" else None] * 2
     assert path.read_text().splitlines() == [f"10.0.0.{number}{separator}4" for number in (1, 2, 10)]
+    # It replaced the link at once: what the link named is unchanged.
+    assert (other.read_text(), path.is_symlink(), list(tmp_path.glob(".aioresolve-*"))) == ("mine", False, [])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

@@ -308,6 +308,12 @@ def test_problem_names_the_field(text: str, expected: list[str]) -> None:
 
 
 class TestInvalidFiles:
+    def test_union_of_many_unknown_names_is_one_problem(self) -> None:
+        names = ", ".join(f"name-{number}" for number in range(20_000))
+        [problem] = problems(f"targets: {{a: {{static: {{jobs: {{w: h}}}}}}, u: {{union: [{names}]}}}}")
+        assert "'name-0' is not a target of this file" in problem
+        assert "(19999 more names are neither)" in problem
+
     def test_all_problems_are_reported_and_those_of_a_default_once(self) -> None:
         text = (
             "defaults: {tpu: {api_version: 7}}\n"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from aioresolve import ClusterResolver, Progress, Want
-from aioresolve.errors import APIError, ConnectionFailedError, ForbiddenError
+from aioresolve import ClusterResolver, Progress, UnionClusterResolver, Want
+from aioresolve.errors import APIError, ConnectionFailedError, ForbiddenError, ResolveError
 from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, Iterable
 
 
 def busy(retry_after: float | None = None) -> APIError:
@@ -106,9 +106,46 @@ async def test_retryable_failure_is_yielded_with_the_previous_observation() -> N
     assert (after.state, after.error, after.stale_since) == (observation("b:2").state, None, None)
 
 
-@pytest.mark.parametrize("error", [ForbiddenError("no", status=403), KeyError("a bug")])
 @in_virtual_time
-async def test_failure_that_is_not_retryable_is_raised(error: Exception) -> None:
-    with pytest.raises(type(error)) as caught:
+async def test_failure_that_is_not_retryable_is_raised() -> None:
+    error = ForbiddenError("no", status=403)
+    with pytest.raises(ForbiddenError) as caught:
         await collect(Source([observation("a:1"), error]), 2)
     assert caught.value is error
+
+
+async def test_exception_of_a_users_source_is_the_cause_of_a_resolve_error() -> None:
+    bug = KeyError("WORKERS")
+    for call in (
+        lambda: Source([bug]).cluster_spec(),
+        lambda: Source([bug]).wait(1),
+        lambda: collect(Source([bug]), 1),
+        lambda: UnionClusterResolver(Source([bug])).cluster_state(),
+        lambda: anext(UnionClusterResolver(Source([bug])).watch()),
+    ):
+        with pytest.raises(ResolveError) as caught:
+            await call()
+        assert str(caught.value).startswith("Source.observe() raised KeyError: 'WORKERS'. ")
+        assert caught.value.__cause__ is bug
+
+
+async def test_changes_that_raise_or_end_name_the_class() -> None:
+    class Ending(Source):
+        async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
+            for response in self._responses:
+                if isinstance(response, Exception):
+                    raise response
+                yield response
+
+    cases: list[tuple[list[Observation | Exception], str]] = [
+        ([observation("a:1"), ValueError("a bug")], r"Ending\.changes\(\) raised ValueError: a bug"),
+        ([observation("a:1")], r"Ending\.changes\(\) has ended"),
+    ]
+    for responses, problem in cases:
+        with pytest.raises(ResolveError, match=problem):
+            await Ending(responses).wait(2)
+
+
+def test_completion_shows_no_hooks_of_writers() -> None:
+    assert {"wait", "watch", "cluster_spec", "known_jobs"} < set(dir(Source([])))
+    assert not {"observe", "changes", "_parts", "_timeout"} & set(dir(Source([])))

@@ -78,7 +78,7 @@ async def test_fleet() -> None:
     fleet = Fleet({MARKUP: fixed, "b": fixed}, expected={"b": 2})
     await fleet.resolve()
     texts = displayed(fleet)
-    assert texts[:5] == ["<Fleet of 2 targets>", "target", "status", "reason", "since (UTC)"]
+    assert texts[:5] == ["Fleet of 2 targets", "target", "status", "reason", "since (UTC)"]
     assert texts[5:8] == ["b", "Degraded 1/2", "1 of 2 tasks"]
     assert texts[9:11] == [MARKUP, "Ready 1/1"]
     status = fleet.readings["b"]

@@ -261,6 +261,22 @@ sources.add_sources(
 )
 
 
+def _replace_file(path: str, text: str) -> None:
+    """Write a file at once: readers never see a part of it, and a symbolic link is replaced, not followed."""
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device
+        Path(path).write_text(text)
+        return
+    descriptor, temporary = tempfile.mkstemp(prefix=".aioresolve-", dir=os.path.dirname(path) or ".")
+    try:
+        with open(descriptor, "w") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
 @dataclass
 class _Execution:
     """One run of the command: waits for the cluster, and prepares the program for it."""
@@ -350,7 +366,7 @@ class _Execution:
                 descriptor, path = tempfile.mkstemp(prefix="aioresolve-", suffix=".hostfile")
                 self.temporary = path
                 os.close(descriptor)
-            Path(path).write_text(text)
+            _replace_file(path, text)
         except OSError as error:
             raise click.ClickException(f"cannot write the host file {path}: {error.strerror}") from error
         names = ("AIORESOLVE_HOSTFILE", *LAUNCHER_VARIABLES.get(self.consumer, ()))

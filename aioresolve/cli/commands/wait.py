@@ -185,7 +185,7 @@ async def wait_for_cluster(
     with _show_shortfall(request, ends) as on_shortfall:
         try:
             return await wait_until_complete(
-                resolver.changes(condition.want, interval),
+                resolver._call_changes(condition.want, interval),
                 condition,
                 timeout=max(ends - time.monotonic(), 0.0),
                 source=request.scope,

@@ -326,7 +326,11 @@ class PodStatus(Struct, kw_only=True, frozen=True):
 class Pod(Struct, kw_only=True, frozen=True):
     """A pod with the fields that aioresolve reads, under the API's names in snake case.
 
-    A callable that is passed as `address=` gets one of these.
+    A callable that is passed as `address=` gets one of these:
+
+    >>> jobs, address = {"worker": ["job-name=train"]}, lambda pod: f"{pod.metadata.name}.train"
+    >>> await KubernetesClusterResolver(jobs, namespace="ml", address=address).cluster_spec()
+    ClusterSpec({'worker': ['train-0.train:8470', 'train-1.train:8470']})
     """
 
     metadata: ObjectMeta

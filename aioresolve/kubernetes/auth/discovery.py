@@ -50,7 +50,10 @@ MAX_FILE = 16 * 1024 * 1024
 
 
 class ExecutableLocation(enum.StrEnum):
-    """Whether this process runs inside the cluster, named as in TensorFlow's KubernetesExecutableLocation."""
+    """Whether this process runs inside the cluster, named as in TensorFlow's KubernetesExecutableLocation.
+
+    >>> resolver = KubernetesClusterResolver(executable_location=ExecutableLocation.OFF_CLUSTER)
+    """
 
     WITHIN_CLUSTER = "WITHIN_CLUSTER"
     """In a pod: use only its service account."""
@@ -215,7 +218,9 @@ def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
 def _validate_path(argument: str, path: object) -> str:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise ConfigurationError(
-            f"{path!r} is not a path", argument=argument, hint="Pass a path, or None for the default."
+            f"{path!r} is not a path",
+            argument=argument,
+            hint="Pass the path of a file, or None.",
         )
     return _absolute_path(os.path.expanduser(os.fsdecode(path)))
 

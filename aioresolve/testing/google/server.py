@@ -159,12 +159,12 @@ class GoogleControls(Cloud, Tokens, Controls[GoogleRequest]):
 class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
     """One project of Google Cloud on loopback ports, to test clients with.
 
-    ```python
-    async with GoogleServer([tpu_node("my-tpu", workers=4)]) as server:
-        os.environ.update(server.environ())
-        server.script("my-tpu", "CREATING", "READY")
-        ...
-    ```
+    >>> async with GoogleServer([tpu_node("my-tpu", workers=4)]) as server:
+    ...     os.environ.update(server.environ())
+    ...     server.script("my-tpu", "CREATING", "READY")
+    ...     state = await TPUClusterResolver("my-tpu").wait(4, interval=0.01)
+    >>> state
+    <ClusterState of 4 tasks: worker 4>
 
     It implements the Cloud TPU API (v1 and v2: nodes, queued resources), Compute Engine (v1: instances with
     filters by name, instance groups and their managers), the OAuth and STS token servers,
@@ -261,7 +261,11 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
 
 
 class ThreadedGoogleServer(ThreadedServer, GoogleControls):
-    """A `GoogleServer` in its own thread: `with` instead of `async with`, otherwise the same."""
+    """A `GoogleServer` in its own thread: `with` instead of `async with`, otherwise the same.
+
+    >>> with GoogleServer([tpu_node("my-tpu", workers=4)]).in_thread() as server:
+    ...     environ = server.environ()
+    """
 
 
 def _write_json(path: str | Path, document: Mapping[str, Any]) -> Path:

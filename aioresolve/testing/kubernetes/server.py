@@ -236,6 +236,7 @@ class KubernetesControls(Cluster, Controls[RequestRecord]):
     ) -> dict[str, Any]:
         """Return a kubeconfig with one context for this server, including its CA certificate.
 
+        `write_kubeconfig` writes the file that `kubeconfig=` of a resolver takes.
         Without explicit credentials, the first of `tokens` is used if there is one.
 
         Args:
@@ -297,14 +298,13 @@ class KubernetesControls(Cluster, Controls[RequestRecord]):
 class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
     """A Kubernetes API server for pods and EndpointSlices, on a loopback port, to test clients with.
 
-    ```
-    async with KubernetesServer([pod("train-0", labels={"app": "trainer"})]) as server:
-        server.write_kubeconfig(path)
-        ...
-        server.inject(Answer(503))  # the next request
-        server.disturb(Reset())  # the connected watches
-        await server.restart()
-    ```
+    >>> async with KubernetesServer([pod("train-0", labels={"app": "trainer"}, ip="10.0.0.1")]) as server:
+    ...     path, jobs = server.write_kubeconfig("loopback.yaml"), {"worker": ["app=trainer"]}
+    ...     server.inject(Answer(503))  # the next request
+    ...     server.disturb(Reset())  # the connected watches
+    ...     spec = await KubernetesClusterResolver(jobs, kubeconfig=path).cluster_spec()
+    >>> spec, [request.verb for request in server.requests]
+    (ClusterSpec({'worker': ['10.0.0.1:8470']}), ['list', 'list'])
 
     It implements list, watch, get, create, update, patch and delete of pods like Kubernetes 1.36, including
     the bodies of errors; and of EndpointSlices, Services, nodes, ResourceClaims, ConfigMaps and Leases, with
@@ -402,7 +402,11 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
 
 
 class ThreadedKubernetesServer(ThreadedServer, KubernetesControls):
-    """A `KubernetesServer` in its own thread: `with` instead of `async with`, otherwise the same."""
+    """A `KubernetesServer` in its own thread: `with` instead of `async with`, otherwise the same.
+
+    >>> with KubernetesServer([pod("train-0", labels={"app": "trainer"})]).in_thread() as server:
+    ...     path = server.write_kubeconfig("loopback.yaml")
+    """
 
 
 def _base64(pem: str) -> str:

@@ -452,9 +452,11 @@ def _is_google_vm() -> bool:
 
 
 async def _tpu_vm(metadata: MetadataServer, progress: Progress, tpu_variables: Evidence) -> Evidence:
+    from aioresolve.tpu import vm
+
     try:
-        environment = await metadata.tpu_env(progress)
-        hosts = await metadata.worker_network_endpoints(progress)
+        environment = await vm.fetch_tpu_env(metadata, progress)
+        hosts = await vm.fetch_worker_hosts(metadata, progress)
     except ProtocolError as error:
         return invalid(TPU_VM, error)
     if environment is None and hosts is None:

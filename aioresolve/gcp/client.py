@@ -9,19 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 import anyio
 import msgspec
 from yarl import URL
 
 from aioresolve._core.deadline import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
-from aioresolve._core.http import (
-    CONNECT_TIMEOUT,
-    Auth,
-    Credentials,
-    HTTPClient,
-)
+from aioresolve._core.http import CONNECT_TIMEOUT, Auth, Credentials, HTTPClient
 from aioresolve._core.network import environment_proxy, is_loopback, origin
 from aioresolve.errors import (
     APIError,
@@ -45,16 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("aioresolve.gcp")
 
-
-class Page(Protocol):
-    """One page of a list; the token of the next page is empty after the last one."""
-
-    @property
-    def next_page_token(self) -> str: ...
-
-
 T = TypeVar("T")
-PageT = TypeVar("PageT", bound=Page)
 
 MAX_PAGES = 1000
 """Maximum number of pages of a list: half a million items."""
@@ -122,6 +108,20 @@ class APIRequest:
     is_post: bool = False
 
 
+class Page(msgspec.Struct, Generic[T], frozen=True, rename="camel"):
+    """One page of a list. Each API has its own field for the items.
+
+    `unreachable` are the locations that the server could not reach; `next_page_token` is empty in the last
+    page.
+    """
+
+    items: tuple[T, ...] = ()
+    nodes: tuple[T, ...] = ()
+    managed_instances: tuple[T, ...] = ()
+    unreachable: tuple[str, ...] = ()
+    next_page_token: str = ""
+
+
 class GoogleSession:
     """Sends requests to Google's JSON APIs, inside `async with`, for the tasks of one event loop.
 
@@ -146,17 +146,16 @@ class GoogleSession:
 
     async def get(self, request: APIRequest, kind: type[T], progress: Progress) -> T:
         """Return a resource, decoded as `kind`."""
-        return self._decode(await self._send(request, request.query, progress), kind, request)
+        return await self._fetch(request, request.query, kind, progress)
 
-    async def get_pages(self, request: APIRequest, kind: type[PageT], progress: Progress) -> list[PageT]:
-        """Return all pages of a list, each decoded as `kind`."""
-        pages: list[PageT] = []
+    async def get_pages(self, request: APIRequest, kind: type[Page[T]], progress: Progress) -> list[Page[T]]:
+        """Return all pages of a list."""
+        pages: list[Page[T]] = []
         token, seen = "", set[str]()
         while True:
             query = {**request.query, "pageToken": token} if token else request.query
-            page = self._decode(await self._send(request, query, progress), kind, request)
-            pages.append(page)
-            token = page.next_page_token
+            pages.append(await self._fetch(request, query, kind, progress))
+            token = pages[-1].next_page_token
             if not token:
                 return pages
             # A server that repeats a token would be requested until the deadline.
@@ -189,8 +188,9 @@ class GoogleSession:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._client.aclose()
 
-    async def _send(self, request: APIRequest, query: Mapping[str, str], progress: Progress) -> Response:
-        """Return a response with status 200."""
+    async def _fetch(
+        self, request: APIRequest, query: Mapping[str, str], kind: type[T], progress: Progress
+    ) -> T:
         host = self.host(request.service)
         headers = {"Accept": "application/json"}
         if request.is_post:
@@ -215,9 +215,6 @@ class GoogleSession:
             send, scope=request.scope, host=host, progress=progress, policy=POLICY, limiter=self._limiter
         )
         progress.done(request.scope, "received")
-        return response
-
-    def _decode(self, response: Response, kind: type[T], request: APIRequest) -> T:
         try:
             return decode(response.body, kind)
         except ValueError as error:
@@ -289,19 +286,21 @@ def _endpoint(service: str, given: Mapping[str, str]) -> str:
         text = text.removesuffix("/compute/v1")
     if not text:
         return SERVICES[service].url
-    hint = "Write it as https://HOST."
+    problem = ""
     try:
         url = URL(text)
     except ValueError:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigurationError(f"{where} is not a URL", hint=hint)
-    if url.user or url.password or url.query_string or url.fragment:
-        raise ConfigurationError(f"{where} has a user, a query or a fragment", hint=hint)
-    if url.scheme == "http" and not is_loopback(url.host):
+        problem = "is not a URL"
+    elif url.user or url.password or url.query_string or url.fragment:
+        problem = "has a user, a query or a fragment"
+    elif url.scheme == "http" and not is_loopback(url.host):
+        problem = f"is {origin(text)}, to which requests would be sent unencrypted"
+    if problem:
         raise ConfigurationError(
-            f"{where} is {origin(text)}, to which requests would be sent unencrypted",
-            hint=f"{hint} Plain http is possible on this machine only.",
+            f"{where} {problem}",
+            hint="Write it as https://HOST. Plain http is possible on this machine only.",
         )
     return str(url).rstrip("/")
 
@@ -316,7 +315,7 @@ class _Detail(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why an API denied a request; what it does not report is empty.
+    """Why an API denied a request; fields that it does not report are empty.
 
     `status` is the name of the gRPC code (`PERMISSION_DENIED`); the reasons are more specific
     (`SERVICE_DISABLED`).
@@ -328,13 +327,9 @@ class Failure(msgspec.Struct, frozen=True):
     errors: tuple[_Detail, ...] = ()  # of Compute Engine's legacy format
 
     @property
-    def reason(self) -> str:
-        return next((each.reason for each in (*self.details, *self.errors) if each.reason), "")
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What belongs to the reason."""
-        return next((each.metadata for each in self.details if each.reason), {})
+    def explanation(self) -> _Detail:
+        """The first detail with a reason, and its metadata."""
+        return next((each for each in (*self.details, *self.errors) if each.reason), _Detail())
 
     @property
     def retry_delay(self) -> float | None:
@@ -367,60 +362,51 @@ def error_from_response(
                 scope=request.scope,
             )
         failure = Failure()
+    reason, metadata = failure.explanation.reason, failure.explanation.metadata
     message = f"{failure.message[:500]!r}" if failure.message else "no reason given"
     summary = f"{host} returned status {status} for {request.scope} ({message})"
     # Other gRPC codes with status 400, such as FAILED_PRECONDITION, do not mean a wrong argument.
     if status == 400 and failure.status in ("", "INVALID_ARGUMENT", "OUT_OF_RANGE"):
         return ConfigurationError(summary, hint="Correct the name, {project} or {zone}.")
-    is_rate_limited = status == 429 or (status == 403 and failure.reason in RATE_LIMITED)
+    is_rate_limited = status == 429 or (status == 403 and reason in RATE_LIMITED)
     kind: type[APIError] = APIError
+    values = {"project_id": request.project}
     if status == 401:
         kind = UnauthorizedError
         cause = f"it rejects the credentials of {token.source}, also after renewing them"
-        hint = Hint(
-            "Log in again with `gcloud auth application-default login`; for a service account, check that it"
-            " and its key still exist."
-        )
+        hint = "Log in again with `gcloud auth application-default login`; for a service account, check that"
+        hint += " it and its key still exist."
     elif is_rate_limited:
-        quota = failure.metadata.get("quota_metric") or failure.metadata.get("quota_limit")
+        quota = metadata.get("quota_metric") or metadata.get("quota_limit")
         cause = f"the quota {quota or 'of requests'} is exhausted"
-        hint = Hint("Send fewer requests, or request a higher quota.")
-    elif status == 403 and failure.reason not in ("", "IAM_PERMISSION_DENIED", "forbidden"):
+        hint = "Send fewer requests, or request a higher quota."
+    elif status == 403 and reason not in ("", "IAM_PERMISSION_DENIED", "forbidden"):
         # The message of the API says which API, scope, policy or account is the reason.
         kind = ForbiddenError
-        cause, hint = f"the reason is {failure.reason}", Hint("Correct what the message names.")
+        cause, hint = f"the reason is {reason}", "Correct what the message names."
     elif status == 403:
         kind = ForbiddenError
         # Without details, assume that the permission is missing which the request requires.
-        permission, role = failure.metadata.get("permission") or request.permission, service.role
-        cause = f"{token.source} lacks the permission {permission} (part of {role}), or the project or zone"
-        cause += " does not exist"
-        hint = Hint(
-            "Run `gcloud projects add-iam-policy-binding {project_id} --member={member} --role={role}`.",
-            values={
-                "project_id": request.project,
-                "member": token.member or "user:YOUR-ADDRESS",
-                "role": role,
-            },
-        )
+        permission = metadata.get("permission") or request.permission
+        cause = f"{token.source} lacks the permission {permission} (part of {service.role}), or the project"
+        cause += " or zone does not exist"
+        hint = "Run `gcloud projects add-iam-policy-binding {project_id} --member={member} --role={role}`."
+        values |= {"member": token.member or "user:YOUR-ADDRESS", "role": service.role}
     elif status == 404:
         cause = "it does not exist in that project and zone"
-        hint = Hint(
-            f"List the existing ones with `gcloud compute {service.list_command}`.",
-            values={"project_id": request.project},
-        )
+        hint = f"List the existing ones with `gcloud compute {service.list_command}`."
     elif status in RETRYABLE_STATUSES:
-        cause, hint = "the server is overloaded or unavailable", Hint("Try again later.")
+        cause, hint = "the server is overloaded or unavailable", "Try again later."
     else:
         # For example a redirect, which is not followed: it would send the credentials elsewhere.
-        cause, hint = "unexpected status", Hint("Check that the endpoint is the API itself.")
+        cause, hint = "unexpected status", "Check that the endpoint is the API itself."
     return kind(
         f"{summary}: {cause}",
-        hint=hint,
+        hint=Hint(hint, values=values),
         host=host,
         scope=request.scope,
         status=status,
-        reason=failure.reason or failure.status or None,
+        reason=reason or failure.status or None,
         retry_after=failure.retry_delay if response.retry_after is None else response.retry_after,
         retryable=status in RETRYABLE_STATUSES or is_rate_limited,
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .client import APIRequest
+from .client import APIRequest, Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,14 +48,9 @@ class _Struct(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class AccessConfig(_Struct, frozen=True):
-    """The external IPv4 address of a network interface."""
+    """The external address of a network interface: IPv4 or IPv6."""
 
     nat_ip: str = msgspec.field(default="", name="natIP")
-
-
-class IPv6AccessConfig(_Struct, frozen=True):
-    """The external IPv6 address of a network interface."""
-
     external_ipv6: str = ""
 
 
@@ -65,7 +60,7 @@ class NetworkInterface(_Struct, frozen=True):
     network_ip: str = msgspec.field(default="", name="networkIP")
     ipv6_address: str = ""
     access_configs: tuple[AccessConfig, ...] = ()
-    ipv6_access_configs: tuple[IPv6AccessConfig, ...] = ()
+    ipv6_access_configs: tuple[AccessConfig, ...] = ()
 
 
 class AttachedAccelerator(_Struct, frozen=True):
@@ -109,22 +104,12 @@ class Instance(_Struct, frozen=True):
     @property
     def external_ip(self) -> str:
         """The external address of the first network interface; empty without one."""
-        addresses = [
-            address
+        configs = [
+            config
             for one in self.network_interfaces[:1]
-            for address in (
-                *(each.nat_ip for each in one.access_configs),
-                *(each.external_ipv6 for each in one.ipv6_access_configs),
-            )
+            for config in (*one.access_configs, *one.ipv6_access_configs)
         ]
-        return next(filter(None, addresses), "")
-
-
-class InstancePage(_Struct, frozen=True):
-    """One page of the instances of a zone."""
-
-    items: tuple[Instance, ...] = ()
-    next_page_token: str = ""
+        return next(filter(None, (config.nat_ip or config.external_ipv6 for config in configs)), "")
 
 
 class GroupMember(_Struct, frozen=True):
@@ -132,13 +117,6 @@ class GroupMember(_Struct, frozen=True):
 
     instance: str
     status: str = ""
-
-
-class GroupPage(_Struct, frozen=True):
-    """One page of the instances of a group."""
-
-    items: tuple[GroupMember, ...] = ()
-    next_page_token: str = ""
 
 
 class AttemptError(_Struct, frozen=True):
@@ -176,13 +154,6 @@ class ManagedInstance(_Struct, frozen=True):
     def errors(self) -> tuple[AttemptError, ...]:
         """The errors of the last attempt."""
         return self.last_attempt.errors.errors
-
-
-class ManagedPage(_Struct, frozen=True):
-    """One page of the instances of a managed group."""
-
-    managed_instances: tuple[ManagedInstance, ...] = ()
-    next_page_token: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -234,14 +205,14 @@ class ComputeAPI:
         """Return the instances of a group; raises an APIError with status 404 if it does not exist."""
         permission = f"compute.instanceGroups.{'get' if group.is_regional else 'list'}"
         request = _group_request(group, "instanceGroups", "listInstances", permission)
-        pages = await self._session.get_pages(request, GroupPage, progress)
+        pages = await self._session.get_pages(request, Page[GroupMember], progress)
         return [member for page in pages for member in page.items]
 
     async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
         """Return the instances of a managed group; an APIError with status 404 if it has no manager."""
         permission = "compute.instanceGroupManagers.get"
         request = _group_request(group, "instanceGroupManagers", "listManagedInstances", permission)
-        pages = await self._session.get_pages(request, ManagedPage, progress)
+        pages = await self._session.get_pages(request, Page[ManagedInstance], progress)
         return [instance for page in pages for instance in page.managed_instances]
 
     async def instances(
@@ -260,7 +231,7 @@ class ComputeAPI:
                 "maxResults": str(PAGE_SIZE),
             },
         )
-        pages = await self._session.get_pages(request, InstancePage, progress)
+        pages = await self._session.get_pages(request, Page[Instance], progress)
         return [instance for page in pages for instance in page.items]
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 import msgspec
@@ -242,7 +242,7 @@ async def _refresh(credentials: Any, client: HTTPClient, source: str, *, is_forc
 
     if isinstance(credentials, AnonymousCredentials):
         return ANONYMOUS
-    request = ThreadRequest(client)
+    request = ThreadRequest(client, source)
 
     def refresh() -> AccessToken | None:
         token = _token_of(credentials, source)
@@ -308,8 +308,7 @@ def _credentials_error(error: Exception, source: str, failure: str) -> ResolveEr
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadResponse:
+class ThreadResponse(NamedTuple):
     """A response, for google-auth."""
 
     status: int
@@ -324,8 +323,9 @@ class ThreadRequest:
     up to fifteen seconds, and nothing could wake it.
     """
 
-    def __init__(self, client: HTTPClient) -> None:
+    def __init__(self, client: HTTPClient, source: str) -> None:
         self._client = client
+        self._source = source
         self._loop = asyncio.get_running_loop()
         self._is_stopped = False
         self._task: asyncio.Task[Any] | None = None
@@ -352,7 +352,7 @@ class ThreadRequest:
     async def _send(
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None
     ) -> ThreadResponse:
-        from aioresolve._core.network import origin
+        from aioresolve._core.network import is_loopback, origin
 
         from .metadata_server import connection_hints
 
@@ -361,6 +361,12 @@ class ThreadRequest:
         if self._is_stopped:
             raise ConnectionFailedError(
                 f"no request is sent to {host}: the call was cancelled", retryable=False
+            )
+        # Secrets are sent by POST only; metadata servers of clouds, which have no TLS, get other requests.
+        if method == "POST" and url.scheme != "https" and not is_loopback(url.host or ""):
+            raise CredentialsError(
+                f"{self._source} names the token server {host}, to which secrets would be sent unencrypted",
+                hint="Correct its URL: it must start with https://.",
             )
         response = await self._client.send(
             method,

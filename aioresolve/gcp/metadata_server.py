@@ -17,7 +17,6 @@ import logging
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -34,7 +33,6 @@ from aioresolve.errors import (
 )
 
 from .resource_names import validate_project, validate_zone
-from .tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -145,19 +143,6 @@ class MetadataServer:
         """Return the IP address of the first network interface of this machine."""
         return await self._required("instance/network-interfaces/0/ip", progress)
 
-    async def tpu_env(self, progress: Progress | None = None) -> TPUEnvironment | None:
-        """Return the attribute `tpu-env`, parsed; None if this is not a TPU VM."""
-        text = await self.attribute("tpu-env", progress)
-        return None if text is None else parse_tpu_env(text)
-
-    async def worker_network_endpoints(self, progress: Progress | None = None) -> tuple[str, ...] | None:
-        """Return the host of each worker of the slice, by index; None if this is not a TPU VM.
-
-        IPv6 addresses have no brackets.
-        """
-        text = await self.attribute("worker-network-endpoints", progress)
-        return None if text is None else parse_worker_hosts(text)
-
     async def __aenter__(self) -> Self:
         self._client = HTTPClient(hints=connection_hints(NOT_GOOGLE_CLOUD), logger=logger)
         return self
@@ -172,14 +157,25 @@ class MetadataServer:
         if self._client is None:
             async with MetadataServer() as opened:
                 return await opened._get(path, progress, query)
-        progress = progress or Progress()
-        name = metadata_host(os.environ)
-        scope = f"metadata {path}"
+        client, name, scope, failures = self._client, metadata_host(os.environ), f"metadata {path}", 0
         url = URL(f"http://{name}/computeMetadata/v1/{path}").with_query(query)
-        request = _Request(self._client, url, name, scope)
-        response = await send_with_retries(
-            request.send, scope=scope, host=name, progress=progress, policy=POLICY
-        )
+
+        async def send(attempts: Iterator[int]) -> Response:
+            nonlocal failures
+            is_known = name != DEFAULT_HOST or name in _responded
+            try:
+                hint = UNAVAILABLE if is_known else NOT_GOOGLE_CLOUD
+                return await _attempt(client, name, url, scope, attempts, hint)
+            except ResolveError as error:
+                # The name exists on Google Cloud only, so the server that refuses is about to start.
+                if getattr(error.__cause__, "errno", None) != errno.ECONNREFUSED:
+                    failures += 1
+                limit = _number("GCE_METADATA_DETECT_RETRIES", DETECTION_ATTEMPTS)
+                error.retryable = error.retryable and (is_known or failures < limit)
+                raise
+
+        progress = progress or Progress()
+        response = await send_with_retries(send, scope=scope, host=name, progress=progress, policy=POLICY)
         progress.done(scope, "received")
         return response
 
@@ -207,78 +203,51 @@ def _number(variable: str, default: float) -> float:
     return (int(text) if re.fullmatch("[0-9]{1,9}", text) else 0) or default
 
 
-@dataclass(slots=True)
-class _Request:
-    """A request to the metadata server `name`."""
-
-    client: HTTPClient
-    url: URL
-    name: str
-    scope: str
-    failures: int = 0
-
-    async def send(self, attempts: Iterator[int]) -> Response:
-        """Return a response with status 200 or 404 of a metadata server.
-
-        Failures are retryable if the server is known to exist, or refuses the connection, or the permitted
-        number of them has not been reached.
-        """
-        is_known = self.name != DEFAULT_HOST or self.name in _responded
-        try:
-            return await self._send(attempts, UNAVAILABLE if is_known else NOT_GOOGLE_CLOUD)
-        except ResolveError as error:
-            # The name exists on Google Cloud only, so the server that refuses is about to start.
-            if getattr(error.__cause__, "errno", None) != errno.ECONNREFUSED:
-                self.failures += 1
-            limit = _number("GCE_METADATA_DETECT_RETRIES", DETECTION_ATTEMPTS)
-            error.retryable = error.retryable and (is_known or self.failures < limit)
-            raise
-
-    async def _send(self, attempts: Iterator[int], hint: str) -> Response:
-        host, timeout = f"http://{self.name}", response_timeout()
-        response = None
-        with anyio.move_on_after(timeout):
-            response = await self.client.send(
-                "GET",
-                self.url,
-                scope=self.scope,
-                headers={"Metadata-Flavor": "Google"},
-                attempts=attempts,
-                expected=(404,),
-                hints=connection_hints(hint),
-            )
-        if response is None:
-            raise ConnectionFailedError(
-                f"{host} did not respond to {self.scope} within {timeout:g} s",
-                hint=hint,
-                host=host,
-                scope=self.scope,
-            )
-        status = response.status
-        if response.headers.get("metadata-flavor") == "Google":
-            _responded.add(self.name)
-        # A server that has responded may leave the header out of errors.
-        elif status not in RETRYABLE_STATUSES and (status == 200 or self.name not in _responded):
-            raise ProtocolError(
-                f"{host} is not a metadata server: it returned status {status} for {self.scope} without the"
-                " header Metadata-Flavor: Google",
-                hint=hint,
-                host=host,
-                scope=self.scope,
-                retryable=False,
-            )
-        if status not in (200, 404):
-            raise APIError(
-                f"{host} returned status {status} for {self.scope}:"
-                f" {response.body[:200].decode('utf-8', 'replace')!r}",
-                hint=hint,
-                host=host,
-                scope=self.scope,
-                status=status,
-                retry_after=response.retry_after,
-                retryable=status in RETRYABLE_STATUSES,
-            )
-        return response
+async def _attempt(
+    client: HTTPClient, name: str, url: URL, scope: str, attempts: Iterator[int], hint: str
+) -> Response:
+    """Return a response with status 200 or 404 of the metadata server `name`."""
+    host, timeout = f"http://{name}", response_timeout()
+    response = None
+    with anyio.move_on_after(timeout):
+        response = await client.send(
+            "GET",
+            url,
+            scope=scope,
+            headers={"Metadata-Flavor": "Google"},
+            attempts=attempts,
+            expected=(404,),
+            hints=connection_hints(hint),
+        )
+    if response is None:
+        raise ConnectionFailedError(
+            f"{host} did not respond to {scope} within {timeout:g} s", hint=hint, host=host, scope=scope
+        )
+    status = response.status
+    if response.headers.get("metadata-flavor") == "Google":
+        _responded.add(name)
+    # A server that has responded may leave the header out of errors.
+    elif status not in RETRYABLE_STATUSES and (status == 200 or name not in _responded):
+        raise ProtocolError(
+            f"{host} is not a metadata server: it returned status {status} for {scope} without the header"
+            " Metadata-Flavor: Google",
+            hint=hint,
+            host=host,
+            scope=scope,
+            retryable=False,
+        )
+    if status not in (200, 404):
+        raise APIError(
+            f"{host} returned status {status} for {scope}:"
+            f" {response.body[:200].decode('utf-8', 'replace')!r}",
+            hint=hint,
+            host=host,
+            scope=scope,
+            status=status,
+            retry_after=response.retry_after,
+            retryable=status in RETRYABLE_STATUSES,
+        )
+    return response
 
 
 def connection_hints(reach: str) -> ConnectionHints:

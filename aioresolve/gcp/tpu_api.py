@@ -6,20 +6,17 @@ Enum values remain strings, so that values added to the API later cause no error
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from aioresolve.errors import ConfigurationError
 
-from .client import APIRequest
-from .resource_names import ALL_ZONES, TPUName, validate_project, validate_zone
+from .client import APIRequest, Page
+from .resource_names import ALL_ZONES, TPUName, tpu_name, validate_project, validate_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from aioresolve._core.deadline import Progress
 
     from .client import GoogleSession
@@ -152,14 +149,6 @@ class Node(_Struct, frozen=True):
         return (NetworkEndpoint(ip_address=self.ip_address, port=port),)
 
 
-class NodePage(_Struct, frozen=True):
-    """One page of nodes, and the locations that the server could not reach."""
-
-    nodes: tuple[Node, ...] = ()
-    next_page_token: str = ""
-    unreachable: tuple[str, ...] = ()
-
-
 class MultisliceParams(_Struct, frozen=True):
     """The number of nodes of one kind, and the prefix of their ids."""
 
@@ -173,20 +162,6 @@ class NodeSpec(_Struct, frozen=True):
     parent: str = ""
     node_id: str = ""
     multislice_params: MultisliceParams | None = None
-
-    def ids(self, queued_resource: str) -> list[str]:
-        """Return the ids of the nodes, derived from the id of the queued resource as the API does it.
-
-        Raises:
-            ValueError: the number of nodes exceeds what a queued resource may have.
-        """
-        several = self.multislice_params
-        if several is None:
-            return [self.node_id or queued_resource]
-        if several.node_count > MAX_SLICES:
-            raise ValueError(f"node_count is {several.node_count}")
-        prefix = several.node_id_prefix or queued_resource
-        return [f"{prefix}-{index}" for index in range(several.node_count)]
 
 
 class TpuSpec(_Struct, frozen=True):
@@ -228,16 +203,25 @@ class QueuedResource(_Struct, frozen=True):
         """The nodes that it requests, in its order, whether or not they exist yet.
 
         Raises:
-            ValueError: a name that the server returned is malformed.
+            ValueError: a name or number that the server returned is invalid.
         """
-        return tuple(name for spec in self.tpu.node_spec for name in self._names(spec))
+        names: list[TPUName] = []
+        for spec in self.tpu.node_spec:
+            match (spec.parent or self.name).split("/"):
+                case ["projects", project, "locations", zone, *_]:
+                    names += [tpu_name(name, project, zone) for name in self._ids(spec)]
+                case _:
+                    raise ValueError(f"{spec.parent or self.name!r} is not the name of a location")
+        return tuple(names)
 
-    def _names(self, spec: NodeSpec) -> list[TPUName]:
-        match (spec.parent or self.name).split("/"):
-            case ["projects", project, "locations", zone, *_]:
-                own = self.name.rpartition("/")[2]
-                return [TPUName(project, zone, name) for name in spec.ids(own)]
-        raise ValueError(f"{spec.parent or self.name!r} is not the name of a location")
+    def _ids(self, spec: NodeSpec) -> list[str]:
+        """Return the ids of nodes, derived from that of this queued resource as the API does it."""
+        own, several = self.name.rpartition("/")[2], spec.multislice_params
+        if several is None:
+            return [spec.node_id or own]
+        if several.node_count > MAX_SLICES:
+            raise ValueError(f"node_count is {several.node_count}")
+        return [f"{several.node_id_prefix or own}-{index}" for index in range(several.node_count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,19 +252,13 @@ class TPUAPI:
         """Return the nodes of a zone, or of all zones if it is `-`."""
         place = ALL_ZONES if zone == ALL_ZONES else validate_zone(zone)
         parent = f"projects/{validate_project(project)}/locations/{place}"
-        where = f"project {project}" if zone == ALL_ZONES else parent
-        request = self._request(
-            f"{parent}/nodes",
-            f"TPU nodes of {where}",
-            "tpu.nodes.list",
-            project,
-            query={"pageSize": str(PAGE_SIZE)},
-        )
-        pages = await self.session.get_pages(request, NodePage, progress)
+        scope = f"TPU nodes of {f'project {project}' if zone == ALL_ZONES else parent}"
+        request = self._request(f"{parent}/nodes", scope, "tpu.nodes.list", project)
+        request = replace(request, query={"pageSize": str(PAGE_SIZE)})
+        pages = await self.session.get_pages(request, Page[Node], progress)
         nodes = tuple(node for page in pages for node in page.nodes)
         # Several pages may name the same location.
-        unreachable = dict.fromkeys(location for page in pages for location in page.unreachable)
-        return NodeList(nodes, tuple(unreachable))
+        return NodeList(nodes, tuple(dict.fromkeys(place for page in pages for place in page.unreachable)))
 
     async def queued_resource(self, name: TPUName, progress: Progress) -> QueuedResource:
         """Return a queued resource; an APIError with status 404 if it does not exist."""
@@ -291,12 +269,5 @@ class TPUAPI:
         request = self._request(str(name), f"queued resource {name}", "tpu.queuedResources.get", name.project)
         return await self.session.get(request, QueuedResource, progress)
 
-    def _request(
-        self,
-        path: str,
-        scope: str,
-        permission: str,
-        project: str,
-        query: Mapping[str, str] = MappingProxyType({}),
-    ) -> APIRequest:
-        return APIRequest("tpu", f"/{self._version}/{path}", scope, permission, project, query)
+    def _request(self, path: str, scope: str, permission: str, project: str) -> APIRequest:
+        return APIRequest("tpu", f"/{self._version}/{path}", scope, permission, project)

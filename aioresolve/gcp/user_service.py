@@ -19,7 +19,8 @@ from aioresolve.errors import (
     TPULookupError,
 )
 
-from .compute_api import RUNNING, GroupMember, GroupPage, Instance, InstancePage, instances_scope
+from .client import Page
+from .compute_api import RUNNING, GroupMember, Instance, instances_scope
 from .credentials import decode
 from .tpu_api import Node, QueuedResource
 
@@ -37,28 +38,22 @@ T = TypeVar("T")
 
 
 class UserService:
-    """Sends requests through what `googleapiclient.discovery.build` returns.
+    """Sends requests through what `googleapiclient.discovery.build` returns for an API, its name and version.
 
     Calls are made one at a time: httplib2, which that client uses, is not thread-safe.
 
-    Args:
-        service: that client.
-        collection: a method that the client of the right API has, such as `projects`.
-        api: the name and version of the API, as for `build`.
-
     Raises:
-        ConfigurationError: `service` has no such method.
+        ConfigurationError: `service` has no method `collection`, as the client of the right API has.
     """
 
-    def __init__(self, service: Any, collection: str, api: tuple[str, str]) -> None:
-        name, version = api
+    def __init__(self, service: Any, collection: str, name: str, version: str) -> None:
         if not callable(getattr(service, collection, None)):
             raise ConfigurationError(
                 f"{type(service).__name__} object is not a client of googleapiclient for the API {name!r}",
                 argument="service",
                 hint=f"Pass what googleapiclient.discovery.build({name!r}, {version!r}) returns.",
             )
-        self._api = api
+        self._api = f"the API {name!r}, version {version!r}"
         self._service = service
         # Not a lock of the event loop: a cancelled call abandons its thread, which may still be running.
         self._lock = threading.Lock()
@@ -86,10 +81,8 @@ class UserService:
         try:
             return call(self._service)
         except AttributeError as error:
-            name, version = self._api
             raise ConfigurationError(
-                f"{SOURCE} does not support {scope}: {error}",
-                hint=f"Build it for the API {name!r}, version {version!r}.",
+                f"{SOURCE} does not support {scope}: {error}", hint=f"Build it for {self._api}."
             ) from error
         except Exception as error:  # any transport of httplib2, and google-auth's errors
             raise _translate_error(error, scope) from error
@@ -130,21 +123,22 @@ class UserTPUClient:
     """The Cloud TPU API through what `googleapiclient.discovery.build("tpu", ...)` returns; see `TPUAPI`."""
 
     def __init__(self, service: Any) -> None:
-        self._service = UserService(service, "projects", ("tpu", "v2"))
+        self._service = UserService(service, "projects", "tpu", "v2")
 
     async def node(self, name: TPUName, progress: Progress) -> Node:
         """Return a node."""
-        return await self._get("nodes", name, Node, progress)
+        return await self._get(name, Node, progress)
 
     async def queued_resource(self, name: TPUName, progress: Progress) -> QueuedResource:
         """Return a queued resource."""
-        return await self._get("queuedResources", name, QueuedResource, progress)
+        return await self._get(name, QueuedResource, progress)
 
-    async def _get(self, collection: str, name: TPUName, kind: type[T], progress: Progress) -> T:
+    async def _get(self, name: TPUName, kind: type[T], progress: Progress) -> T:
         scope = f"GET {name}"
 
         def get(service: Any) -> Any:
-            return getattr(service.projects().locations(), collection)().get(name=str(name)).execute()
+            resources = getattr(service.projects().locations(), name.collection)()
+            return resources.get(name=str(name)).execute()
 
         try:
             response = await self._service.execute(get, scope, progress)
@@ -168,7 +162,7 @@ class UserComputeClient:
     """
 
     def __init__(self, service: Any) -> None:
-        self._service = UserService(service, "instanceGroups", ("compute", "v1"))
+        self._service = UserService(service, "instanceGroups", "compute", "v1")
 
     async def group_members(self, group: InstanceGroupName, progress: Progress) -> list[GroupMember]:
         """Return the instances of a group."""
@@ -187,7 +181,7 @@ class UserComputeClient:
             return pages
 
         pages = await self._service.execute(get_pages, scope, progress) or ()
-        return [member for page in pages for member in decode_response(page, GroupPage, scope).items]
+        return [member for page in pages for member in decode_response(page, Page[GroupMember], scope).items]
 
     async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
         """Raise an APIError."""
@@ -214,4 +208,4 @@ class UserComputeClient:
             return found
 
         found = await self._service.execute(get_each, scope, progress)
-        return list(decode_response({"items": found or []}, InstancePage, scope).items)
+        return decode_response(found or [], list[Instance], scope)

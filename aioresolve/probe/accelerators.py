@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .channels import ProbeChannels
     from .devices import WorkerProbe
 
-DEFAULT_JOB = "worker"
-
 
 async def accelerators_per_worker(
     spec: ClusterSpec,
@@ -47,8 +45,7 @@ async def accelerators_per_worker(
 def tasks_to_probe(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> dict[str, str]:
     """Return the selected tasks: `/job:worker/task:0` to `host:port`. Arguments: see above."""
     spec = ClusterSpec(spec)  # a copy has str only; names and addresses may have been given as bytes
-    default_jobs = [DEFAULT_JOB] if DEFAULT_JOB in spec.jobs else spec.jobs
-    jobs = default_jobs if task_type is None else [task_type]
+    jobs = [task_type] if task_type is not None else ["worker"] if "worker" in spec.jobs else spec.jobs
     if task_id is not None and len(jobs) > 1:
         raise ConfigurationError(
             f"task_id={task_id} is ambiguous, because the cluster has the jobs {', '.join(jobs)}",
@@ -88,12 +85,12 @@ def declared_by_all(
         for member in state.members
         if (task := f"/job:{member.job}/task:{member.task_index}") in probed
     }
-    without = next((task for task, counts in declared.items() if counts is None), None)
-    if without is not None:
-        return Declared(reason=f"{without} declares none")
     counts = next(iter(declared.values()), None)
-    if any(other != counts for other in declared.values()):
-        return Declared(reason="the tasks declare different ones")
+    for task, other in declared.items():
+        if other is None:
+            return Declared(reason=f"{task} declares none")
+        if other != counts:
+            return Declared(reason="the tasks declare different ones")
     return Declared(counts)
 
 
@@ -112,16 +109,20 @@ def common_accelerators(
         ProbeError: (a RuntimeError) a worker failed, or the workers have different accelerators.
     """
     failures = {task: probe.error for task, probe in probes.items() if probe.error is not None}
-    if failures:
-        raise _failure_error(probes, failures, timeout)
     counts = {
         task: {kind: count for kind, count in probe.accelerators.items() if only in (None, kind)}
         for task, probe in probes.items()
+        if task not in failures
     }
+    texts = {
+        task: ", ".join(f"{number} {kind}" for kind, number in each.items()) or "none"
+        for task, each in counts.items()
+    }
+    if failures:
+        raise _failure_error(failures, texts, timeout)
     first = next(iter(counts.values()))
-    if all(count == first for count in counts.values()):
+    if all(each == first for each in counts.values()):
         return first
-    texts = {task: _format_counts(count) for task, count in counts.items()}
     raise ProbeError(
         f"the workers have different accelerators: {_format_tasks(texts)}",
         hint="Select one worker with {task_type} and {task_id}."
@@ -150,19 +151,16 @@ def operation_timeout(config_proto: Any) -> float | None:
 
 
 def _failure_error(
-    probes: Mapping[str, WorkerProbe], failures: Mapping[str, ProbeError], timeout: float
+    failures: Mapping[str, ProbeError], reached: Mapping[str, str], timeout: float
 ) -> ProbeError:
     reasons = {task: error.summary for task, error in failures.items()}
-    listed = _format_tasks(reasons)
-    summary = f"{len(failures)} of {len(probes)} workers did not report their accelerators: {listed}"
+    number = f"{len(failures)} of {len(failures) + len(reached)} workers"
+    summary = f"{number} did not report their accelerators: {_format_tasks(reasons)}"
     first = next(iter(failures.values()))
     codes = {error.code for error in failures.values()}
     hint = first.hint if len(codes) == 1 else None
     address = first.address if len(failures) == 1 else None
     if codes == {"deadline"}:
-        reached = {
-            task: _format_counts(probe.accelerators) for task, probe in probes.items() if task not in failures
-        }
         return ProbeDeadlineError(
             summary, hint=hint, timeout=timeout, reached=reached, address=address, failures=reasons
         )
@@ -174,10 +172,6 @@ def _failure_error(
         failures=reasons,
         retryable=all(error.retryable for error in failures.values()),
     )
-
-
-def _format_counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "none"
 
 
 def _format_tasks(texts: Mapping[str, str], limit: int = 8) -> str:

@@ -1,12 +1,10 @@
-"""gRPC channels to workers: addresses, connecting, sharing and calling.
-
-The exceptions of grpc are translated to `ProbeError` here.
-"""
+"""gRPC channels to workers: addresses, connecting, sharing and calling, and failed calls as `ProbeError`."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import textwrap
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
@@ -15,7 +13,6 @@ import anyio
 
 from aioresolve.errors import ConfigurationError, MissingDependencyError, ProbeError
 
-from .grpc_errors import deadline_error, status_error
 from .grpc_loop import loop_guard
 
 try:
@@ -54,6 +51,11 @@ CANCEL_TIMEOUT = 1.0
 
 CONNECTION_FAILURES = frozenset({"malformed", "refused", "tls", "unreachable"})
 """Codes of errors after which the other end is not a gRPC server, or no longer."""
+
+# gRPC has one status, UNAVAILABLE, for all failures of a connection; only its text distinguishes them.
+REFUSED = re.compile(r"connection refused|actively refused", re.IGNORECASE)
+TLS = re.compile(r"\b(tls|ssl) handshake|SSL_ERROR|hostname verification|peer name", re.IGNORECASE)
+NOT_GRPC = re.compile(r"expected SETTINGS frame|http1\.x server|parsing HTTP/2", re.IGNORECASE)
 
 METADATA_KEY = re.compile(r"(?!grpc-)[0-9a-z_.-]+")
 
@@ -139,9 +141,7 @@ class ProbeChannels:
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:
-            raise ConfigurationError(
-                f"{self!r} are already entered", hint="Use the entered channels, or create others."
-            )
+            raise ConfigurationError(f"{self!r} are already entered", hint="Create others.")
         self._loop = asyncio.get_running_loop()
         return self
 
@@ -160,7 +160,7 @@ class ProbeChannels:
         if address in self._idle and self._is_entered_here:
             channel = self._pop_idle(address)
         else:
-            channel = WorkerChannel(address, self._credentials, self._metadata, self._options, deadline)
+            channel = WorkerChannel(self, address, deadline)
         try:
             yield channel
         finally:
@@ -187,6 +187,15 @@ class ProbeChannels:
         loop_guard.release(self._loop)
         return self._idle.pop(address)
 
+    def _open(self, address: str, deadline: Deadline) -> grpc.aio.Channel:
+        connect_milliseconds = round((deadline.timeout + CONNECT_GRACE) * 1e3)
+        options = [*self._options, ("grpc.min_reconnect_backoff_ms", connect_milliseconds)]
+        # gRPC would read the address of a host named `unix`, `dns` or `xds` as another kind of target.
+        target = f"dns:///{quote(address, safe=':')}"
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(target, options)
+        return grpc.aio.secure_channel(target, self._credentials, options)
+
 
 class WorkerChannel:
     """One gRPC channel to one worker, open until `aclose`.
@@ -194,20 +203,11 @@ class WorkerChannel:
     It `is_usable`, and worth keeping, if the worker responded to the last call, also with an error status.
     """
 
-    def __init__(
-        self,
-        address: str,
-        credentials: grpc.ChannelCredentials | None,
-        metadata: tuple[tuple[str, str | bytes], ...],
-        options: list[tuple[str, int | str]],
-        deadline: Deadline,
-    ) -> None:
+    def __init__(self, channels: ProbeChannels, address: str, deadline: Deadline) -> None:
         self.address = address
         self.is_usable = False
-        self._credentials = credentials
-        self._metadata = metadata
-        self._options = options
-        self._open(deadline)
+        self._channels = channels
+        self._channel = channels._open(address, deadline)
 
     async def call(self, method: str, request: bytes, deadline: Deadline) -> bytes:
         """Send a request and return the response.
@@ -222,7 +222,7 @@ class WorkerChannel:
             if not (had_worked and error.code == "unreachable"):
                 raise
         await self.aclose()
-        self._open(deadline)
+        self._channel = self._channels._open(self.address, deadline)
         return await self._call_once(method, request, deadline)
 
     async def aclose(self) -> None:
@@ -231,21 +231,10 @@ class WorkerChannel:
         del self._channel
         await channel.close()
 
-    def _open(self, deadline: Deadline) -> None:
-        connect_milliseconds = round((deadline.timeout + CONNECT_GRACE) * 1e3)
-        options = [*self._options, ("grpc.min_reconnect_backoff_ms", connect_milliseconds)]
-        # gRPC would read the address of a host named `unix`, `dns` or `xds` as another kind of target.
-        target = f"dns:///{quote(self.address, safe=':')}"
-        self._channel = (
-            grpc.aio.insecure_channel(target, options)
-            if self._credentials is None
-            else grpc.aio.secure_channel(target, self._credentials, options)
-        )
-
     async def _call_once(self, method: str, request: bytes, deadline: Deadline) -> bytes:
         self.is_usable = False
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
-        call = send(request, timeout=deadline.left, metadata=self._metadata)
+        call = send(request, timeout=deadline.left, metadata=self._channels._metadata)
         try:
             response = await _wait_for_response(call)
         except grpc.aio.AioRpcError as error:
@@ -308,3 +297,50 @@ def _validate_metadata(metadata: Iterable[tuple[Any, Any]]) -> tuple[tuple[str, 
                 " printable ASCII, or bytes for keys that end in '-bin'.",
             )
     return pairs
+
+
+# Failed calls
+
+
+def status_error(address: str, method: str, status: str, details: str) -> ProbeError:
+    """Return the error for a call that ended with a gRPC status other than OK and DEADLINE_EXCEEDED."""
+    text = textwrap.shorten(details.rpartition("last error: ")[2], 300, placeholder=" ...") or "no details"
+    name, hint, retryable = method.rpartition("/")[2], None, False
+    check_program = "Check which program listens there."
+    if status == "UNIMPLEMENTED":
+        code, summary = "unimplemented", f"{address} is a gRPC server without {name} ({text})"
+    elif status == "RESOURCE_EXHAUSTED" and "larger than max" in details:
+        code, hint = "too_large", check_program
+        summary = f"{address} returned a response to {name} that is too large ({text})"
+    elif status in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+        code, hint = "denied", "Check the credentials and the metadata of the ProbeChannels."
+        summary = f"{address} denied {name}: {status} ({text})"
+    elif status != "UNAVAILABLE":
+        code, retryable = "failed", status in ("ABORTED", "RESOURCE_EXHAUSTED", "UNKNOWN")
+        summary = f"{address} returned {status} to {name} ({text})"
+    elif REFUSED.search(details):
+        code, retryable = "refused", True
+        summary = f"nothing listens at {address}: connection refused"
+    elif TLS.search(details):
+        code, summary = "tls", f"the TLS handshake with {address} failed ({text})"
+        hint = "Check that the worker uses TLS, and the authority and host name of its certificate."
+    elif NOT_GRPC.search(details):
+        code, hint, summary = "malformed", check_program, f"{address} does not speak gRPC ({text})"
+    else:
+        code, retryable, hint = "unreachable", True, "If the worker uses TLS, enable it with {channels}."
+        summary = f"the connection to {address} failed or broke ({text})"
+    return ProbeError(summary, hint=hint, address=address, code=code, status=status, retryable=retryable)
+
+
+def deadline_error(address: str, method: str, timeout: float, *, is_connected: bool) -> ProbeError:
+    """Return the error for a worker that did not respond in time."""
+    seconds = f"{round(timeout, 3):g}"
+    if is_connected:
+        name = method.rpartition("/")[2]
+        summary = f"{address} accepted the connection but did not respond to {name} within {seconds} s"
+    else:
+        summary = (
+            f"no gRPC connection to {address} within {seconds} s: the host is gone or drops packets, or the"
+            " process is stopped"
+        )
+    return ProbeError(summary, address=address, code="deadline", status="DEADLINE_EXCEEDED", retryable=True)

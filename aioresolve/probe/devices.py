@@ -86,15 +86,6 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class LibtpuRuntime:
-    """What one libtpu process reports of its chips; None for a number that it does not report."""
-
-    devices: tuple[Device, ...] = ()
-    cores: int | None = None
-    chips: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerProbe:
     """The result of probing one worker.
 
@@ -146,60 +137,74 @@ class WorkerProbe:
         return dict(Counter(device.type for device in self.devices if device.type not in HOST_TYPES))
 
 
-async def fetch_tensorflow_devices(channel: WorkerChannel, deadline: Deadline) -> tuple[Device, ...]:
-    """Return the devices of the TensorFlow server at the other end of the channel."""
-    return parse_status(await channel.call(GET_STATUS, b"", deadline), channel.address)
+async def probe_tensorflow(channel: WorkerChannel, deadline: Deadline) -> WorkerProbe:
+    """Request the devices of the TensorFlow server at the other end of the channel."""
+    body = await channel.call(GET_STATUS, b"", deadline)
+    return WorkerProbe(channel.address, "tensorflow", parse_status(body, channel.address))
 
 
-async def fetch_libtpu_runtime(
-    channels: ProbeChannels, host: str, ports: Sequence[int], deadline: Deadline, *, is_host_shared: bool
-) -> LibtpuRuntime:
-    """Return the sum of what the libtpu processes of one host report, each at a port of its own.
+async def probe_libtpu(
+    channels: ProbeChannels, address: str, ports: Sequence[int], deadline: Deadline, *, is_host_shared: bool
+) -> WorkerProbe:
+    """Return the sum of what the libtpu processes of a worker report, each at a port of its own.
 
     A host may list more ports than it has processes, so those that refuse connections are left out if
     another one responds. Every process that accepts its connection must respond: a sum without it would be
-    wrong. `is_host_shared` says that the host has other processes too.
+    wrong. `is_host_shared` says that the host of the worker has other workers too.
     """
-    # By default every process reports the devices of the whole host, which a sum would count repeatedly.
+    host = address.rpartition(":")[0]
     ports = tuple(dict.fromkeys(ports))
+    # By default every process reports the devices of the whole host, which a sum would count repeatedly.
     is_one_of_several = is_host_shared or len(ports) > 1
 
-    async def fetch_if_listening(port: int) -> LibtpuRuntime | ProbeError:
+    async def fetch_if_listening(port: int) -> WorkerProbe | ProbeError:
         try:
-            return await _fetch_process_runtime(channels, f"{host}:{port}", port, is_one_of_several, deadline)
+            async with channels.acquire(f"{host}:{port}", deadline) as channel:
+                return await _probe_process(channel, port, is_one_of_several, deadline)
         except ProbeError as error:
             if error.code != "refused":
                 raise
             return error
 
     results = await gather([partial(fetch_if_listening, port) for port in ports], limit=len(ports))
-    runtimes = [result for result in results if isinstance(result, LibtpuRuntime)]
-    if not runtimes:
+    processes = [result for result in results if isinstance(result, WorkerProbe)]
+    if not processes:
         raise next(result for result in results if isinstance(result, ProbeError))
-    return sum_runtimes(runtimes)
+    return WorkerProbe(
+        address,
+        "libtpu",
+        tuple(device for process in processes for device in process.devices),
+        _total(process.cores for process in processes),
+        _total(process.chips for process in processes),
+    )
 
 
-async def _fetch_process_runtime(
-    channels: ProbeChannels, address: str, port: int, is_one_of_several: bool, deadline: Deadline
-) -> LibtpuRuntime:
+async def _probe_process(
+    channel: WorkerChannel, port: int, is_one_of_several: bool, deadline: Deadline
+) -> WorkerProbe:
     """Return the cores and chips from the status of one process, and the devices from its metrics."""
     cores = chips = None
-    async with channels.acquire(address, deadline) as channel:
-        try:
-            body = await channel.call(GET_RUNTIME_STATUS, b"", deadline)
-            cores, chips = parse_runtime_status(body, address)
-        except ProbeError as error:
-            if error.code not in UNSUPPORTED:
-                raise
-        try:
-            request = MetricRequest(metric_name=TOTAL_MEMORY, skip_node_aggregation=is_one_of_several)
-            body = await channel.call(GET_METRIC, request.SerializeToString(), deadline)
-            devices = parse_memory_metric(body, address, port)
-        except ProbeError as error:
-            if cores is None or error.code not in UNSUPPORTED | {"deadline"}:
-                raise
-            devices = ()
-    return LibtpuRuntime(devices, cores, chips)
+    try:
+        body = await channel.call(GET_RUNTIME_STATUS, b"", deadline)
+        cores, chips = parse_runtime_status(body, channel.address)
+    except ProbeError as error:
+        if error.code not in UNSUPPORTED:
+            raise
+    try:
+        request = MetricRequest(metric_name=TOTAL_MEMORY, skip_node_aggregation=is_one_of_several)
+        body = await channel.call(GET_METRIC, request.SerializeToString(), deadline)
+        devices = parse_memory_metric(body, channel.address, port)
+    except ProbeError as error:
+        if cores is None or error.code not in UNSUPPORTED | {"deadline"}:
+            raise
+        devices = ()
+    return WorkerProbe(channel.address, "libtpu", devices, cores, chips)
+
+
+def _total(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum; None if a process does not report its number."""
+    found = list(numbers)
+    return None if None in found else sum(filter(None, found))
 
 
 def parse_status(body: bytes, address: str) -> tuple[Device, ...]:
@@ -246,19 +251,6 @@ def parse_memory_metric(body: bytes, address: str, port: int) -> tuple[Device, .
     return tuple(
         Device(f"libtpu:{port}/device:TPU:{number}", "TPU", size) for number, size in sorted(memory.items())
     )
-
-
-def sum_runtimes(parts: Iterable[LibtpuRuntime]) -> LibtpuRuntime:
-    """Return the sum over the processes of a host, each of which has chips of its own.
-
-    A number is None if one of the processes does not report it.
-    """
-    total = LibtpuRuntime(cores=0, chips=0)
-    for part in parts:
-        cores = None if total.cores is None or part.cores is None else total.cores + part.cores
-        chips = None if total.chips is None or part.chips is None else total.chips + part.chips
-        total = LibtpuRuntime(total.devices + part.devices, cores, chips)
-    return total
 
 
 def _decode(kind: type[MessageT], body: bytes, address: str) -> MessageT:

@@ -12,7 +12,7 @@ import os
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
@@ -107,63 +107,50 @@ class _LoopEndedError(Exception):
 
 
 async def _run_in(loop: asyncio.AbstractEventLoop, function: Callable[[], Awaitable[T]]) -> T:
-    call = _RemoteCall(function)
+    result: Future[T] = Future()
+    tasks: list[asyncio.Task[None]] = []
+
+    def start() -> None:
+        if result.set_running_or_notify_cancel():  # else the caller no longer waits
+            tasks.append(loop.create_task(run()))
+
+    async def run() -> None:
+        try:
+            value = await run_in_grpc_loop(function)
+        except Exception as error:  # raised in the caller's loop
+            result.set_exception(error)
+        except BaseException:
+            result.set_exception(_LoopEndedError())
+            raise
+        else:
+            result.set_result(value)
+
     try:
-        loop.call_soon_threadsafe(call.start)
+        loop.call_soon_threadsafe(start)
     except RuntimeError as error:  # closed
         raise _LoopEndedError from error
-    result = asyncio.wrap_future(call.result)
+    waiting = asyncio.wrap_future(result)
     try:
-        while not result.done():
-            await asyncio.wait({result}, timeout=START_TIMEOUT)
-            if not result.done() and call.result.cancel():
+        while not waiting.done():
+            await asyncio.wait({waiting}, timeout=START_TIMEOUT)
+            if not waiting.done() and result.cancel():
                 raise _LoopBlockedError
-            if not result.done() and not loop.is_running():
+            if not waiting.done() and not loop.is_running():
                 raise _LoopEndedError
     except asyncio.CancelledError:
-        if not call.result.cancel():
-            await _cancel_and_wait(loop, call, result)
+        if not result.cancel():
+            await _cancel_and_wait(loop, tasks, waiting)
         raise
-    return result.result()
+    return waiting.result()
 
 
 async def _cancel_and_wait(
-    loop: asyncio.AbstractEventLoop, call: _RemoteCall[T], result: asyncio.Future[T]
+    loop: asyncio.AbstractEventLoop, tasks: list[asyncio.Task[None]], waiting: asyncio.Future[T]
 ) -> None:
     """Cancel a call that has started, and wait until it has cleaned up."""
     with suppress(RuntimeError):  # closed: there is nothing left to cancel
-        loop.call_soon_threadsafe(call.cancel)
+        loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
         with anyio.move_on_after(CANCEL_TIMEOUT, shield=True):
-            await asyncio.wait({result})
-    if result.done():
-        result.exception()  # or asyncio would log that the exception was never retrieved
-
-
-class _RemoteCall(Generic[T]):
-    """One call in another loop."""
-
-    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
-        self.result: Future[T] = Future()
-        self._function = function
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start the call, unless its caller no longer waits for it."""
-        if self.result.set_running_or_notify_cancel():
-            self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def cancel(self) -> None:
-        """Cancel the call if it has started."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _run(self) -> None:
-        try:
-            value = await run_in_grpc_loop(self._function)
-        except Exception as error:  # raised in the caller's loop
-            self.result.set_exception(error)
-        except BaseException:
-            self.result.set_exception(_LoopEndedError())
-            raise
-        else:
-            self.result.set_result(value)
+            await asyncio.wait({waiting})
+    if waiting.done():
+        waiting.exception()  # or asyncio would log that the exception was never retrieved

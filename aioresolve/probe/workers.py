@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,8 +20,7 @@ from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
 
 from .channels import ProbeChannels, validate_address
-from .devices import GET_METRIC, GET_STATUS, WorkerProbe, fetch_libtpu_runtime, fetch_tensorflow_devices
-from .grpc_errors import no_source_error
+from .devices import GET_METRIC, GET_STATUS, WorkerProbe, probe_libtpu, probe_tensorflow
 from .grpc_loop import loop_guard, run_in_grpc_loop
 
 if TYPE_CHECKING:
@@ -34,15 +33,9 @@ LIBTPU_PORTS = (8431,)
 
 LibtpuPorts: TypeAlias = Sequence[int] | Mapping[str, Sequence[int]]
 
-OWN_SHARE = 0.95
-"""The part of the deadline for all workers after which a worker fails with an error of its own."""
-
 ERROR_GRACE = 0.5
-"""Seconds to wait for the error of a single worker after its deadline, which takes milliseconds unless the
-machine is busy."""
-
-METHODS = {"tensorflow": GET_STATUS, "libtpu": GET_METRIC}
-"""The gRPC method that returns the devices, by source."""
+"""Seconds to wait for the errors of workers after the deadline, which takes milliseconds unless the machine
+is busy. Only these errors say what a worker was waiting for."""
 
 
 async def probe_worker(
@@ -68,13 +61,8 @@ async def probe_worker(
         ProbeError: the worker did not report its devices; see `code` for the reason.
         ConfigurationError: an argument is invalid.
     """
-    timeout = validate_seconds("timeout", timeout)
     (probe,) = await probe_workers(
-        [address],
-        timeout=max(timeout / OWN_SHARE, timeout + ERROR_GRACE),
-        worker_timeout=timeout,
-        libtpu_ports=libtpu_ports,
-        channels=channels,
+        [address], timeout=timeout, worker_timeout=timeout, libtpu_ports=libtpu_ports, channels=channels
     )
     if probe.error is not None:
         raise probe.error
@@ -96,7 +84,7 @@ async def probe_workers(
         addresses: the workers, each `host:port` or `grpc://host:port`.
         timeout: the deadline for all workers, in seconds.
         worker_timeout: the deadline for each worker in seconds, including the time to connect; at most what
-            is left of 95 % of `timeout`.
+            is left of `timeout`.
         max_concurrency: the maximum number of workers that are probed at the same time.
         libtpu_ports: the ports of the libtpu processes of each host, as in its `TPU_RUNTIME_METRICS_PORTS`;
             or, by address of the worker if several workers share a host, those of its own processes. They
@@ -153,48 +141,47 @@ async def stream_workers(
         raise error from error.__cause__
 
 
+@dataclass
 class _Batch:
     """One call of `probe_workers`, whose arguments it validates."""
 
-    def __init__(
-        self,
-        addresses: Iterable[str],
-        timeout: float,
-        worker_timeout: float,
-        max_concurrency: int,
-        libtpu_ports: LibtpuPorts,
-        channels: ProbeChannels | None,
-    ) -> None:
-        if isinstance(addresses, str):
+    given: Iterable[str]
+    timeout: float
+    worker_timeout: float
+    max_concurrency: int
+    libtpu_ports: LibtpuPorts
+    channels: ProbeChannels | None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.given, str):
             raise ConfigurationError(
-                f"expected several addresses; got the string {addresses!r}",
+                f"expected several addresses; got the string {self.given!r}",
                 argument="addresses",
                 hint="Put it into a list, or call probe_worker.",
             )
-        per_worker = libtpu_ports if isinstance(libtpu_ports, Mapping) else {"": libtpu_ports}
-        if not all(0 < port < 65536 for ports in per_worker.values() for port in ports):
+        self.addresses = tuple(map(validate_address, self.given))
+        ports = self.libtpu_ports
+        per_worker = ports.values() if isinstance(ports, Mapping) else [ports]
+        if not all(0 < port < 65536 for each in per_worker for port in each):
             raise ConfigurationError(
-                f"{libtpu_ports!r} are not port numbers",
+                f"{ports!r} are not port numbers",
                 argument="libtpu_ports",
                 hint="Pass ports such as [8431, 8432].",
             )
-        self.addresses = tuple(map(validate_address, addresses))
-        self._timeout = validate_seconds("timeout", timeout)
-        self._worker_timeout = validate_seconds("worker_timeout", worker_timeout)
-        self._max_concurrency = validate_count("max_concurrency", max_concurrency)
-        self._libtpu_ports = libtpu_ports
-        self._channels = ProbeChannels() if channels is None else channels
+        validate_seconds("timeout", self.timeout)
+        validate_seconds("worker_timeout", self.worker_timeout)
+        validate_count("max_concurrency", self.max_concurrency)
+        self._channels = self.channels or ProbeChannels()
 
     async def probe_all(self, report: Callable[[int, WorkerProbe], None]) -> None:
         """Probe every worker, and call `report` with its position and result as soon as that is known."""
         unfinished = set(range(len(self.addresses)))
         pending = iter(enumerate(self.addresses))
-        # Before the deadline for all workers, whose error cannot say what a worker was waiting for.
-        last_end = Deadline.after(self._timeout * OWN_SHARE)
+        deadline = Deadline.after(self.timeout)
 
         async def work() -> None:
             for position, address in pending:
-                timeout = min(self._worker_timeout, last_end.left)
+                timeout = min(self.worker_timeout, deadline.left)
                 if timeout < MIN_TIMEOUT:
                     return
                 probe = await run_in_grpc_loop(partial(self._probe, address, timeout))
@@ -202,14 +189,14 @@ class _Batch:
                 report(position, probe)
 
         loop_guard.validate_process()
-        with anyio.move_on_after(self._timeout):
+        with anyio.move_on_after(self.timeout + ERROR_GRACE):
             async with anyio.create_task_group() as group:
-                for _ in range(min(self._max_concurrency, len(self.addresses))):
+                for _ in range(min(self.max_concurrency, len(self.addresses))):
                     group.start_soon(work)
         for position in sorted(unfinished):
             address = self.addresses[position]
             error = ProbeError(
-                f"{address} was not probed before the deadline for all workers ({self._timeout:g} s) passed",
+                f"{address} was not probed before the deadline for all workers ({self.timeout:g} s) passed",
                 hint="Raise {timeout} or {max_concurrency}.",
                 address=address,
                 code="deadline",
@@ -223,7 +210,7 @@ class _Batch:
             with ProbeCall(logger, address, GET_STATUS) as probing:
                 probe = await self._fetch(address, Deadline.after(timeout))
                 assert probe.source is not None
-                probing.set_response(probe.source, METHODS[probe.source])
+                probing.set_response(probe.source, GET_STATUS if probe.source == "tensorflow" else GET_METRIC)
         except ProbeError as error:
             probe = WorkerProbe(address, error=_without_frames(error))
         return replace(probe, latency=time.monotonic() - started_at)
@@ -231,21 +218,28 @@ class _Batch:
     async def _fetch(self, address: str, deadline: Deadline) -> WorkerProbe:
         try:
             async with self._channels.acquire(address, deadline) as channel:
-                return WorkerProbe(address, "tensorflow", await fetch_tensorflow_devices(channel, deadline))
+                return await probe_tensorflow(channel, deadline)
         except ProbeError as error:
-            given = self._libtpu_ports
+            given = self.libtpu_ports
+            is_host_shared = isinstance(given, Mapping)
             ports = given[address] if isinstance(given, Mapping) else given
             if error.code not in {"refused", "unimplemented"} or not ports:
                 raise
             no_tensorflow = _without_frames(error)
-        host = address.rpartition(":")[0]
         try:
-            runtime = await fetch_libtpu_runtime(
-                self._channels, host, ports, deadline, is_host_shared=isinstance(given, Mapping)
-            )
+            return await probe_libtpu(self._channels, address, ports, deadline, is_host_shared=is_host_shared)
         except ProbeError as error:
-            raise no_source_error(address, no_tensorflow, error) from error
-        return WorkerProbe(address, "libtpu", runtime.devices, runtime.cores, runtime.chips)
+            # A libtpu that did not respond in time may do so later.
+            cause = error if error.code == "deadline" else no_tensorflow
+            raise ProbeError(
+                f"{no_tensorflow.summary}; libtpu did not report devices either: {error.summary}",
+                hint="The worker may still be running. Start a tf.distribute.Server or a program that uses"
+                " the TPU there, and pass its TPU_RUNTIME_METRICS_PORTS as {libtpu_ports}.",
+                address=address,
+                code=cause.code,
+                status=cause.status,
+                retryable=no_tensorflow.retryable or error.retryable,
+            ) from error
 
 
 def _without_frames(error: ProbeError) -> ProbeError:

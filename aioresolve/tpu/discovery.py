@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError
-from aioresolve.gcp.tpu_env import TPUEnvironment, tpu_environment
 from aioresolve.spec import host_port, split_host_port
+
+from .vm import TPUEnvironment, tpu_environment
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
@@ -52,7 +53,7 @@ HOST_VARIABLES = (PATH_VARIABLE, "TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"
 several hosts. Their ports belong to libtpu's own network, not to a TensorFlow server."""
 
 WORKER_ID_VARIABLES = ("TPU_WORKER_ID", "CLOUD_TPU_TASK_ID")
-"""The index of this process: GKE's variable, and the one that libtpu reads with `TPU_PROCESS_ADDRESSES`."""
+"""The index of this process: GKE's variable, else the one that libtpu reads with `TPU_PROCESS_ADDRESSES`."""
 
 _ADDRESS = re.compile(r"(?P<host>\[[^\]\s]+\]|[^\s:/\[\],]+)(?::(?P<port>[0-9]{1,5}))?")
 _WORKER_ID = re.compile(r"-?[0-9]{1,6}")
@@ -70,12 +71,9 @@ class LocalTPU:
 
 @dataclass(frozen=True, slots=True)
 class GivenWorkers:
-    """Workers whose addresses are given.
+    """Workers whose addresses are given: `host:port` of each, in worker order.
 
-    Attributes:
-        origin: see `LocalTPU`.
-        addresses: `host:port` of each worker, in worker order.
-        environment: what the variables report about the slice. The workers of other slices are not known.
+    `environment` is what the variables report about the slice. The workers of other slices are not known.
     """
 
     origin: str
@@ -85,13 +83,7 @@ class GivenWorkers:
 
 @dataclass(frozen=True, slots=True)
 class WorkersFile:
-    """A file that contains the addresses of the workers.
-
-    Attributes:
-        path: the path of the file.
-        origin: the variable that names the file.
-        environ: the other variables, which describe the slice.
-    """
+    """A file that contains the addresses of the workers; the other variables describe the slice."""
 
     path: str
     origin: str
@@ -121,9 +113,7 @@ class NamedTPUs:
 class MetadataSource:
     """No TPU is named: the metadata server of this VM may report the slice that the VM belongs to.
 
-    Attributes:
-        tried: the sources that name no TPU, one line each.
-        environment: what variables report about the slice; only `MEGASCALE_*` are used.
+    `tried` are the sources that name no TPU, one line each; of `environment` only `MEGASCALE_*` are used.
     """
 
     tried: tuple[str, ...]
@@ -238,13 +228,7 @@ def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
 
 
 def invalid_value(where: str, summary: str, hint: str) -> ConfigurationError:
-    """Return the error for an invalid value.
-
-    Args:
-        where: the name of a Python argument, or anything else that holds the value, such as `$TPU_NAME`.
-        summary: the problem with the value.
-        hint: what to change.
-    """
+    """Return the error for a value of `where`: a Python argument, or anything else, such as `$TPU_NAME`."""
     if where.isidentifier() and where.islower():
         return ConfigurationError(summary, argument=where, hint=hint)
     return ConfigurationError(f"{where}: {summary}", hint=hint)
@@ -256,11 +240,7 @@ def is_address(text: str) -> bool:
 
 
 def worker_addresses(text: str, where: str) -> tuple[str, ...]:
-    """Return the addresses in a comma-separated list, each `host:port`.
-
-    Args:
-        text: the list.
-        where: what contains the list, for the error message.
+    """Return the addresses in a comma-separated list, each `host:port`; `where` contains the list.
 
     Raises:
         ConfigurationError: an entry is not an address, or an address is repeated.
@@ -285,11 +265,7 @@ def worker_address(text: str, where: str, port: int = TPU_PORT) -> str:
 
 
 def worker_host(text: str, where: str) -> str:
-    """Return the host of one address, without its port.
-
-    Raises:
-        ConfigurationError: it is not an address.
-    """
+    """Return the host of one address, without its port; errors are those of `worker_address`."""
     return _host_and_port(text, where)[0]
 
 
@@ -382,8 +358,7 @@ def _given_workers(text: str, origin: str, where: str, environ: Mapping[str, str
     if not addresses:
         raise ConfigurationError(f"{where} contains no address", hint="Unset the variable.")
     environment = _environment(environ)
-    index_name = next((f"${name}" for name in WORKER_ID_VARIABLES if environ.get(name)), "")
-    validate_position(addresses, environment, index_name, where)
+    validate_index(addresses, environment.worker_id, f"${_worker_id_variable(environ)}", where)
     if origin != f"${HOST_VARIABLES[-1]}":
         _validate_counts(len(addresses), {*ports}, environment.process_bounds, where, environ)
     return GivenWorkers(origin, tuple(addresses), environment)
@@ -416,37 +391,16 @@ def _validate_counts(
     raise ConfigurationError(f"{where} has {problem}", hint="Correct or unset the variable that is wrong.")
 
 
-def validate_position(
-    addresses: Sequence[str], environment: TPUEnvironment, index_name: str, where: str
-) -> None:
-    """Raise an error if the list of processes of a slice contradicts the position of this process.
+def validate_index(addresses: Sequence[str], worker_id: int | None, index_name: str, where: str) -> None:
+    """Raise a ConfigurationError if the index of this process is not in the list of those of its slice.
 
-    Args:
-        addresses: the processes, which `where` contains.
-        environment: the index of this process, the position of its slice, and the coordinator.
-        index_name: what contains the index.
-        where: what contains the list.
-
-    Raises:
-        ConfigurationError: an index is out of range, or another process is the coordinator.
+    `index_name` and `where` say what contains the index and the list.
     """
-    worker_id, coordinator = environment.worker_id, environment.coordinator
-    index, _ = slice_position(environment)
     if worker_id is not None and worker_id >= len(addresses):
         number = f"{len(addresses)} process{'' if len(addresses) == 1 else 'es'}"
         raise ConfigurationError(
             f"{index_name}={worker_id} is out of range: {where} has {number}",
             hint="Processes are numbered from 0, and a host with several processes is listed once for each.",
-        )
-    if coordinator is None:
-        return
-    host = _normalized(worker_host(coordinator, COORDINATOR_VARIABLE))
-    hosts = [_normalized(split_host_port(address)[0]) for address in addresses]
-    if host in hosts and (index or hosts.index(host)):
-        raise ConfigurationError(
-            f"{COORDINATOR_VARIABLE}={coordinator} must be worker 0 of slice 0, but it is worker"
-            f" {hosts.index(host)} of slice {index} in {where} (MEGASCALE_SLICE_ID={index})",
-            hint="Correct or unset the variable that is wrong.",
         )
 
 
@@ -485,20 +439,16 @@ def _variables(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> TPUEnvi
     return tpu_environment(values, malformed)
 
 
+def _worker_id_variable(environ: Mapping[str, str]) -> str:
+    return next((name for name in WORKER_ID_VARIABLES if environ.get(name)), WORKER_ID_VARIABLES[0])
+
+
 def _worker_id(environ: Mapping[str, str]) -> int | None:
     """Return the index of this process in its slice; None if it is unknown, or negative: not a worker."""
-    given: dict[str, int] = {}
-    for variable in WORKER_ID_VARIABLES:
-        text = environ.get(variable, "").strip()
-        if text and _WORKER_ID.fullmatch(text) is None:
-            raise ConfigurationError(
-                f"${variable}={text!r} is not a number", hint="Correct or unset the variable."
-            )
-        if text:
-            given[variable] = int(text)
-    if len(set(given.values())) > 1:
-        both = " and ".join(f"${variable}={index}" for variable, index in given.items())
+    variable = _worker_id_variable(environ)
+    text = environ.get(variable, "").strip()
+    if text and _WORKER_ID.fullmatch(text) is None:
         raise ConfigurationError(
-            f"{both} contradict each other", hint="Both are the index of this process: unset the wrong one."
+            f"${variable}={text!r} is not a number", hint="Correct or unset the variable."
         )
-    return next((index for index in given.values() if index >= 0), None)
+    return int(text) if text and int(text) >= 0 else None

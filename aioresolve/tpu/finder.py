@@ -27,9 +27,8 @@ from .discovery import (
     WorkersFile,
     read_workers,
     slice_position,
-    validate_position,
+    validate_index,
 )
-from .metadata_source import fetch_worker_hosts
 from .readiness import (
     Unready,
     from_variable,
@@ -38,6 +37,7 @@ from .readiness import (
     unready_queued_resource,
 )
 from .slices import TPUSlice, cluster_of, number_slices, slice_workers
+from .vm import fetch_own_slice
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -211,12 +211,13 @@ class SliceFinder:
             case GivenWorkers():
                 return FoundSlices(number_slices([_given_slice(source)]))
             case MetadataSource():
-                hosts, environment = await fetch_worker_hosts(source, await clients.metadata(), progress)
-                addresses = [host_port(host, TPU_PORT) for host in hosts]
+                hosts, environment = await fetch_own_slice(
+                    source.tried, source.environment, await clients.metadata(), progress
+                )
+                addresses = tuple(host_port(host, TPU_PORT) for host in hosts)
                 where = "worker-network-endpoints of the metadata server"
-                validate_position(addresses, environment, "WORKER_ID", where)
-                own = _given_slice(GivenWorkers(where, tuple(addresses), environment))
-                return FoundSlices(number_slices([own]))
+                validate_index(addresses, environment.worker_id, "WORKER_ID", where)
+                return FoundSlices(number_slices([_given_slice(GivenWorkers(where, addresses, environment))]))
             case NamedTPUs():
                 found = self._separate(await self._find_named(source, clients, progress))
                 if len(found.slices) + len(found.unready) > 1 or source.environment.num_slices is None:
@@ -337,8 +338,7 @@ class _Lookup:
         if "/queuedResources/" in text:
             return await self._find_queued(tpu_name(text, self.project, self.zone, "queuedResources"))
         node = await self._find_node(tpu_name(text, self.project, self.zone))
-        is_absent = isinstance(node, Unready)
-        if not is_absent or is_full_name(text) or self.version != "v2":
+        if not isinstance(node, Unready) or is_full_name(text) or self.version != "v2":
             return [node]
         # A queued resource has a name of its own, which may be the only one that its user knows.
         name = tpu_name(text, self.project, self.zone, "queuedResources")
@@ -364,11 +364,10 @@ class _Lookup:
             resource = await self.api.queued_resource(name, self.progress)
         except APIError as error:
             return [self._absent(name, error)]
-        unready = unready_queued_resource(resource)
-        if unready is not None:
+        if unready := unready_queued_resource(resource):
             return [unready]
         try:
-            names = [tpu_name(node.name, node.project, node.zone) for node in resource.node_names]
+            names = resource.node_names
         except ValueError as error:
             reason = error.summary if isinstance(error, ConfigurationError) else error
             raise ProtocolError(

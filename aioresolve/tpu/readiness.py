@@ -163,57 +163,45 @@ def unready_queued_resource(resource: QueuedResource) -> Unready | None:
 
 
 def raise_if_unready(tpus: Sequence[Unready], version: str, origin: str) -> None:
-    """Raise an error that lists all these TPUs.
+    """Raise an error that lists all these TPUs; names that do not exist are reported first.
 
-    Args:
-        tpus: the TPUs; names that do not exist are reported first.
-        version: the version of the API.
-        origin: where they are named: `tpu` (the argument) or `$VARIABLE`.
+    `version` is that of the API; `origin` is where the TPUs are named: `tpu` (the argument) or `$VARIABLE`.
     """
-    missing = {tpu.path: tpu.not_found for tpu in tpus if tpu.not_found is not None}
-    if missing:
-        error = next(iter(missing.values()))
-        raise _not_found_error(list(missing), error, version, origin) from error
-    if tpus:
-        raise _not_ready_error(tpus)
-
-
-def _not_found_error(names: list[str], cause: APIError, version: str, origin: str) -> TPUNotFoundError:
-    name = "{tpu}" if origin == "tpu" else f"{origin} (or unset it)"
+    if not tpus:
+        return
+    absent = {tpu.path: tpu.not_found for tpu in tpus if tpu.not_found is not None}
+    if not absent:
+        retryable = all(tpu.retryable for tpu in tpus)
+        outlook = "try again later" if retryable else "retrying alone will not help"
+        listed = ". ".join(f"{tpu.name}: {tpu.reason}" for tpu in tpus)
+        raise TPUNotReadyError(
+            f"{len(tpus)} TPU{'s are' if len(tpus) > 1 else ' is'} not ready; {outlook}. {listed}",
+            tpus={tpu.name: tpu.reason for tpu in tpus},
+            state=tpus[0].state,
+            health=tpus[0].health,
+            symptoms=tpus[0].symptoms,
+            retryable=retryable,
+            hint=NOT_HEALTHY if any(tpu.is_running for tpu in tpus) else None,
+        )
+    names = list(absent)
+    cause = absent[names[0]]
+    argument = "{tpu}" if origin == "tpu" else f"{origin} (or unset it)"
     hint = (
         "List the existing TPUs with `gcloud compute tpus tpu-vm list --project={project_id} --zone=-`."
-        f" Correct {name}, {{project}} or {{zone}}."
+        f" Correct {argument}, {{project}} or {{zone}}."
     )
     if version != "v2":
         hint = f"Version v1 of the API does not support TPU VMs: pass {{api_version=v2}}. {hint}"
-    return TPUNotFoundError(
+    raise TPUNotFoundError(
         f"there is no TPU {', '.join(names)}{from_variable(origin)}:"
         f" {cause.host or 'the service'} returned status 404",
         names=names,
         hint=Hint(hint, values={"project_id": names[0].split("/")[1]}),
-    )
-
-
-def _not_ready_error(tpus: Sequence[Unready]) -> TPUNotReadyError:
-    retryable = all(tpu.retryable for tpu in tpus)
-    outlook = "try again later" if retryable else "retrying alone will not help"
-    listed = ". ".join(f"{tpu.name}: {tpu.reason}" for tpu in tpus)
-    return TPUNotReadyError(
-        f"{len(tpus)} TPU{'s are' if len(tpus) > 1 else ' is'} not ready; {outlook}. {listed}",
-        tpus={tpu.name: tpu.reason for tpu in tpus},
-        state=tpus[0].state,
-        health=tpus[0].health,
-        symptoms=tpus[0].symptoms,
-        retryable=retryable,
-        hint=NOT_HEALTHY if any(tpu.is_running for tpu in tpus) else None,
-    )
+    ) from cause
 
 
 def from_variable(origin: str) -> str:
-    """Return ` (from $VARIABLE)` for a TPU that a variable names, and nothing for an argument.
-
-    The user may not know that the variable is set.
-    """
+    """Return ` (from $VARIABLE)`, because its user may not know that it is set; nothing for an argument."""
     return f" (from {origin})" if origin.startswith("$") else ""
 
 

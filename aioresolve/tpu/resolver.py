@@ -22,17 +22,15 @@ from .discovery import (
     LocalTPU,
     MetadataSource,
     NamedTPUs,
-    WorkersFile,
     environment_task_id,
     invalid_value,
-    read_workers,
     tpu_source,
     validate_tpu,
 )
 from .finder import ClientConfiguration, SliceFinder, TPUClients
-from .metadata_source import WORKER_ID, no_tpu_found
 from .readiness import is_recoverable
 from .slices import cluster_of
+from .vm import fetch_tpu_env, no_tpu_found
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -172,7 +170,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request every TPU, all at once: the workers, slice after slice, and the missing ones."""
         async with self._clients() as clients:
-            return await self._observe(want, self._source(), clients, progress)
+            return await self._observe(want, clients, progress)
 
     async def slices(self, *, timeout: float | None = None) -> tuple[TPUSlice, ...]:
         """Return the current slices, in the order of their tasks; empty for the TPU of this host.
@@ -270,7 +268,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         """Return the name of the worker that is this VM; None if this is not a TPU VM."""
         async with self._clients() as clients:
             try:
-                environment = await (await clients.metadata()).tpu_env(progress)
+                environment = await fetch_tpu_env(await clients.metadata(), progress)
             except ResolveError as error:
                 if error.retryable:
                     raise
@@ -286,7 +284,8 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.
         if isinstance(self._source(), MetadataSource):
             (one,) = await self.fetch_slices(progress)
-            return TaskClaim(job, one.environment.worker_id, index_source=WORKER_ID)
+            source = "WORKER_ID of the metadata server"
+            return TaskClaim(job, one.environment.worker_id, index_source=source)
         index = None if self._tpu else environment_task_id(os.environ)
         return TaskClaim(job, index, "TPU_WORKER_ID", "$TPU_WORKER_ID")
 
@@ -298,22 +297,10 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         """Return the task where TensorFlow's coordination service runs: `/job:worker/task:0`."""
         return f"/job:{self.get_job_name()}/task:0"
 
-    # Watching
-
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        """Yield the workers of the TPUs that are ready, and which are missing and why, after each poll.
-
-        The source of the workers is determined once, when the watch starts.
-        """
-        source = self._source()
+        """Yield the workers of the TPUs that are ready, and which are missing and why, after each poll."""
         async with self._clients() as clients:
-
-            async def observe(progress: Progress) -> Observation:
-                nonlocal source
-                if isinstance(source, WorkersFile):
-                    source = await read_workers(source, progress)
-                return await self._observe(want, source, clients, progress)
-
+            observe = partial(self._observe, want, clients)
             fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
             async with aclosing(poll(fetch, interval)) as observations:
                 async for observation in observations:
@@ -518,7 +505,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
             if not error.retryable:
                 raise
             if isinstance(source, MetadataSource):
-                raise no_tpu_found(source, error.summary) from error
+                raise no_tpu_found(source.tried, error.summary) from error
             # The calls try again, for as long as their deadline permits.
 
     def _source(self) -> Source:
@@ -530,10 +517,8 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     ) -> T:
         return await within_deadline(self._deadline(timeout), f"{name} of {self!r}", operation)
 
-    async def _observe(
-        self, want: Want, source: Source, clients: TPUClients, progress: Progress
-    ) -> Observation:
-        job = self.get_job_name()
+    async def _observe(self, want: Want, clients: TPUClients, progress: Progress) -> Observation:
+        job, source = self.get_job_name(), self._source()
         found = await self._finder.find(source, clients, progress)
         if want.complete:
             self._finder.raise_if_incomplete(source, found)
@@ -574,24 +559,16 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         return found[0] if found else None
 
 
-DISCOVERY_VARIABLE = "TPU_API_DISCOVERY_URL"
-
-
 def api_base_url(discovery_url: Any, environ: Mapping[str, str], version: str) -> str | None:
     """Return the base URL of the API for the URL of its discovery document; None for Google's own.
 
     An API serves its own discovery document, so the scheme and host of that URL are those of the API. The
-    exception is Google's directory of all documents.
-
-    Args:
-        discovery_url: a template with `{api}` and `{apiVersion}`, or None.
-        environ: the environment variables; `$TPU_API_DISCOVERY_URL` takes precedence over the argument.
-        version: the version of the API.
+    exception is Google's directory of all documents. The variable takes precedence, as in TensorFlow.
 
     Raises:
-        ConfigurationError: the template is invalid.
+        ConfigurationError: the URL is not a template with `{api}` and `{apiVersion}`.
     """
-    variable = environ.get(DISCOVERY_VARIABLE)
+    variable = environ.get("TPU_API_DISCOVERY_URL")
     template = variable or discovery_url
     if not template:
         return None
@@ -600,7 +577,7 @@ def api_base_url(discovery_url: Any, environ: Mapping[str, str], version: str) -
         parts = urlsplit(template.format(api="tpu", apiVersion=version))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise invalid_value(
-            f"${DISCOVERY_VARIABLE}" if variable else "discovery_url",
+            "$TPU_API_DISCOVERY_URL" if variable else "discovery_url",
             f"{template!r} is not a URL with the parameters {{api}} and {{apiVersion}} only",
             "Write it as https://tpu.googleapis.com/$discovery/rest?version={apiVersion}.",
         )

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from aioresolve.errors import Hint, PartialClusterError, ProtocolError
-from aioresolve.gcp.tpu_env import TPUEnvironment
 from aioresolve.spec import ClusterState, Endpoint, split_host_port
 
 from .discovery import COORDINATOR_VARIABLE, worker_host
+from .vm import TPUEnvironment, parse_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from aioresolve.gcp.tpu_api import Node
 
-DEFAULT_METRICS_PORTS = (8431,)
-"""The ports of libtpu's metrics by default."""
+DEFAULT_METRICS_PORT = 8431
+"""The port of libtpu's metrics by default."""
 
 
 class Generation(NamedTuple):
@@ -64,7 +64,6 @@ CHIPS_PER_HOST = 4
 """In every slice with several hosts."""
 
 _ACCELERATOR_TYPE = re.compile(r"(?P<kind>[a-z0-9_]+)-(?P<cores>[1-9][0-9]{0,5})")
-_BOUNDS = re.compile(r"[1-9][0-9]{0,4}(?:x[1-9][0-9]{0,4}){0,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,21 +233,6 @@ def slice_topology(
     )
 
 
-def parse_bounds(text: str | None) -> tuple[int, ...] | None:
-    """Return the numbers in a topology such as `2x2x4`; None if it is not given.
-
-    Raises:
-        ProtocolError: the text has another form.
-    """
-    if not text:
-        return None
-    if _BOUNDS.fullmatch(text) is None:
-        raise ProtocolError(
-            f"{text!r} is not a topology such as '2x2x4'", hint="Check the description of the TPU."
-        )
-    return tuple(map(int, text.split("x")))
-
-
 def _divide(total: int, by: int, what: str, how: str) -> int:
     if by < 1 or total % by:
         raise ProtocolError(f"{what} cannot be divided {how}")
@@ -346,7 +330,7 @@ def libtpu_ports(slices: Sequence[TPUSlice]) -> Sequence[int] | Mapping[str, Seq
     reported = next(filter(None, (one.environment.runtime_metrics_ports for one in slices)), ())
     if all(len({*one.hosts}) == len(one.hosts) for one in slices):
         return reported
-    first, ports = (reported or DEFAULT_METRICS_PORTS)[0], {}
+    first, ports = reported[0] if reported else DEFAULT_METRICS_PORT, {}
     for one in slices:
         processes = Counter(one.hosts)
         seen: Counter[str] = Counter()

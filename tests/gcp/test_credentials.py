@@ -169,6 +169,16 @@ async def test_retry_after_of_the_token_server_is_respected() -> None:
     assert (error.host, error.scope) == (server.url, "POST /token")
 
 
+async def test_secrets_are_not_sent_to_a_token_server_without_tls() -> None:
+    async with secure() as server:
+        given = refreshable(server)
+        given._token_uri = "http://oauth2.example/token"
+        error = await error_from(request_my_tpu(given))
+    assert isinstance(error, CredentialsError)
+    assert "credentials= names the token server http://oauth2.example, to which secrets" in str(error)
+    assert not error.retryable
+
+
 async def test_a_failing_refresh_is_an_error_that_says_why_and_hides_the_response() -> None:
     for raised, text in (
         (RefreshError("gone", {"id_token": "MARKER"}), "gone"),

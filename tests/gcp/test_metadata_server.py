@@ -42,13 +42,9 @@ async def serving(**arguments: Any) -> AsyncIterator[tuple[GoogleServer, Metadat
 async def test_malformed_values_are_errors() -> None:
     async with serving(metadata=tpu_vm(hosts=HOSTS)) as (server, machine):
         malformed = {
-            "instance/attributes/worker-network-endpoints": "a:b",
-            "instance/attributes/tpu-env": "<html>",
             "project/project-id": "../../evil",
         }
         server.metadata.update(malformed)
-        assert "'a:b'" in str(await error_from(machine.worker_network_endpoints()))
-        assert "'<html>'" in str(await error_from(machine.tpu_env()))
         assert isinstance(await error_from(machine.project_id()), ConfigurationError)
 
 

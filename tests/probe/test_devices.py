@@ -13,11 +13,9 @@ from aioresolve.errors import ProbeError
 from aioresolve.probe import Device, WorkerProbe
 from aioresolve.probe.devices import (
     MAX_DEVICES,
-    LibtpuRuntime,
     parse_memory_metric,
     parse_runtime_status,
     parse_status,
-    sum_runtimes,
 )
 
 from .samples import SPARSE_CORE, TENSOR_CORE, TWO_CPUS, memory_metric, runtime_status, status
@@ -86,15 +84,6 @@ def test_implausible_metrics_are_malformed(body: bytes, words: str) -> None:
     with pytest.raises(ProbeError, match=words) as caught:
         parse_memory_metric(body, HOST, 8431)
     assert caught.value.code == "malformed"
-
-
-def test_processes_of_a_host_are_summed() -> None:
-    parts = [
-        LibtpuRuntime((Device(f"libtpu:{port}/device:TPU:0", "TPU"),), cores=2, chips=1)
-        for port in (8431, 8432)
-    ]
-    total = sum_runtimes(parts)
-    assert (len(total.devices), total.cores, total.chips) == (2, 4, 2)
 
 
 def test_cores_are_the_accelerators_if_no_devices_are_reported() -> None:

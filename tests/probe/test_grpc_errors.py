@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioresolve.probe.grpc_errors import deadline_error, status_error
+from aioresolve.probe.channels import deadline_error, status_error
 
 HOST = "10.0.0.1:8470"
 METHOD = "/tensorflow.WorkerService/GetStatus"

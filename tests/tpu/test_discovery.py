@@ -220,10 +220,6 @@ async def test_each_process_of_a_host_is_a_worker_with_its_own_index(
         ),
         ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "x"}, r"\$TPU_WORKER_ID='x' is not a number"),
         (
-            {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0", "CLOUD_TPU_TASK_ID": "1"},
-            r"\$TPU_WORKER_ID=0 and \$CLOUD_TPU_TASK_ID=1 contradict",
-        ),
-        (
             {"TPU_PROCESS_ADDRESSES": "a:8476,b:8476", "TPU_PROCESS_BOUNDS": "2,2,1"},
             r"\$TPU_PROCESS_ADDRESSES has 2 processes, but \$TPU_PROCESS_BOUNDS=2,2,1 are 4",
         ),
@@ -232,19 +228,6 @@ async def test_each_process_of_a_host_is_a_worker_with_its_own_index(
             r"\$TPU_PROCESS_ADDRESSES has processes on 2 hosts, but \$TPU_WORKER_HOSTNAMES=a,b,c has 3",
         ),
         ({"TPU_PROCESS_ADDRESSES": "a:8476,a:8476"}, r"\$TPU_PROCESS_ADDRESSES: .* names a:8476 twice"),
-        (
-            {"TPU_WORKER_HOSTNAMES": "a,b", "MEGASCALE_COORDINATOR_ADDRESS": "b:8080"},
-            r"MEGASCALE_COORDINATOR_ADDRESS=b:8080 must be .* but it is worker 1 of slice 0",
-        ),
-        (
-            {
-                "TPU_WORKER_HOSTNAMES": "a,b",
-                "MEGASCALE_COORDINATOR_ADDRESS": "a",
-                "MEGASCALE_NUM_SLICES": "2",
-                "MEGASCALE_SLICE_ID": "1",
-            },
-            r"it is worker 0 of slice 1 in \$TPU_WORKER_HOSTNAMES \(MEGASCALE_SLICE_ID=1\)",
-        ),
         ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_SLICE_ID": "x"}, r"\$MEGASCALE_SLICE_ID"),
         (
             {"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_SLICE_ID": "2", "MEGASCALE_NUM_SLICES": "2"},
@@ -361,7 +344,7 @@ async def test_a_file_of_process_addresses_that_hangs_is_read_until_the_deadline
         await call(TPUClusterResolver(timeout=0.1))
 
 
-async def test_a_watch_reads_the_file_of_process_addresses_once(tmp_path: Path, environ: Environment) -> None:
+async def test_a_watch_reads_the_file_of_process_addresses(tmp_path: Path, environ: Environment) -> None:
     path = tmp_path / "addresses"
     path.write_text("127.0.0.1:8476,127.0.0.1:8477")
     environ.set(TPU_PROCESS_ADDRESSES_PATH=str(path))
@@ -370,7 +353,8 @@ async def test_a_watch_reads_the_file_of_process_addresses_once(tmp_path: Path, 
     assert tasks.found == "worker: 2"
     async with aclosing(TPUClusterResolver().observations(interval=0.01)) as observations:
         first = await anext(observations)
-        path.unlink()
+        path.write_text("127.0.0.1:8476")
         second = await anext(observations)
     assert first.state is not None
-    assert first.state == second.state
+    assert second.state is not None
+    assert (len(first.state.members), len(second.state.members)) == (2, 1)

@@ -239,13 +239,6 @@ def test_variable_that_contradicts_the_multislice_of_the_vm_is_an_error(
         sync.TPUClusterResolver().cluster_spec()
 
 
-def test_two_numbers_of_one_vm_that_differ_are_an_error(google_in_thread: ThreadedGoogleServer) -> None:
-    google_in_thread.metadata.update(tpu_vm(hosts=["198.51.100.1", "198.51.100.2"], worker=1))
-    google_in_thread.metadata["instance/attributes/agent-worker-number"] = "0"
-    with pytest.raises(ConfigurationError, match=r"agent-worker-number is 0, but WORKER_ID .* is 1"):
-        sync.TPUClusterResolver().this_task()
-
-
 def test_number_of_a_vm_outside_its_slice_is_an_error(google_in_thread: ThreadedGoogleServer) -> None:
     google_in_thread.metadata.update(tpu_vm(hosts=["198.51.100.1", "198.51.100.2"]))
     google_in_thread.metadata["instance/attributes/agent-worker-number"] = "5"

@@ -274,10 +274,10 @@ async def test_the_names_of_compute_engine_are_read(google: GoogleServer) -> Non
         (["HOST_BOUNDS: '2,2,1'"], "a slice of 4 hosts, but no worker-network-endpoints"),
         (
             ["TOPOLOGY: '2x2x2'"],
-            "neither worker-network-endpoints, nor in tpu-env HOST_BOUNDS, or TOPOLOGY and",
+            "a slice of unknown size, but no worker-network-endpoints",
         ),
-        (["TOPOLOGY: '3x3'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"], "neither worker-network-endpoints"),
-        (["TOPOLOGY: 'x'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"], "neither worker-network-endpoints"),
+        (["TOPOLOGY: '3x3'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"], "a slice of unknown size"),
+        (["TOPOLOGY: 'x'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"], "a slice of unknown size"),
     ],
 )
 async def test_a_vm_without_a_list_of_workers_reports_the_missing_attribute(

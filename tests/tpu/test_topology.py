@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ProtocolError
-from aioresolve.tpu.slices import GENERATIONS, parse_bounds, slice_topology
+from aioresolve.tpu.slices import GENERATIONS, slice_topology
+from aioresolve.tpu.vm import parse_bounds
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,286 @@
+"""TPU VMs: what the metadata server of this machine, and variables of this process, report about its slice.
+
+Formats: `tpu-env` and `worker-network-endpoints`, as found on TPU VMs and as JAX reads them
+(`jax/_src/clusters/cloud_tpu_cluster.py`). VMs that were created through Compute Engine have names with the
+prefix `TPU_`, such as `TPU_ACCELERATOR_TYPE`, in `tpu-env`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aioresolve._core.concurrency import gather
+from aioresolve.errors import ConfigurationError, Hint, ProtocolError, ResolveError, TPUNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from aioresolve._core.deadline import Progress
+    from aioresolve.gcp.metadata_server import MetadataServer
+
+T = TypeVar("T")
+
+TPU_ENV = "tpu-env"
+WORKER_HOSTS = "worker-network-endpoints"
+
+MEGASCALE = {
+    "MEGASCALE_NUM_SLICES": "num_slices",
+    "MEGASCALE_SLICE_ID": "slice_index",
+    "MEGASCALE_COORDINATOR_ADDRESS": "coordinator",
+}
+"""The variables of a multislice, and what `TPUEnvironment` calls their values."""
+
+_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:\s*(.*?)\s*")
+_HOSTNAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+_NUMBER = re.compile(r"[0-9]{1,6}")
+_BOUNDS = re.compile(r"[1-9][0-9]{0,4}(?:x[1-9][0-9]{0,4}){0,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class TPUEnvironment:
+    """What variables of a process, or `tpu-env` of a TPU VM, report about a slice; None for the rest.
+
+    Attributes:
+        accelerator_type: such as `v4-256`.
+        topology: chips of the slice in each dimension, such as `4x4x8`.
+        chips_per_host_bounds: chips of one host in each dimension, such as `(2, 2, 1)`.
+        host_bounds: hosts of the slice in each dimension, such as `(2, 2, 8)`.
+        process_bounds: processes of the slice in each dimension.
+        worker_id: the index of this VM in the slice, from 0.
+        runtime_metrics_ports: the ports of libtpu's metrics, one for each process.
+        node_id: the id of the TPU node.
+        slice_index: the index of the slice in a multislice, from 0.
+        num_slices: the number of slices of a multislice.
+        coordinator: `MEGASCALE_COORDINATOR_ADDRESS`: the host of the first worker of the first slice, perhaps
+            with a port.
+    """
+
+    accelerator_type: str | None = None
+    topology: str | None = None
+    chips_per_host_bounds: tuple[int, ...] | None = None
+    host_bounds: tuple[int, ...] | None = None
+    process_bounds: tuple[int, ...] | None = None
+    worker_id: int | None = None
+    runtime_metrics_ports: tuple[int, ...] = ()
+    node_id: str | None = None
+    slice_index: int | None = None
+    num_slices: int | None = None
+    coordinator: str | None = None
+
+
+def tpu_environment(
+    values: Mapping[str, str], malformed: Callable[[str, str], ResolveError]
+) -> TPUEnvironment:
+    """Return what variables report about a slice.
+
+    Args:
+        values: the variables, without the prefix `TPU_`.
+        malformed: returns the error for a variable, given its name and the problem with its value.
+    """
+
+    def numbers(name: str) -> tuple[int, ...] | None:
+        value = values.get(name, "").strip()
+        parts = [part.strip() for part in value.removesuffix(",").split(",")]
+        if value and not all(map(_NUMBER.fullmatch, parts)):
+            raise malformed(name, f"{value!r} is not a comma-separated list of numbers")
+        return tuple(map(int, parts)) if value else None
+
+    def number(name: str) -> int | None:
+        value = values.get(name, "").strip()
+        if value and _NUMBER.fullmatch(value) is None:
+            raise malformed(name, f"{value!r} is not a number from 0")
+        return int(value) if value else None
+
+    return TPUEnvironment(
+        accelerator_type=values.get("ACCELERATOR_TYPE") or None,
+        topology=values.get("TOPOLOGY") or None,
+        chips_per_host_bounds=numbers("CHIPS_PER_HOST_BOUNDS"),
+        host_bounds=numbers("HOST_BOUNDS"),
+        process_bounds=numbers("PROCESS_BOUNDS"),
+        worker_id=number("WORKER_ID"),
+        runtime_metrics_ports=numbers("RUNTIME_METRICS_PORTS") or (),
+        slice_index=number("MEGASCALE_SLICE_ID"),
+        num_slices=number("MEGASCALE_NUM_SLICES"),
+        coordinator=values.get("MEGASCALE_COORDINATOR_ADDRESS", "").strip() or None,
+    )
+
+
+def parse_bounds(text: str | None) -> tuple[int, ...] | None:
+    """Return the numbers in a topology such as `2x2x4`; None if it is not given.
+
+    Raises:
+        ProtocolError: the text has another form.
+    """
+    if not text:
+        return None
+    if _BOUNDS.fullmatch(text) is None:
+        raise ProtocolError(
+            f"{text!r} is not a topology such as '2x2x4'", hint="Check the description of the TPU."
+        )
+    return tuple(map(int, text.split("x")))
+
+
+# The metadata server
+
+
+async def fetch_own_slice(
+    tried: Sequence[str], variables: TPUEnvironment, metadata: MetadataServer, progress: Progress
+) -> tuple[tuple[str, ...], TPUEnvironment]:
+    """Return the host of each worker of this VM's slice, and what the VM reports about the slice.
+
+    `tried` are the other sources, which name no TPU; `variables` are those of this process. As in JAX, those
+    of a multislice take precedence.
+
+    Raises:
+        TPUNotFoundError: there is no metadata server, or this is not a TPU VM.
+        ConfigurationError: what the VM reports contradicts the variables of the process.
+        ResolveError: any other, retryable error.
+    """
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        partial(fetch_worker_hosts, metadata, progress),
+        partial(fetch_tpu_env, metadata, progress),
+        partial(metadata.attribute, "accelerator-type", progress),
+        partial(metadata.attribute, "agent-worker-number", progress),
+    ]
+    hosts, reported, accelerator_type, number = await _or_no_tpu(tried, gather(calls, limit=len(calls)))
+    environment: TPUEnvironment = reported or TPUEnvironment()
+    if number is not None and _NUMBER.fullmatch(number) is None:
+        raise _malformed("agent-worker-number", f"{number[:80]!r} is not a number from 0")
+    environment = replace(
+        environment,
+        accelerator_type=environment.accelerator_type or accelerator_type,
+        host_bounds=environment.host_bounds or _computed_host_bounds(environment),
+        worker_id=environment.worker_id if number is None else int(number),
+    )
+    if hosts is None:
+        num_hosts = math.prod(environment.host_bounds or (0,))
+        if reported is None:
+            raise no_tpu_found(tried, "this VM's metadata server reports that it is not a TPU VM")
+        if num_hosts != 1:
+            size = f"a slice of {num_hosts} hosts" if num_hosts else "a slice of unknown size"
+            raise no_tpu_found(tried, f"this VM's metadata server reports {size}, but no {WORKER_HOSTS}")
+        hosts = (await _or_no_tpu(tried, metadata.internal_ip(progress)),)
+    for name, field in MEGASCALE.items():
+        ours, given = getattr(environment, field), getattr(variables, field)
+        if (environment.num_slices or 1) > 1 and None not in (ours, given) and ours != given:
+            raise ConfigurationError(
+                f"${name}={given} contradicts {name} in {TPU_ENV}, which is {ours}",
+                hint="Unset the variable.",
+            )
+        environment = replace(environment, **{field: ours if given is None else given})
+    return hosts, environment
+
+
+async def fetch_tpu_env(metadata: MetadataServer, progress: Progress) -> TPUEnvironment | None:
+    """Return the attribute `tpu-env` of this VM; None if it has none: it is not a TPU VM."""
+    text = await metadata.attribute(TPU_ENV, progress)
+    return None if text is None else parse_tpu_env(text)
+
+
+async def fetch_worker_hosts(metadata: MetadataServer, progress: Progress) -> tuple[str, ...] | None:
+    """Return the host of each worker of the slice, by index; None if the VM does not report them."""
+    text = await metadata.attribute(WORKER_HOSTS, progress)
+    return None if text is None else parse_worker_hosts(text)
+
+
+def parse_tpu_env(text: str) -> TPUEnvironment:
+    """Return the values in `tpu-env`, which has lines such as `ACCELERATOR_TYPE: 'v4-256'`.
+
+    Other lines are skipped, as in JAX.
+
+    Raises:
+        ProtocolError: no line has that form, or a number is malformed.
+    """
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    values = {match[1]: match[2].strip("'\"") for line in lines if (match := _LINE.fullmatch(line))}
+    if lines and not values:
+        # Not an environment with a line that is unknown here, but something else.
+        raise _malformed(TPU_ENV, f"line 1 {lines[0][:60]!r} is not \"NAME: 'value'\"")
+    environment = tpu_environment(
+        {name.removeprefix("TPU_"): value for name, value in values.items()},
+        lambda name, problem: _malformed(TPU_ENV, f"{name}: {problem}"),
+    )
+    node_id = values.get("NODE_ID", "")
+    # VMs that were created through Compute Engine have a number, but ids start with a letter.
+    return replace(environment, node_id=None if _NUMBER.fullmatch(node_id) else node_id or None)
+
+
+def parse_worker_hosts(text: str) -> tuple[str, ...]:
+    """Return the host of each worker in `worker-network-endpoints`, by index, IPv6 without brackets.
+
+    The attribute has one of two forms, both comma-separated: hosts, or triples `name:id:address`. An entry
+    that is a valid IPv6 address as a whole is read as one.
+
+    Raises:
+        ProtocolError: there is no entry, or one has another form.
+    """
+    return tuple(_host(entry.strip(), position) for position, entry in enumerate(text.split(",")))
+
+
+def _host(entry: str, position: int) -> str:
+    # First as an address: an IPv6 address also looks like a triple separated by colons.
+    triple = entry.split(":", 2)
+    for text in (entry, triple[2] if len(triple) == 3 and triple[0] and triple[1] else ""):
+        bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+        with suppress(ValueError):
+            ipaddress.ip_address(bare)
+            return bare
+        if _HOSTNAME.fullmatch(text):
+            return text
+    raise _malformed(WORKER_HOSTS, f"entry {position} {entry[:80]!r} is neither a host nor name:id:address")
+
+
+def _computed_host_bounds(environment: TPUEnvironment) -> tuple[int, ...] | None:
+    """Return the hosts in each dimension, computed from the chips; None if unknown."""
+    with suppress(ProtocolError):  # the topology is reported as malformed where it is used
+        chips = parse_bounds(environment.topology)
+        if chips is None or environment.chips_per_host_bounds is None:
+            return None
+        # v5e and v6e have topologies with two dimensions, and bounds with three.
+        pairs = list(zip_longest(chips, environment.chips_per_host_bounds, fillvalue=1))
+        if all(part and total % part == 0 for total, part in pairs):
+            return tuple(total // part for total, part in pairs)
+    return None
+
+
+async def _or_no_tpu(tried: Sequence[str], response: Awaitable[T]) -> T:
+    """Return the response of the metadata server, the last source; without one, there is no TPU.
+
+    An error that is not retryable becomes a TPUNotFoundError.
+    """
+    try:
+        return await response
+    except ResolveError as error:
+        if error.retryable:
+            raise
+        reason = f"this VM's metadata server did not report one: {error.summary}"
+        raise no_tpu_found(tried, reason) from error
+
+
+def no_tpu_found(tried: Sequence[str], last: str) -> TPUNotFoundError:
+    """Return the error for a machine that is not a TPU VM; `last` is what its metadata server reports."""
+    return TPUNotFoundError(
+        f"no TPU was named and none was found: {'; '.join([*tried, last])}",
+        tried=[*tried, last],
+        hint="Pass a name or an address such as 'grpc://10.0.0.7:8470' as {tpu}, or set TPU_NAME.",
+    )
+
+
+def _malformed(attribute: str, reason: str) -> ProtocolError:
+    return ProtocolError(
+        f"invalid metadata attribute {attribute}: {reason}",
+        hint=Hint(
+            "Check it with `curl -H 'Metadata-Flavor: Google'"
+            f" http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}`,"
+            " or pass the addresses of the workers as {tpu}."
+        ),
+        host="http://metadata.google.internal",
+        scope=f"instance/attributes/{attribute}",
+    )

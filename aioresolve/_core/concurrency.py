@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 
-
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -69,8 +67,7 @@ class LatestValue(Generic[T]):
 
     def __init__(self) -> None:
         self._values: list[T] = []
-        self._is_closed = False
-        self._error: BaseException | None = None
+        self._end: BaseException | None = None
         self._changed = asyncio.Event()
 
     def put(self, value: T) -> None:
@@ -80,7 +77,7 @@ class LatestValue(Generic[T]):
 
     def close(self, error: BaseException | None = None) -> None:
         """Mark the stored value as the last one. `error`, if given, is raised after it was taken."""
-        self._is_closed, self._error = True, error
+        self._end = error or anyio.EndOfStream()
         self._changed.set()
 
     async def get(self) -> T:
@@ -89,8 +86,8 @@ class LatestValue(Generic[T]):
         After the last value it raises the error of `close`, or anyio.EndOfStream.
         """
         while not self._values:
-            if self._is_closed:
-                raise anyio.EndOfStream if self._error is None else self._error
+            if self._end is not None:
+                raise self._end
             self._changed.clear()
             await self._changed.wait()
         return self._values.pop()

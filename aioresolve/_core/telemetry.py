@@ -16,6 +16,7 @@ import logging
 import re
 import sys
 import time
+from collections import Counter as Totals
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
@@ -24,8 +25,7 @@ from urllib.parse import urlsplit
 from aioresolve._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
-    from contextlib import AbstractContextManager
+    from collections.abc import Collection, Mapping, Sized
     from types import TracebackType
 
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
@@ -43,8 +43,7 @@ retry_logger = logging.getLogger("aioresolve.retry")
 class _Call:
     """A call to a server, used as a context manager: it has a duration, and a response or an error.
 
-    It is a log record, a measurement, and while OpenTelemetry is in use a span of kind CLIENT, which is the
-    current span inside the block.
+    It is a log record, a measurement, and while OpenTelemetry is in use a span of kind CLIENT.
 
     Args:
         logger: where the record goes.
@@ -61,7 +60,6 @@ class _Call:
         self._name, self._what, self._extra, self._attributes = name, what, extra, attributes
         self._result = ""
         self._outcome: Attributes = {}  # attributes of the span and of measurements
-        self._context: AbstractContextManager[Span] | None = None
         self._span: Span | None = None
         self._started = 0.0
 
@@ -70,14 +68,7 @@ class _Call:
         if sys.modules.get("opentelemetry.trace") is not None:
             from opentelemetry.trace import SpanKind
 
-            self._context = _tracer().start_as_current_span(
-                self._name,
-                kind=SpanKind.CLIENT,
-                attributes=self._attributes,
-                record_exception=False,  # the status has the message; the stack of each retry helps no one
-                set_status_on_exception=False,
-            )
-            self._span = self._context.__enter__()
+            self._span = _tracer().start_span(self._name, kind=SpanKind.CLIENT, attributes=self._attributes)
         self._started = time.perf_counter()
         return self
 
@@ -95,15 +86,15 @@ class _Call:
                 extra |= error_extra(error)
                 text = extra["error"]
                 self._logger.info("%s failed after %.3f s: %s", self._what, seconds, text, extra=extra)
-        if metrics is not None:  # while the span is current, because an exporter may link the two
+        if metrics is not None:
             self._measure(metrics, seconds)
-        if self._span is not None and self._context is not None:
+        if self._span is not None:
             from opentelemetry.trace import StatusCode
 
             self._span.set_attributes(self._outcome)
             if "error.type" in self._outcome:
                 self._span.set_status(StatusCode.ERROR, None if error is None else error_text(error))
-            self._context.__exit__(None, None, None)
+            self._span.end()
 
     def _outcome_of(self, error: BaseException) -> Attributes:
         return {}
@@ -144,7 +135,7 @@ class HTTPCall(_Call):
         query: Mapping[str, str] | None = None,
         expected: Collection[int] = (),
     ) -> None:
-        template = path_template(path)
+        template = _NAMES_IN_PATHS.sub(r"\1s/{\1}", path)
         self._server = server_attributes(server)
         self._request = {"http.request.method": method, "url.scheme": urlsplit(server).scheme}
         self._expected = expected
@@ -183,12 +174,8 @@ class ProbeCall(_Call):
     """
 
     def __init__(self, logger: logging.Logger, address: str, method: str) -> None:
-        attributes: Attributes = {
-            "rpc.system": "grpc",  # the name until 1.38 of the conventions, which many dashboards still use
-            "rpc.system.name": "grpc",
-            **server_attributes(f"//{address}"),
-        }
         name = method.lstrip("/")
+        attributes = {"rpc.system.name": "grpc", **server_attributes(f"//{address}")}
         super().__init__(logger, name, f"probe of {address}", {"server": address}, attributes)
         self._outcome["rpc.method"] = name
 
@@ -246,15 +233,13 @@ class Outage:
 def record_retry(error: Exception, *, attempt: int, wait: float) -> None:
     """Log and count a retry, `wait` seconds after the attempt with this number (from 1) and error."""
     server: str | None = getattr(error, "host", None)
-    if retry_logger.isEnabledFor(logging.DEBUG):
-        extra: dict[str, Any] = {**error_extra(error), "attempt": attempt, "wait": wait}
-        if server is not None:
-            extra["server"] = server
-        retry_logger.debug(
-            "attempt %d failed, retrying in %.3f s: %s", attempt, wait, extra["error"], extra=extra
-        )
-    metrics = instruments()
-    if metrics is not None:
+    extra: dict[str, Any] = {**error_extra(error), "attempt": attempt, "wait": wait}
+    if server is not None:
+        extra["server"] = server
+    retry_logger.debug(
+        "attempt %d failed, retrying in %.3f s: %s", attempt, wait, extra["error"], extra=extra
+    )
+    if (metrics := instruments()) is not None:
         attributes = {} if server is None else server_attributes(server)
         metrics.retries.add(1, {**attributes, "error.type": error_type(error)})
 
@@ -264,32 +249,11 @@ def record_watch_restart(server: str, scope: str, reason: str, *, seconds: float
 
     `reason` is one of a small set: `ended`, `broken`, `silent`, `expired`, ...
     """
-    if watch_logger.isEnabledFor(logging.INFO):
-        extra = {"server": server, "scope": scope, "reason": reason, "seconds": seconds}
-        watch_logger.info(
-            "watch of %s at %s restarts after %.1f s: %s", scope, server, seconds, reason, extra=extra
-        )
-    metrics = instruments()
-    if metrics is not None:
+    extra = {"server": server, "scope": scope, "reason": reason, "seconds": seconds}
+    text = "watch of %s at %s restarts after %.1f s: %s"
+    watch_logger.info(text, scope, server, seconds, reason, extra=extra)
+    if (metrics := instruments()) is not None:
         metrics.restarts.add(1, {**server_attributes(server), "aioresolve.watch.reason": reason})
-
-
-def record_members(tasks: Mapping[str, Sized], *, target: str) -> None:
-    """Set the tasks of each job of a target, which the gauge shows until `remove_target`."""
-    task_counts[target] = {job: len(each) for job, each in tasks.items()}
-    instruments()  # creates the gauge, if metrics are in use
-
-
-def record_staleness(target: str, since: datetime | None) -> None:
-    """Set the time since which a target is stale, None if it is not; the gauge grows from then on."""
-    stale_since[target] = since
-    instruments()
-
-
-def remove_target(target: str) -> None:
-    """Remove a target from the gauges."""
-    task_counts.pop(target, None)
-    stale_since.pop(target, None)
 
 
 # Attributes
@@ -297,6 +261,7 @@ def remove_target(target: str) -> None:
 _NAMES_IN_PATHS = re.compile(
     r"(?<=/)(namespace|project|location|zone|node|queuedResource|instanceGroup|serviceAccount)s/[^/:]+"
 )
+"""What a template of a path has placeholders such as `{namespace}` for, so that few templates exist."""
 
 
 def server_attributes(url: str) -> Attributes:
@@ -308,11 +273,6 @@ def server_attributes(url: str) -> Attributes:
         return {"server.address": ""}
     address: Attributes = {"server.address": parts.hostname or ""}
     return address if port is None else {**address, "server.port": port}
-
-
-def path_template(path: str) -> str:
-    """Return a path with placeholders such as `{namespace}` for names, so that few templates exist."""
-    return _NAMES_IN_PATHS.sub(r"\1s/{\1}", path)
 
 
 def error_type(error: BaseException) -> str:
@@ -344,12 +304,31 @@ def error_extra(error: BaseException) -> dict[str, str]:
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """Bucket boundaries of histograms in seconds, as in the conventions."""
 
-# What gauges show. An exporter reads it at any time, in its own thread.
-task_counts: dict[str, dict[str, int]] = {}
-"""Target to the number of tasks of each job."""
+_polled: set[TargetGauges] = set()
+"""What the gauges show. An exporter reads it at any time, in its own thread."""
 
-stale_since: dict[str, datetime | None] = {}
-"""Target to the time since which its state is stale; None if the latest request succeeded."""
+
+class TargetGauges:
+    """The gauges of one target of a fleet, from the first `update` until `close`.
+
+    Targets of several fleets may have one name, and so the same attributes, of which OpenTelemetry keeps one
+    value: the sum of their tasks, and the longest time for which one of them is stale.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.tasks: Mapping[str, Sized] = {}
+        self.stale_since: datetime | None = None
+
+    def update(self, stale_since: datetime | None) -> None:
+        """Show `tasks` from now on, and since when they are stale, if they are."""
+        self.stale_since = stale_since
+        _polled.add(self)
+        instruments()  # creates the gauges, if metrics are in use
+
+    def close(self) -> None:
+        """Remove the target from the gauges."""
+        _polled.discard(self)
 
 
 class _Instruments(NamedTuple):
@@ -384,11 +363,11 @@ def _instruments() -> _Instruments:
         return meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=_BUCKETS)
 
     meter.create_observable_gauge(
-        "aioresolve.members", [_callback(_observed_tasks)], "{task}", "Tasks that are members of a cluster."
+        "aioresolve.members", [_observe_tasks], "{task}", "Tasks that are members of a cluster."
     )
     meter.create_observable_gauge(
         "aioresolve.target.staleness",
-        [_callback(_observed_staleness)],
+        [_observe_staleness],
         "s",
         "Time since the state of a target was last up to date; 0 if the latest request succeeded.",
     )
@@ -401,22 +380,24 @@ def _instruments() -> _Instruments:
     )
 
 
-def _observed_tasks() -> Iterator[tuple[int, Attributes]]:
-    for target, jobs in task_counts.copy().items():
-        for job, tasks in jobs.items():
-            yield tasks, {"aioresolve.job": job, "aioresolve.target": target}
-
-
-def _observed_staleness() -> Iterator[tuple[float, Attributes]]:
-    now = datetime.now(UTC)
-    for target, since in stale_since.copy().items():
-        seconds = 0.0 if since is None else max(0.0, (now - since).total_seconds())
-        yield seconds, {"aioresolve.target": target}
-
-
-def _callback(
-    values: Callable[[], Iterator[tuple[float, Attributes]]],
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _observe_tasks(_: CallbackOptions) -> list[Observation]:
     from opentelemetry.metrics import Observation
 
-    return lambda _: [Observation(value, attributes) for value, attributes in values()]
+    totals = Totals[tuple[str, str]]()
+    for each in tuple(_polled):
+        for job, tasks in each.tasks.items():
+            totals[each.target, job] += len(tasks)
+    return [
+        Observation(total, {"aioresolve.target": target, "aioresolve.job": job})
+        for (target, job), total in totals.items()
+    ]
+
+
+def _observe_staleness(_: CallbackOptions) -> list[Observation]:
+    from opentelemetry.metrics import Observation
+
+    now, longest = datetime.now(UTC), dict[str, float]()
+    for each in tuple(_polled):
+        seconds = 0.0 if each.stale_since is None else (now - each.stale_since).total_seconds()
+        longest[each.target] = max(seconds, longest.get(each.target, 0.0))
+    return [Observation(seconds, {"aioresolve.target": target}) for target, seconds in longest.items()]

@@ -9,6 +9,7 @@ import os
 import threading
 from collections import Counter, deque
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic, process_time
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -79,10 +80,10 @@ async def run_in_thread(purpose: str, function: Callable[P, T], *args: P.args, *
         errors.clear()  # the error refers to this frame, which would keep it alive
 
 
+@dataclass(eq=False, slots=True)
 class _ThreadWork:
-    def __init__(self, purpose: str, run: Callable[[], None]) -> None:
-        self.purpose = purpose
-        self.run = run
+    purpose: str
+    run: Callable[[], None]
 
 
 class _Threads:
@@ -99,7 +100,6 @@ class _Threads:
         self._waiting: deque[_ThreadWork] = deque()
 
     def start(self, work: _ThreadWork) -> None:
-        """Start a thread for `work`, or let it wait."""
         with self._lock:
             if not self._may_start(work):
                 self._waiting.append(work)
@@ -119,7 +119,6 @@ class _Threads:
             ) from error
 
     def withdraw(self, work: _ThreadWork) -> None:
-        """Do not run `work` if it still waits."""
         with self._lock, suppress(ValueError):
             self._waiting.remove(work)
 

@@ -47,17 +47,13 @@ class CrossLoopLock:
 
 
 class Token(Protocol):
-    """A token that may expire."""
+    """A token that may expire: whether it need not be renewed yet, and whether a server will accept it."""
 
     @property
-    def is_fresh(self) -> bool:
-        """Whether it need not be renewed yet."""
-        ...
+    def is_fresh(self) -> bool: ...
 
     @property
-    def is_valid(self) -> bool:
-        """Whether a server will accept it."""
-        ...
+    def is_valid(self) -> bool: ...
 
 
 TokenT = TypeVar("TokenT", bound=Token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import re
 import reprlib
 from collections import Counter
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ class EnvironmentClusterResolver(ClusterResolver):
     def task_id(self, task_id: int | None) -> None:
         given: Any = task_id
         # TensorFlow converts it, so that the text of a variable works too.
-        if isinstance(given, str) and is_index(given):
+        if isinstance(given, str) and re.fullmatch("[0-9]{1,10}", given):
             given = int(given)
         if given is not None and (type(given) is not int or given < 0):
             raise ConfigurationError(f"{shorten(task_id)} is not an integer from 0", argument="task_id")
@@ -128,7 +129,7 @@ class EnvironmentClusterResolver(ClusterResolver):
             UnknownTaskError: (a ValueError) the cluster has no such task, or no task is given.
             EnvironmentVariableError: (a RuntimeError) the variables are invalid.
         """
-        self._deadline(timeout)  # raises if it is invalid; nothing here waits
+        self._deadline(timeout)  # raises if it is invalid
         description = self._read()
         if description.session_master is not None:
             return description.session_master
@@ -154,11 +155,6 @@ def reject(variable: str, problem: str, hint: Hint | str) -> EnvironmentVariable
 def shorten(value: object) -> str:
     """Return a value of a variable as text of limited length."""
     return reprlib.repr(value)
-
-
-def is_index(text: str) -> bool:
-    """Return whether a text is a task index."""
-    return text.isascii() and text.isdigit() and len(text) <= 10
 
 
 def addresses_by_rank(hosts: Iterable[str], first_port: int) -> list[str]:

@@ -288,21 +288,17 @@ async def _examine_tpu_variables(progress: Progress, is_pod: bool) -> tuple[Evid
     hosts = list(dict.fromkeys(processes))
     index, slices = discovery.slice_position(source.environment)
     position = f", of slice {index} of {slices} only" if slices > 1 else ""
-    worker_id = source.environment.worker_id
-    own = None if worker_id is None else hosts.index(processes[worker_id])
-    limit = _limit(hosts, own, index, slices)
+    limit = _limit(hosts, slices)
     reason = f"{source.origin} has {counted(len(processes), 'worker')}{position}{limit}"
     evidence = Evidence(TPU_VARIABLES, True, reason, _new_tpu_resolver, is_partial=bool(limit))
     return evidence, _TPUSlice(len(hosts), slices, len(processes) > len(hosts))
 
 
-def _limit(hosts: Sequence[str], own: int | None, slice_index: int, slices: int) -> str:
+def _limit(hosts: Sequence[str], slices: int) -> str:
     """Return why these hosts may not be those of the whole cluster of this process, as text; else "".
 
     The pods of a slice may be a part of their workload: of a group of a LeaderWorkerSet whose leader has no
-    TPU or which has subgroups, or of a Job with several slices.
-
-    `own` is the number of the host of this process among them, if it is known.
+    TPU or which has subgroups.
     """
     from aioresolve.tpu.discovery import LOCAL_HOSTS
 
@@ -312,13 +308,9 @@ def _limit(hosts: Sequence[str], own: int | None, slice_index: int, slices: int)
     if os.environ.get("TPU_WORKER_ID", "").strip().startswith("-"):
         return f", without this process: $TPU_WORKER_ID={os.environ['TPU_WORKER_ID']}"
     size = os.environ.get("LWS_GROUP_SIZE", "")
-    # A group, or a Job, is one slice or all of them.
+    # A group is one slice or all of them.
     if size not in ("", str(number), str(number * slices)):
         return f", on {counted(number, 'host')}, but $LWS_GROUP_SIZE={size}"
-    for variable in ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX"):
-        index = os.environ.get(variable, "")
-        if own is not None and index not in ("", str(own), str(slice_index * number + own)):
-            return f", of which $TPU_WORKER_ID is on host {own}, but ${variable}={index}"
     return ""
 
 
@@ -360,17 +352,16 @@ async def _examine_pod(progress: Progress, port: int | None) -> tuple[Pod | None
 def _tpu_variables_of_pod(
     tpu: Evidence, tpu_slice: _TPUSlice | None, pod: Pod | None, kubernetes: Evidence
 ) -> Evidence:
-    """Return the finding about the TPU variables of a pod, so that all pods of its workload choose alike."""
-    is_forbidden = isinstance(kubernetes.error, ForbiddenError)
-    if kubernetes.error is not None and not is_forbidden:
+    """Return the evidence about the TPU variables of a pod, so that all pods of its workload choose alike."""
+    if isinstance(kubernetes.error, ForbiddenError):
+        return tpu
+    if kubernetes.error is not None:
         return replace(tpu, is_partial=True)
     if kubernetes.new_resolver is None:
         is_alone = pod is not None and not any(
             each.controller for each in pod.metadata.owner_references or ()
         )
-        if tpu.is_partial and not is_alone and not is_forbidden:
-            return _refused(tpu, f"{tpu.reason}; {kubernetes.reason}")
-        return tpu
+        return tpu if is_alone or not tpu.is_partial else _refused(tpu, f"{tpu.reason}; {kubernetes.reason}")
     if pod is None or tpu_slice is None:
         return replace(tpu, is_partial=True)
     is_whole, has_shared_hosts = _covers(tpu_slice, pod), tpu_slice.has_shared_hosts
@@ -462,10 +453,10 @@ async def _tpu_vm(metadata: MetadataServer, progress: Progress, tpu_variables: E
     if environment is None and hosts is None:
         return absent(TPU_VM, "the metadata server reports that this VM is not a TPU VM")
     name = environment.node_id if environment is not None else None
-    slices = environment.num_slices if environment is not None else None
+    slices = (environment.num_slices if environment is not None else None) or 1
     number = 1 if hosts is None else len(hosts)
     reason = f"the metadata server reports TPU {name or 'without a name'} with {counted(number, 'worker')}"
-    if (slices or 1) > 1:
+    if slices > 1:
         reason += f", one slice of {slices} only"  # the resolver refuses it
     if tpu_variables.is_partial and number > 1:
         # The resolver would read the variables.

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,15 +130,6 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
     def known_jobs(self) -> Sequence[str]:
         """The given jobs, sorted by name; `worker` by default."""
         return [JOB] if self._jobs is None else sorted(self._jobs)
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """The protocol of the tasks, such as `"grpc"`; None for bare addresses. Can be set."""
-        return self._rpc_layer
-
-    @rpc_layer.setter
-    def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._rpc_layer = rpc_layer
 
     def get_task_info(self) -> tuple[str | None, int | None]:
         """Return `task_type` and `task_id`: the job of this process, and its task index in that job.
@@ -312,6 +304,12 @@ def _bound_gpus() -> int | None:
     return len(devices) if is_bound else None
 
 
+def _initial_devices() -> str | None:
+    """Return the value of `$CUDA_VISIBLE_DEVICES` that this process did not set itself."""
+    value = os.environ.get(VISIBLE_DEVICES)
+    return _assigned[1] if _assigned is not None and value == _assigned[0] else value
+
+
 def _visible_devices() -> list[str] | None:
     """Return the devices that CUDA uses; None for all of them, which is the default."""
     value = _initial_devices()
@@ -319,14 +317,7 @@ def _visible_devices() -> list[str] | None:
         return None
     devices = [device.strip() for device in value.split(",")]
     # CUDA ignores an invalid device and all after it. Slurm writes NoDevFiles for no device.
-    invalid = (number for number, device in enumerate(devices) if device in ("", "-1", "NoDevFiles"))
-    return devices[: next(invalid, len(devices))]
-
-
-def _initial_devices() -> str | None:
-    """Return the value of `$CUDA_VISIBLE_DEVICES` that this process did not set itself."""
-    value = os.environ.get(VISIBLE_DEVICES)
-    return _assigned[1] if _assigned is not None and value == _assigned[0] else value
+    return list(takewhile(lambda device: device not in ("", "-1", "NoDevFiles"), devices))
 
 
 def _assign_gpus(local_id: int, tasks_on_node: int, number: int) -> None:
@@ -350,10 +341,8 @@ def _assign_gpus(local_id: int, tasks_on_node: int, number: int) -> None:
 
 def _requested(variable: str) -> int:
     """Return a number of GPUs as options of Slurm have it: `4`, `a100:4`, or `a100:2,v100:2`."""
-    total = 0
-    for part in os.environ[variable].split(","):
-        match = _REQUEST.fullmatch(part)
-        total += int(match[1]) if match else MAX_GPUS + 1
+    matches = [_REQUEST.fullmatch(part) for part in os.environ[variable].split(",")]
+    total = sum(int(match[1]) if match else MAX_GPUS + 1 for match in matches)
     if total > MAX_GPUS:
         raise reject(
             variable,
@@ -370,10 +359,9 @@ def _validate_number(name: str, number: Any) -> int | None:
 
 
 def _validate_counts(name: str, counts: Any) -> dict[str, int]:
-    example = "{'worker': 4}" if name == "jobs" else "{'n1': 4}"
-    if not isinstance(counts, Mapping) or not counts or not all(isinstance(key, str) for key in counts):
+    is_mapping = isinstance(counts, Mapping) and counts and all(isinstance(key, str) for key in counts)
+    if not is_mapping or None in counts.values():
+        example = "{'worker': 4}" if name == "jobs" else "{'n1': 4}"
         problem = f"{shorten(counts)} is not a mapping of names to numbers of tasks, such as {example}"
         raise ConfigurationError(problem, argument=name)
-    if None in counts.values():
-        raise ConfigurationError(f"None is not a number of tasks, as in {example}", argument=name)
     return {key: _validate_number(name, number) or 0 for key, number in counts.items()}

@@ -29,17 +29,16 @@ from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.launchers import launched_process
 
 from .base import reject, shorten
-from .host_list import MAX_HOSTS, MAX_TASKS, expand_counts, expand_host_file, expand_host_list
+from .host_list import MAX_TASKS, expand_counts, expand_host_file, expand_host_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
     from aioresolve.errors import EnvironmentVariableError
     from aioresolve.resolver.launchers import LaunchedProcess
 
 T = TypeVar("T")
 
-Environ: TypeAlias = Mapping[str, str]
 TasksPerNode: TypeAlias = int | Mapping[str, int] | None
 
 Nodes: TypeAlias = dict[str, int]
@@ -96,7 +95,7 @@ class SlurmTasks:
         return [rank for rank, host in enumerate(self.hosts) if host == own]
 
 
-def read_processes(environ: Environ, tasks_per_node: TasksPerNode = None) -> SlurmTasks:
+def read_processes(environ: Mapping[str, str], tasks_per_node: TasksPerNode = None) -> SlurmTasks:
     """Return the processes of the innermost launcher: `srun`, or what runs in its tasks, such as `mpirun`.
 
     Args:
@@ -108,45 +107,88 @@ def read_processes(environ: Environ, tasks_per_node: TasksPerNode = None) -> Slu
             on which node each task is.
         ConfigurationError: `tasks_per_node` names a host that is not in the list.
     """
-    process = launched_process(environ)
-    if process is None or not (environ.get(JOB_HOSTS) or environ.get(STEP_HOSTS)):
-        return _read_tasks(environ, tasks_per_node)
+    variables, process = _Variables(environ), launched_process(environ)
+    if process is None or not (variables[JOB_HOSTS] or variables[STEP_HOSTS]):
+        return _read_tasks(variables, tasks_per_node)
     if process.local_size is not None and tasks_per_node is None:
-        return _read_launched(environ, process)
-    tasks = _read_tasks(environ, tasks_per_node)
+        return _read_launched(variables, process)
+    tasks = _read_tasks(variables, tasks_per_node)
     if process.has_number(tasks.process_id, len(tasks.hosts)):
         return tasks
     raise process.contradicts(f"{tasks.source} has {len(tasks.hosts)} tasks, and this is {tasks.process_id}")
 
 
-def find_node(hosts: Collection[str], name: str | None) -> str | None:
+def find_node(hosts: Collection[str], name: str) -> str | None:
     """Return the host that has a name, if one of the two has a domain too; None if it is not exactly one."""
-    if not name or name in hosts:
-        return name or None
+    if name in hosts:
+        return name
     found = {host for host in hosts if host.startswith(f"{name}.") or name.startswith(f"{host}.")}
-    return found.pop() if len(found) == 1 else None
+    return found.pop() if name and len(found) == 1 else None
 
 
-def _read_launched(environ: Environ, process: LaunchedProcess) -> SlurmTasks:
+class _Variables:
+    """The variables of Slurm. A variable that is empty is as one that is not set."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def __getitem__(self, name: str) -> str:
+        return self._environ.get(name, "")
+
+    def integer(self, name: str, limit: int = MAX_TASKS) -> int | None:
+        """Return the number in a variable, from 0 to `limit`; None if it is not set."""
+        text = self[name]
+        if not text:
+            return None
+        if not (text.isascii() and text.isdigit() and len(text) <= 9) or int(text) > limit:
+            raise self.wrong(name, f"not an integer from 0 to {limit}")
+        return int(text)
+
+    def hosts(self, name: str) -> list[str]:
+        return self._parse(expand_host_list, name)
+
+    def counts(self, name: str) -> list[int]:
+        return self._parse(expand_counts, name)
+
+    def own_ranks(self) -> list[int]:
+        """Return the ranks on the node of this process; empty if they are not set."""
+        if not self[OWN_RANKS]:
+            return []
+        return self._parse(lambda text: [int(number) for number in text.split(",")], OWN_RANKS)
+
+    def wrong(self, name: str, problem: str, hint: str = _SRUN) -> EnvironmentVariableError:
+        """Return the error for the value of a variable."""
+        return reject(name, f"is {shorten(self._environ.get(name))}, {problem}", hint)
+
+    def _parse(self, parser: Callable[[str], list[T]], name: str) -> list[T]:
+        if not self[name]:
+            raise reject(name, "is not set", _SRUN)
+        try:
+            return parser(self[name])
+        except ValueError as error:
+            raise reject(name, f"is {shorten(self[name])}: {error}", _SRUN) from error
+
+
+def _read_launched(variables: _Variables, process: LaunchedProcess) -> SlurmTasks:
     """Return the processes of a launcher that runs inside a job or a step."""
-    step = STEP_HOSTS if environ.get(STEP_HOSTS) else JOB_HOSTS
-    is_in_step = step == STEP_HOSTS and environ.get(STEP_ID) != INTERACTIVE_STEP
-    is_on_job = bool(environ.get(JOB_HOSTS)) and (process.launcher.is_mpi or not is_in_step)
+    step = STEP_HOSTS if variables[STEP_HOSTS] else JOB_HOSTS
+    is_in_step = step == STEP_HOSTS and variables[STEP_ID] != INTERACTIVE_STEP
+    is_on_job = variables[JOB_HOSTS] and (process.launcher.is_mpi or not is_in_step)
     variable = JOB_HOSTS if is_on_job else step
-    hosts, nodes = (_parse(expand_host_list, environ, name) for name in (variable, step))
+    hosts, nodes = variables.hosts(variable), variables.hosts(step)
     # The number is preferred, because MPICH hands the name of the node of `mpiexec` on to all processes.
-    own, node_id = environ.get(NODE_NAME), _integer(environ, "SLURM_NODEID", MAX_HOSTS)
+    own, node_id = variables[NODE_NAME], variables.integer("SLURM_NODEID")
     if node_id is not None:
-        own = nodes[node_id] if node_id < len(nodes) else None
-    if own is None or own not in nodes:
+        own = nodes[node_id] if node_id < len(nodes) else ""
+    if own not in nodes:
         raise process.contradicts(f"${step} has {len(nodes)} nodes, and $SLURM_NODEID is {node_id}")
     if process.all_on_this_host:
-        number = _integer(environ, STEP_TASKS, MAX_TASKS) if is_in_step else None
+        number = variables.integer(STEP_TASKS) if is_in_step else None
         if (number or 1) > 1:  # each of the tasks may have started a launcher of its own
             raise process.contradicts(f"${STEP_TASKS} is {number}")
         hosts = [own]
-    elif environ.get("SLURM_HET_SIZE", "1") != "1":  # the launcher may use the nodes of one component
-        raise process.contradicts(f"$SLURM_HET_SIZE is {environ['SLURM_HET_SIZE']}")
+    elif variables["SLURM_HET_SIZE"] not in ("", "1"):  # the launcher may use the nodes of one component
+        raise process.contradicts(f"$SLURM_HET_SIZE is {variables['SLURM_HET_SIZE']}")
     placed = process.place(hosts, own)
     if placed is None:
         raise process.contradicts(f"${variable} has {len(hosts)} nodes, and this is {own} ($SLURM_NODEID)")
@@ -154,19 +196,18 @@ def _read_launched(environ: Environ, process: LaunchedProcess) -> SlurmTasks:
     return SlurmTasks(tuple(placed), process.rank, source)
 
 
-def _read_tasks(environ: Environ, tasks_per_node: TasksPerNode) -> SlurmTasks:
+def _read_tasks(variables: _Variables, tasks_per_node: TasksPerNode) -> SlurmTasks:
     """Return the tasks of the step that this process belongs to; outside of steps, those of the job."""
-    is_step, suffixes = _is_step(environ), _component_suffixes(environ)
+    is_step, suffixes = _is_step(variables), _component_suffixes(variables)
     if is_step:
-        source = f"${STEP_HOSTS}"
-        nodes = _read_nodes(environ, STEP_HOSTS, STEP_COUNTS, tasks_per_node)
-        components = _split_step(environ, nodes, suffixes)
-    elif suffixes or environ.get(JOB_HOSTS):
-        source = f"${JOB_HOSTS}{suffixes[0] if suffixes else ''}"
-        components = {suffix: _read_job(environ, suffix, tasks_per_node) for suffix in suffixes or [""]}
+        source = STEP_HOSTS
+        nodes = _read_nodes(variables, STEP_HOSTS, STEP_COUNTS, tasks_per_node)
+        components = _split_step(variables, nodes, suffixes)
+    elif suffixes or variables[JOB_HOSTS]:
+        source = f"{JOB_HOSTS}{suffixes[0] if suffixes else ''}"
+        components = {suffix: _read_job(variables, suffix, tasks_per_node) for suffix in suffixes or [""]}
     elif isinstance(tasks_per_node, Mapping):
-        source = "`tasks_per_node`"
-        components = {"": dict(tasks_per_node)}
+        return SlurmTasks(tuple(Counter(tasks_per_node).elements()), None, "`tasks_per_node`")
     else:
         raise reject(STEP_HOSTS, f"and ${JOB_HOSTS} are not set", _SRUN)
     known = {host for nodes in components.values() for host in nodes}
@@ -175,123 +216,104 @@ def _read_tasks(environ: Environ, tasks_per_node: TasksPerNode) -> SlurmTasks:
             f"{shorten(unknown)} are not among the nodes {shorten(sorted(known))}", argument="tasks_per_node"
         )
     if (total := sum(sum(nodes.values()) for nodes in components.values())) > MAX_TASKS:
-        raise reject(source[1:], f"stands for more than {MAX_TASKS} tasks", _SRUN)
-    rank = _read_rank(environ, total) if is_step else None
-    hosts = _hosts_by_rank(environ, components, rank)
+        raise reject(source, f"stands for more than {MAX_TASKS} tasks", _SRUN)
+    rank = _read_rank(variables, total) if is_step else None
+    hosts = _hosts_by_rank(variables, components, rank)
     if rank is not None:
-        _check_own_task(environ, hosts, rank)
-    return SlurmTasks(tuple(hosts), rank, source)
+        _check_own_task(variables, hosts, rank)
+    return SlurmTasks(tuple(hosts), rank, f"${source}")
 
 
-def _is_step(environ: Environ) -> bool:
+def _is_step(variables: _Variables) -> bool:
     """Whether the variables of a step are those of a step that this process is a task of.
 
-    A batch script that was submitted inside a step has inherited them. It has the rank 0, and no other rank
-    on its node.
+    A batch script that was submitted inside a step has inherited them.
     """
-    if not environ.get(STEP_HOSTS) or environ.get(STEP_ID) == INTERACTIVE_STEP:
+    if not variables[STEP_HOSTS] or variables[STEP_ID] == INTERACTIVE_STEP:
         return False
-    if not environ.get(JOB_HOSTS):
-        return True
-    hosts = _parse(expand_host_list, environ, STEP_HOSTS)
-    if not set(hosts) <= set(_parse(expand_host_list, environ, JOB_HOSTS)):
-        return False
-    job = environ.get(JOB_COUNTS)
-    is_first = environ.get(PROCESS_ID) == environ.get(OWN_RANKS) == "0"
-    if is_first and job and environ.get(STEP_COUNTS) != job:
-        raise _wrong(
-            environ,
-            STEP_COUNTS,
-            f"but ${JOB_COUNTS} is {shorten(job)}: this is a step, or a job that was submitted inside a step",
-            f"In a job, unset ${STEP_HOSTS}. In a step, do not use `srun --preserve-env`.",
-        )
-    return True
+    return not variables[JOB_HOSTS] or set(variables.hosts(STEP_HOSTS)) <= set(variables.hosts(JOB_HOSTS))
 
 
-def _component_suffixes(environ: Environ) -> list[str]:
+def _component_suffixes(variables: _Variables) -> list[str]:
     """Return the suffixes of the variables of the components; empty if the job is not heterogeneous."""
-    size = _integer(environ, "SLURM_HET_SIZE", MAX_COMPONENTS)
-    size = _integer(environ, "SLURM_PACK_SIZE", MAX_COMPONENTS) if size is None else size
+    size = variables.integer("SLURM_HET_SIZE", MAX_COMPONENTS)
+    size = variables.integer("SLURM_PACK_SIZE", MAX_COMPONENTS) if size is None else size
     labels = ("_HET_GROUP_", "_PACK_GROUP_")
-    label = next((label for label in labels if f"{JOB_HOSTS}{label}0" in environ), labels[0])
-    job, first = environ.get("SLURM_JOB_ID"), environ.get(f"SLURM_JOB_ID{label}0")
+    label = next((label for label in labels if variables[f"{JOB_HOSTS}{label}0"]), labels[0])
+    job, first = variables["SLURM_JOB_ID"], variables[f"SLURM_JOB_ID{label}0"]
     if job and first and job != first:
         return []  # inherited by a job that was submitted inside the heterogeneous one
     return [f"{label}{number}" for number in range(size or 0)]
 
 
 def _read_nodes(
-    environ: Environ, hosts_variable: str, counts_variable: str, tasks_per_node: TasksPerNode
+    variables: _Variables, hosts_variable: str, counts_variable: str, tasks_per_node: TasksPerNode
 ) -> Nodes:
     """Return each node and the number of its tasks, in the order of the list."""
-    hosts = _parse(expand_host_list, environ, hosts_variable)
+    hosts = variables.hosts(hosts_variable)
     if isinstance(tasks_per_node, Mapping):
         counts = [tasks_per_node.get(host, 0) for host in hosts]
     elif tasks_per_node is not None:
         counts = [tasks_per_node] * len(hosts)
     else:
-        counts = _parse(expand_counts, environ, counts_variable)
+        counts = variables.counts(counts_variable)
     if len(counts) != len(hosts):
-        raise _wrong(
-            environ,
+        raise variables.wrong(
             counts_variable,
-            f"which has {len(counts)} nodes, but ${hosts_variable} is {shorten(environ[hosts_variable])},"
+            f"which has {len(counts)} nodes, but ${hosts_variable} is {shorten(variables[hosts_variable])},"
             f" which has {len(hosts)}",
             "Correct one of them, or pass {tasks_per_node}.",
         )
     nodes = dict(zip(hosts, counts, strict=True))
     if len(nodes) < len(hosts):
-        raise _wrong(environ, hosts_variable, "which names a host twice")
+        raise variables.wrong(hosts_variable, "which names a host twice")
     return nodes
 
 
-def _read_job(environ: Environ, suffix: str, tasks_per_node: TasksPerNode) -> Nodes:
+def _read_job(variables: _Variables, suffix: str, tasks_per_node: TasksPerNode) -> Nodes:
     """Return the tasks that `srun` would start in a job, or in one component of a heterogeneous job."""
 
-    def variable(name: str) -> str | None:
+    def own(name: str) -> str:
         # `srun` reads the variable of the component, or else that of the job.
-        return next((each for each in (f"{name}{suffix}", name) if environ.get(each)), None)
+        return f"{name}{suffix}" if variables[f"{name}{suffix}"] else name
 
-    total, counts = variable("SLURM_NTASKS"), f"{JOB_COUNTS}{suffix}"
+    total, counts = variables.integer(own("SLURM_NTASKS")), f"{JOB_COUNTS}{suffix}"
     is_given = tasks_per_node is not None
     if not is_given and total is None:
         # The counts are those of the CPUs here, while `srun` starts one task on each node.
-        given = variable("SLURM_NTASKS_PER_NODE")
-        tasks_per_node = (_integer(environ, given, MAX_TASKS) if given else None) or 1
-    nodes = _read_nodes(environ, f"{JOB_HOSTS}{suffix}", counts, tasks_per_node)
+        tasks_per_node = variables.integer(own("SLURM_NTASKS_PER_NODE")) or 1
+    nodes = _read_nodes(variables, f"{JOB_HOSTS}{suffix}", counts, tasks_per_node)
     if is_given or total is None:
         return nodes
-    if _integer(environ, total, MAX_TASKS) != sum(nodes.values()):
-        raise _wrong(
-            environ,
-            total,
-            f"but ${counts} is {shorten(environ[counts])}, which has {sum(nodes.values())} tasks",
+    if total != sum(nodes.values()):
+        raise variables.wrong(
+            own("SLURM_NTASKS"),
+            f"but ${counts} is {shorten(variables[counts])}, which has {sum(nodes.values())} tasks",
             "Pass {tasks_per_node}, or the number of tasks to `sbatch` or `salloc` (`--ntasks`).",
         )
-    _check_counts(environ, suffix, list(nodes.values()))
+    _check_counts(variables, suffix, list(nodes.values()))
     return nodes
 
 
-def _check_counts(environ: Environ, suffix: str, counts: list[int]) -> None:
+def _check_counts(variables: _Variables, suffix: str, counts: list[int]) -> None:
     """Raise an error if `srun` may start other numbers of tasks on the nodes of a job than the variables say.
 
     They are those of `block` and `--cpus-per-task`. With `pack` and `plane`, `srun` fills the nodes in
     another way, unless the job has no more CPUs than its tasks need. The `srun` of Slurm 22.05 to 23.02 reads
     only `$SRUN_CPUS_PER_TASK`, so that more tasks fit on a node, and balances their numbers.
     """
-    read = _integer(environ, "SRUN_CPUS_PER_TASK", MAX_TASKS) or 1
+    read = variables.integer("SRUN_CPUS_PER_TASK") or 1
     variable = f"{DISTRIBUTION}{suffix}"
-    if {"pack", "plane"} & set(re.split("[:,=]", environ.get(variable, ""))):
-        cpus = _parse(expand_counts, environ, f"SLURM_JOB_CPUS_PER_NODE{suffix}")
+    if {"pack", "plane"} & set(re.split("[:,=]", variables[variable])):
+        cpus = variables.counts(f"SLURM_JOB_CPUS_PER_NODE{suffix}")
         is_certain = [number // read for number in cpus] == counts
     else:
         variable = f"SLURM_CPUS_PER_TASK{suffix}"
         size, more = divmod(sum(counts), len(counts))
         is_balanced = counts == [size + (number < more) for number in range(len(counts))]
-        is_certain = is_balanced or (_integer(environ, variable, MAX_TASKS) or 1) == read
+        is_certain = is_balanced or (variables.integer(variable) or 1) == read
     if len(counts) > 1 and not is_certain:
-        raise _wrong(
-            environ,
+        raise variables.wrong(
             variable,
             f"so that `srun` may start other numbers of tasks on the nodes than {shorten(counts)}, which"
             f" ${JOB_COUNTS}{suffix} has",
@@ -299,30 +321,28 @@ def _check_counts(environ: Environ, suffix: str, counts: list[int]) -> None:
         )
 
 
-def _split_step(environ: Environ, nodes: Nodes, suffixes: Sequence[str]) -> dict[str, Nodes]:
+def _split_step(variables: _Variables, nodes: Nodes, suffixes: list[str]) -> dict[str, Nodes]:
     """Return the nodes of a step by the suffixes of their components, in the order of their ranks."""
     left, components = dict(nodes), {}
     for suffix in suffixes:
-        hosts = _parse(expand_host_list, environ, f"{JOB_HOSTS}{suffix}")
+        hosts = variables.hosts(f"{JOB_HOSTS}{suffix}")
         if part := {host: left.pop(host) for host in hosts if host in left}:
             components[suffix] = part
     if suffixes and left:
         variable = f"{JOB_HOSTS}{suffixes[0]}"
-        raise _wrong(
-            environ,
+        raise variables.wrong(
             STEP_HOSTS,
             f"but no component of the job has {shorten(next(iter(left)))} (${variable} is"
-            f" {shorten(environ[variable])}, ...)",
+            f" {shorten(variables[variable])}, ...)",
         )
     return components if len(components) > 1 else {"": nodes}
 
 
-def _hosts_by_rank(environ: Environ, components: Mapping[str, Nodes], rank: int | None) -> list[str]:
-    """Return the host of each rank."""
+def _hosts_by_rank(variables: _Variables, components: Mapping[str, Nodes], rank: int | None) -> list[str]:
     counts = Counter({host: count for nodes in components.values() for host, count in nodes.items() if count})
-    own_ranks = _own_ranks(environ) if rank is not None else None
-    own_host = find_node(counts.keys(), environ.get(NODE_NAME))
-    if len(counts) == 2 and own_ranks is not None and own_host is not None:
+    own_ranks = variables.own_ranks() if rank is not None else []
+    own_host = find_node(counts.keys(), variables[NODE_NAME])
+    if len(counts) == 2 and own_ranks and own_host is not None:
         # Whatever the distribution is: the tasks that are not on this node are on the other one.
         other = next(host for host in counts if host != own_host)
         hosts = [own_host if each in own_ranks else other for each in range(counts.total())]
@@ -332,13 +352,13 @@ def _hosts_by_rank(environ: Environ, components: Mapping[str, Nodes], rank: int 
     hosts = []
     for suffix, nodes in components.items():
         first = len(hosts)
-        hosts += _arrange(environ, nodes, f"{DISTRIBUTION}{suffix}")
+        hosts += _arrange(variables, nodes, f"{DISTRIBUTION}{suffix}")
         if rank is not None and len(components) > 1 and first <= rank < len(hosts):
-            _check_distribution(environ, components, suffix)
+            _check_distribution(variables, components, suffix)
     return hosts
 
 
-def _check_distribution(environ: Environ, components: Mapping[str, Nodes], own: str) -> None:
+def _check_distribution(variables: _Variables, components: Mapping[str, Nodes], own: str) -> None:
     """Raise an error if `srun --distribution` was not `block` for each component of a step.
 
     `srun` sets the distribution of the task's own component, or that of the last one. For the others, the
@@ -346,15 +366,14 @@ def _check_distribution(environ: Environ, components: Mapping[str, Nodes], own: 
     distribution raise an error. No task has to assume anything if `sbatch` or `salloc` has set the variables
     of the components.
     """
-    is_plane = environ.get(DISTRIBUTION, "").startswith("plane")
+    is_plane = variables[DISTRIBUTION].startswith("plane")
     # The size for a component before the last one remains set.
-    variable = PLANE_SIZE if environ.get(PLANE_SIZE) and not is_plane else DISTRIBUTION
+    variable = PLANE_SIZE if variables[PLANE_SIZE] and not is_plane else DISTRIBUTION
     for suffix in (own, list(components)[-1]) if variable == DISTRIBUTION else ():
-        assumed = _arrange(environ, components[suffix], f"{DISTRIBUTION}{suffix}")
-        if _arrange(environ, components[suffix], DISTRIBUTION, _COMPONENTS) == assumed:
+        assumed = _arrange(variables, components[suffix], f"{DISTRIBUTION}{suffix}")
+        if _arrange(variables, components[suffix], DISTRIBUTION, _COMPONENTS) == assumed:
             return
-    raise _wrong(
-        environ,
+    raise variables.wrong(
         variable,
         f"but ${variable}{own} is not set, so that the tasks of other components cannot know on which node"
         " each task is",
@@ -362,13 +381,13 @@ def _check_distribution(environ: Environ, components: Mapping[str, Nodes], own: 
     )
 
 
-def _arrange(environ: Environ, nodes: Nodes, variable: str, hint: str = _DISTRIBUTIONS) -> list[str]:
+def _arrange(variables: _Variables, nodes: Nodes, variable: str, hint: str = _DISTRIBUTIONS) -> list[str]:
     """Return the hosts of the tasks of a component by rank, for the distribution in a variable.
 
     https://slurm.schedmd.com/srun.html#OPT_distribution
     """
     counts = {host: count for host, count in nodes.items() if count}
-    method = re.split("[:,=]", environ.get(variable, ""))[0]
+    method = re.split("[:,=]", variables[variable])[0]
     most = max(counts.values(), default=1)
     size: int | None = None
     if len(counts) <= 1 or method in ("", "*", "block", "pack", "nopack"):
@@ -376,11 +395,11 @@ def _arrange(environ: Environ, nodes: Nodes, variable: str, hint: str = _DISTRIB
     elif method == "cyclic" or (method == "plane" and most == 1):
         size = 1
     elif method == "plane":
-        size = _integer(environ, variable.replace(DISTRIBUTION, PLANE_SIZE), MAX_TASKS)
-    elif method == "arbitrary" and variable == DISTRIBUTION and environ.get(HOST_FILE):
-        return _read_host_file(environ, counts)
+        size = variables.integer(variable.replace(DISTRIBUTION, PLANE_SIZE))
+    elif method == "arbitrary" and variable == DISTRIBUTION and variables[HOST_FILE]:
+        return _read_host_file(variables, counts)
     if not size:
-        raise _wrong(environ, variable, "which does not say on which node each task is", hint)
+        raise variables.wrong(variable, "which does not say on which node each task is", hint)
     hosts: list[str] = []
     # `size` tasks on each node, until all nodes have theirs.
     for started in range(0, most, size):
@@ -389,81 +408,48 @@ def _arrange(environ: Environ, nodes: Nodes, variable: str, hint: str = _DISTRIB
     return hosts
 
 
-def _read_host_file(environ: Environ, counts: Nodes) -> list[str]:
+def _read_host_file(variables: _Variables, counts: Nodes) -> list[str]:
     """Return the hosts of the tasks by rank with `--distribution=arbitrary`."""
     try:
-        hosts = expand_host_file(Path(environ[HOST_FILE]).read_text())[: sum(counts.values())]
+        hosts = expand_host_file(Path(variables[HOST_FILE]).read_text())[: sum(counts.values())]
     except (OSError, ValueError) as error:
-        raise _wrong(environ, HOST_FILE, f"which cannot be read: {error}", _DISTRIBUTIONS) from error
+        raise variables.wrong(HOST_FILE, f"which cannot be read: {error}", _DISTRIBUTIONS) from error
     if Counter(hosts) != Counter(counts):
         problem = f"which has {shorten(hosts)}, but the tasks of the step are on {shorten(counts)}"
-        raise _wrong(environ, HOST_FILE, problem, f"Correct the file. {_DISTRIBUTIONS}")
+        raise variables.wrong(HOST_FILE, problem, f"Correct the file. {_DISTRIBUTIONS}")
     return hosts
 
 
-def _read_rank(environ: Environ, total: int) -> int | None:
+def _read_rank(variables: _Variables, total: int) -> int | None:
     """Return the rank of this process in a step with that many tasks; None if it is not set."""
-    counts = f"the step has {total} tasks (${STEP_COUNTS} is {shorten(environ.get(STEP_COUNTS))})"
-    if _integer(environ, STEP_TASKS, MAX_TASKS) not in (None, total):
+    counts = f"but the step has {total} tasks (${STEP_COUNTS} is {shorten(variables[STEP_COUNTS])})"
+    if variables.integer(STEP_TASKS) not in (None, total):
         hint = f"Correct ${STEP_COUNTS}, or {{tasks_per_node}} if it is passed."
-        raise _wrong(environ, STEP_TASKS, f"but {counts}", hint)
-    rank = _integer(environ, PROCESS_ID, MAX_TASKS)
+        raise variables.wrong(STEP_TASKS, counts, hint)
+    rank = variables.integer(PROCESS_ID)
     if rank is not None and rank >= total:
-        raise _wrong(environ, PROCESS_ID, f"but {counts}")
+        raise variables.wrong(PROCESS_ID, counts)
     return rank
 
 
-def _own_ranks(environ: Environ) -> list[int] | None:
-    """Return the ranks on the node of this process; None if they are not set."""
-    if not environ.get(OWN_RANKS):
-        return None
-    return _parse(lambda text: [int(number) for number in text.split(",")], environ, OWN_RANKS)
-
-
-def _check_own_task(environ: Environ, hosts: Sequence[str], rank: int) -> None:
+def _check_own_task(variables: _Variables, hosts: list[str], rank: int) -> None:
     """Raise an error if the task of this process is not where Slurm has started this process."""
     own = hosts[rank]
     ranks = [number for number, host in enumerate(hosts) if host == own]
-    node, local_id = environ.get(NODE_NAME), environ.get("SLURM_LOCALID")
+    node, local_id = variables[NODE_NAME], variables["SLURM_LOCALID"]
     if node and find_node(set(hosts), node) != own:
         variable = NODE_NAME
     elif local_id and local_id != str(ranks.index(rank)):
         variable = "SLURM_LOCALID"
-    elif (_own_ranks(environ) or ranks) != ranks:
+    elif (variables.own_ranks() or ranks) != ranks:
         variable = OWN_RANKS
     else:
         return
-    sources = [f"${name} {shorten(environ[name])}" for name in (STEP_HOSTS, DISTRIBUTION) if name in environ]
-    raise _wrong(
-        environ,
+    names = filter(variables.__getitem__, (STEP_HOSTS, DISTRIBUTION))
+    sources = " and ".join(f"${name} {shorten(variables[name])}" for name in names)
+    raise variables.wrong(
         variable,
         f"but task {rank} (${PROCESS_ID}) is number {ranks.index(rank)} on {own}, which has the tasks"
-        f" {shorten(ranks)}, according to {' and '.join(sources)}",
+        f" {shorten(ranks)}, according to {sources}",
         f"Check {{tasks_per_node}} if it is passed. {_COMPONENTS}",
     )
-
-
-def _parse(parser: Callable[[str], list[T]], environ: Environ, variable: str) -> list[T]:
-    """Return what a parser returns for a variable; its ValueError is one of the variable."""
-    text = environ.get(variable)
-    if not text:
-        raise reject(variable, "is not set", _SRUN)
-    try:
-        return parser(text)
-    except ValueError as error:
-        raise reject(variable, f"is {shorten(text)}: {error}", _SRUN) from error
-
-
-def _integer(environ: Environ, variable: str, limit: int) -> int | None:
-    """Return the number in a variable, from 0 to `limit`; None if it is not set or empty."""
-    text = environ.get(variable)
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 9) or int(text) > limit:
-        raise _wrong(environ, variable, f"not an integer from 0 to {limit}")
-    return int(text)
-
-
-def _wrong(environ: Environ, variable: str, problem: str, hint: str = _SRUN) -> EnvironmentVariableError:
-    """Return the error for the value of a variable."""
-    return reject(variable, f"is {shorten(environ.get(variable))}, {problem}", hint)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
-from aioresolve._core.copying import Copyable
+from aioresolve._core.connections import Copyable
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 from aioresolve.resolver.base import ClusterResolver
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from aioresolve._core.concurrency import LatestValue
-    from aioresolve._core.copying import Arguments
+    from aioresolve._core.connections import Arguments
 
     from .poller import TargetWork
     from .status import Expected, TargetStatus

@@ -215,20 +215,21 @@ class StatusStream:
 
         async def run_target(target: Target) -> None:
             outage = telemetry.Outage(logger, f"target {target.name!r}", target=target.name)
+            gauges = telemetry.TargetGauges(target.name)
 
             def report(status: TargetStatus) -> None:
                 # A key that is set again keeps its position, so that the longest waiting target is first.
                 self._pending[target] = status
                 wakeup.put(None)
                 outage.update(status.error)
-                telemetry.record_staleness(target.name, target.failing_since)
                 if status.state is not None:
-                    telemetry.record_members(status.state.endpoints, target=target.name)
+                    gauges.tasks = status.state.endpoints
+                gauges.update(target.failing_since)
 
             try:
                 await target.run_unless_removed(partial(work, target, report))
             finally:
-                telemetry.remove_target(target.name)
+                gauges.close()
 
         self._run_target = run_target
         try:

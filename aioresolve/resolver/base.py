@@ -12,8 +12,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontex
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from aioresolve._core.connections import Connections
-from aioresolve._core.copying import Copyable
+from aioresolve._core.connections import Connections, Copyable
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.validation import validate_seconds

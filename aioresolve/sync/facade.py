@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 import anyio
 
 from aioresolve._core.concurrency import LatestValue
-from aioresolve._core.connections import Enterable, KeptOpen
-from aioresolve._core.copying import Copyable
+from aioresolve._core.connections import Copyable, Enterable, KeptOpen
 from aioresolve.errors import ConfigurationError, ResolveError
 from aioresolve.resolver import base
 

@@ -18,7 +18,7 @@ from .resolvers import ClusterResolver, async_resolver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from aioresolve._core.copying import Arguments
+    from aioresolve._core.connections import Arguments
     from aioresolve.fleet import TargetStatus
     from aioresolve.fleet.status import Expected
     from aioresolve.resolver import base

@@ -9,7 +9,7 @@ from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 
 from aioresolve._core.concurrency import stream_latest
-from aioresolve._core.copying import recreate
+from aioresolve._core.connections import recreate
 from aioresolve._core.threads import run_in_thread
 from aioresolve.environment.detection import Detection, choose, examine
 from aioresolve.errors import ConnectionFailedError, InvalidClusterError

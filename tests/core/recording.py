@@ -99,5 +99,4 @@ def record_telemetry() -> Iterator[Recording]:
 def _clear_telemetry_state() -> None:
     telemetry._tracer.cache_clear()
     telemetry._instruments.cache_clear()
-    telemetry.task_counts.clear()
-    telemetry.stale_since.clear()
+    telemetry._polled.clear()

@@ -183,9 +183,9 @@ def new_client(**arguments: Any) -> HTTPClient:
     return HTTPClient(hints=HINTS, **arguments)
 
 
-async def get(client: HTTPClient, url: str) -> Response:
+async def get(client: HTTPClient, url: str, trusted: ssl.SSLContext | None = None) -> Response:
     with anyio.fail_after(60):
-        return await client.send("GET", URL(url), scope="GET /")
+        return await client.send("GET", URL(url), scope="GET /", ssl_context=trusted)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -233,9 +233,9 @@ async def test_client_certificate_that_the_server_rejects_is_a_tls_error() -> No
 
     trusting = ssl.create_default_context(cadata=authority.pem)
     with peer(reject) as port:
-        async with aclosing(new_client(ssl_context=trusting)) as client:
+        async with aclosing(new_client()) as client:
             with pytest.raises(TLSError) as caught:
-                await get(client, f"https://127.0.0.1:{port}")
+                await get(client, f"https://127.0.0.1:{port}", trusting)
     error = caught.value
     assert "failed: tlsv13 alert certificate required. fix TLS" in str(error)
     assert not error.retryable
@@ -310,19 +310,10 @@ async def test_certificate_that_is_rejected_behind_a_proxy_with_tls_is_a_tls_err
         peer(never_read, CertificateAuthority().server_context()) as port,
         peer(connect_proxy([]), authority.server_context()) as proxy,
     ):
-        client = HTTPClient(
-            hints=HINTS,
-            ssl_context=ssl.create_default_context(cadata=authority.pem),
-            proxy=lambda _: f"https://localhost:{proxy}",
-        )
-        try:
-            with (
-                anyio.fail_after(60),
-                pytest.raises(TLSError, match="was not accepted: self-signed") as caught,
-            ):
-                await client.send("GET", URL(f"https://127.0.0.1:{port}"), scope="a request")
-        finally:
-            await client.aclose()
+        trusting = ssl.create_default_context(cadata=authority.pem)
+        async with aclosing(new_client(proxy=lambda _: f"https://localhost:{proxy}")) as client:
+            with pytest.raises(TLSError, match="was not accepted: self-signed") as caught:
+                await get(client, f"https://127.0.0.1:{port}", trusting)
     assert not caught.value.retryable
 
 

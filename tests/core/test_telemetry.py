@@ -235,7 +235,6 @@ async def test_probe_is_a_span_with_the_name_of_its_rpc_and_its_outcome(recordin
     assert (first.name, first.kind) == ("tensorflow.WorkerService/GetStatus", SpanKind.CLIENT)
     assert second.name == "tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMetric"
     assert attributes(second) == {
-        "rpc.system": "grpc",
         "rpc.system.name": "grpc",
         "rpc.method": second.name,
         "rpc.response.status_code": "OK",
@@ -315,6 +314,24 @@ async def test_gauges_show_the_members_and_the_staleness_of_targets_while_they_a
         await until(lambda: list(stale_seconds(recording)) == ["us-west"])
         assert len(recording.points("aioresolve.members")) == 1
     assert recording.points("aioresolve.members") == []
+
+
+async def test_targets_of_one_name_in_two_fleets_are_one_point_with_the_sum_of_their_members(
+    recording: Recording,
+) -> None:
+    small, large = (Fleet({"us-east": Scripted(respond_with(number))}) for number in (2, 3))
+    async with aclosing(large.poll(interval=0.01)) as of_large:
+        await take(of_large, 1)
+        async with aclosing(small.poll(interval=0.01)) as of_small:
+            await take(of_small, 1)
+            await until(lambda: members(recording) == {"us-east": 5})
+            assert stale_seconds(recording) == {"us-east": 0.0}
+        assert members(recording) == {"us-east": 3}
+
+
+def members(recording: Recording) -> dict[str, float]:
+    points = recording.points("aioresolve.members")
+    return {found["aioresolve.target"]: value for found, value in points}
 
 
 def stale_seconds(recording: Recording) -> dict[str, float]:

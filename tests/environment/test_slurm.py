@@ -258,13 +258,6 @@ class TestJob:
         set_slurm(JOB_NODELIST="n[3-4]", TASKS_PER_NODE="1(x2)", GTIDS=0, **step("n[1-2]", "1(x2)", 0))
         assert await addresses() == {"worker": ["n3:8888", "n4:8888"]}
         assert SlurmClusterResolver().get_task_info() == (None, None)
-        # The same nodes: it is not known whether this is a step.
-        set_slurm(STEP_NODELIST="n3", STEP_TASKS_PER_NODE=1)
-        with pytest.raises(
-            EnvironmentVariableError,
-            match=r"\$SLURM_STEP_TASKS_PER_NODE is '1', but \$SLURM_TASKS_PER_NODE is '1\(x2\)'",
-        ):
-            await addresses()
 
     async def test_job_inside_a_heterogeneous_job_has_no_components(self, set_slurm: SetVariables) -> None:
         set_slurm(

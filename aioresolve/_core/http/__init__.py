@@ -4,8 +4,16 @@ Redirects are not followed and cookies are not kept: a request goes to its host 
 """
 
 from .client import CONNECT_TIMEOUT, Auth, Credentials, HTTPClient, timeout_to_connect_only
-from .errors import FAILURES, BodyTooLongError, ConnectionHints, RequestContext
-from .response import OpenResponses, Response, StreamingResponse, translate_errors
+from .response import (
+    FAILURES,
+    BodyTooLongError,
+    ConnectionHints,
+    OpenResponses,
+    RequestContext,
+    Response,
+    StreamingResponse,
+    translate_errors,
+)
 
 __all__ = [
     "CONNECT_TIMEOUT",

@@ -15,32 +15,29 @@ import anyio
 import anyio.lowlevel
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
+from multidict import CIMultiDict
 
-from aioresolve._core.network import close_one_sidedly, look_up, origin, system_ssl_context
+from aioresolve._core.network import look_up, origin, system_ssl_context
 from aioresolve._core.redaction import Confidential
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve._version import __version__
 from aioresolve.errors import TLSError
 
-from .errors import RequestContext
-from .response import OpenResponses, Response, StreamingResponse, translate_errors
+from .response import OpenResponses, RequestContext, Response, StreamingResponse, translate_errors
 
 if TYPE_CHECKING:
     import logging
     import ssl
     from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
     from yarl import URL
 
-    from .errors import ConnectionHints
+    from .response import ConnectionHints
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect to a server; an address that drops packets must not use up the whole deadline."""
-
-USER_AGENT = f"aioresolve/{__version__}"
 
 
 class Credentials(Confidential, frozen=True):
@@ -85,8 +82,6 @@ class HTTPClient:
         hints: the hints of errors.
         source: where the address of the server comes from, for errors.
         headers: headers of every request; several may have the same name.
-        ssl_context: TLS for https URLs if neither the request nor its `auth` has one; None for the
-            certificate authorities of the operating system.
         connect_timeout: seconds to resolve a name and connect, including TLS and proxies.
         socket_timeout: seconds to connect after the name was resolved, including TLS.
         server_hostname: the name in the certificate of the server, if it is not the host name.
@@ -100,7 +95,6 @@ class HTTPClient:
         hints: ConnectionHints,
         source: str | None = None,
         headers: Iterable[tuple[str, str]] = (),
-        ssl_context: ssl.SSLContext | None = None,
         connect_timeout: float | None = None,
         socket_timeout: float | None = None,
         server_hostname: str | None = None,
@@ -109,11 +103,9 @@ class HTTPClient:
     ) -> None:
         self._hints = hints
         self._source = source
-        given = tuple(headers)
-        defaults = {"User-Agent": USER_AGENT, "Accept-Encoding": "gzip"}
-        replaced = dict(given).keys()
-        self._headers = [(name, defaults[name]) for name in defaults if name not in replaced] + list(given)
-        self._ssl_context = None if ssl_context is None else close_one_sidedly(ssl_context)
+        self._headers = CIMultiDict(headers)
+        self._headers.setdefault("User-Agent", f"aioresolve/{__version__}")
+        self._headers.setdefault("Accept-Encoding", "gzip")
         self._timeout = aiohttp.ClientTimeout(
             total=None, connect=connect_timeout, sock_connect=socket_timeout
         )
@@ -121,6 +113,7 @@ class HTTPClient:
         self._proxy = proxy
         self._logger = logger
         self._open = OpenResponses()
+        self._system_ssl_context: ssl.SSLContext | None = None
         self._session = self._new_session()
 
     async def send(
@@ -148,7 +141,8 @@ class HTTPClient:
             headers: headers in addition to those of `auth`.
             body: the body to send.
             auth: the credentials.
-            ssl_context: TLS for this request; see `close_one_sidedly`.
+            ssl_context: TLS for this request, see `close_one_sidedly`; if neither it nor `auth` has one, the
+                certificate authorities of the operating system are trusted.
             attempts: numbers the requests for telemetry.
             expected: statuses that telemetry does not count as failures.
             hints: the hints of errors, in place of those of the client.
@@ -159,32 +153,31 @@ class HTTPClient:
             ConfigurationError: the URL is invalid.
         """
         context = self._context(url, scope, hints)
-        credentials, renewed = await auth.credentials(), None
-        for is_last in (False, True):
-            opening = self._request(
-                method, url, headers or {}, body, credentials, auth, context, ssl_context=ssl_context
-            )
-            with self._call(method, url, scope, attempts, expected) as call:
+
+        async def send(credentials: Credentials) -> Response:
+            call: HTTPCall | None = None
+            if self._logger is not None:
+                number, server = 1 if attempts is None else next(attempts), origin(str(url))
+                call = HTTPCall(
+                    self._logger, method, server, url.raw_path, scope=scope, attempt=number, expected=expected
+                )
+            opening = self._request(method, url, headers or {}, body, credentials, auth, context, ssl_context)
+            with call or nullcontext():
                 async with self._open.reading(opening) as opened:
                     response = await opened.aread()
                 if call is not None:
                     call.set_response(response.status, len(response.body))
-            if response.status == 401 and not is_last:
-                renewed = await auth.renew(credentials, response)
-            if renewed is None or is_last:
-                break
-            credentials = renewed
+            return response
+
+        credentials = await auth.credentials()
+        response = await send(credentials)
+        if response.status == 401 and (renewed := await auth.renew(credentials, response)) is not None:
+            response = await send(renewed)
         return response
 
     @asynccontextmanager
     async def stream(
-        self,
-        method: str,
-        url: URL,
-        *,
-        scope: str,
-        headers: Mapping[str, str],
-        auth: Auth = NO_AUTH,
+        self, method: str, url: URL, *, scope: str, headers: Mapping[str, str], auth: Auth = NO_AUTH
     ) -> AsyncIterator[StreamingResponse]:
         """Yield a response whose body is read as it arrives. It is not logged.
 
@@ -232,20 +225,6 @@ class HTTPClient:
             where = f"{where} (from {self._source})"
         return RequestContext(scope, host, where, hints or self._hints, lambda: self._session.closed)
 
-    def _call(
-        self,
-        method: str,
-        url: URL,
-        scope: str,
-        attempts: Iterator[int] | None,
-        expected: Collection[int],
-    ) -> AbstractContextManager[HTTPCall | None]:
-        if self._logger is None:
-            return nullcontext()
-        number = 1 if attempts is None else next(attempts)
-        server, path = origin(str(url)), url.raw_path
-        return HTTPCall(self._logger, method, server, path, scope=scope, attempt=number, expected=expected)
-
     async def _request(
         self,
         method: str,
@@ -255,7 +234,6 @@ class HTTPClient:
         credentials: Credentials,
         auth: Auth,
         context: RequestContext,
-        *,
         ssl_context: ssl.SSLContext | None = None,
     ) -> StreamingResponse:
         """Send one request, and return as soon as the headers of the response have arrived.
@@ -265,9 +243,9 @@ class HTTPClient:
         """
         trusted = ssl_context or credentials.ssl_context
         if url.scheme == "https" and trusted is None:
-            trusted = self._ssl_context = self._ssl_context or await system_ssl_context()
+            trusted = self._system_ssl_context = self._system_ssl_context or await system_ssl_context()
 
-        async def send(ssl_context: ssl.SSLContext | None) -> aiohttp.ClientResponse:
+        async def send(ssl_context: ssl.SSLContext | None) -> StreamingResponse:
             if self._session.closed:
                 raise context.closed_error()
             request = self._session.request(
@@ -280,16 +258,15 @@ class HTTPClient:
                 server_hostname=self._server_hostname,
                 proxy=self._proxy(url),
             )
-            return await translate_errors(request, context)
+            return StreamingResponse(await translate_errors(request, context), context)
 
         try:
-            response = await send(trusted)
+            return await send(trusted)
         except TLSError:
             renewed = None if trusted is None else await auth.renew_trust(trusted)
             if renewed is None:
                 raise
-            response = await send(renewed)
-        return StreamingResponse(response, context)
+            return await send(renewed)
 
     def _new_session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

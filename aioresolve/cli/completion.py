@@ -83,7 +83,7 @@ async def _list_metadata(
     """Return the metadata of the objects in lists of the cluster; nothing if it does not respond in time."""
     import anyio
 
-    from aioresolve.kubernetes.api.client import AiohttpTransport
+    from aioresolve.kubernetes.api.transport import AiohttpTransport
     from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
 
     query = {"limit": str(MAX_OBJECTS)}

@@ -1,6 +1,7 @@
 """KubernetesClusterResolver: the pods of label selectors as a cluster."""
 
-from .api.objects import CONTEXT_NAMESPACE, Pod
+from .api.objects import Pod
+from .api.queries import CONTEXT_NAMESPACE
 from .auth import ExecutableLocation
 from .resolver import KubernetesClusterResolver
 

@@ -30,7 +30,7 @@ from aioresolve.resolver.checks import (
 from aioresolve.resolver.wait import MAX_CONNECTIONS
 
 from .api.client import ObjectAPI
-from .api.objects import CONTEXT_NAMESPACE, PodQuery
+from .api.queries import CONTEXT_NAMESPACE, PodQuery
 from .auth.discovery import SERVICE_VARIABLES
 from .endpoint_slices import SliceQuery
 from .own_pod import workload_of

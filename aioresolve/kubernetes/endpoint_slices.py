@@ -33,13 +33,11 @@ from aioresolve.spec import Endpoint, host_port
 from .api.objects import (
     MAX_NAME,
     Deleted,
-    ObjectList,
     ObjectMeta,
-    Query,
-    Resource,
     Struct,
     version_number,
 )
+from .api.queries import Query, Resource
 from .tasks.order_by import natural_keys
 from .tasks.pod_labels import IndexLabel, PodIndex
 from .tasks.pods import MatchedPod, raise_not_running
@@ -111,15 +109,7 @@ class EndpointSlice(Struct, kw_only=True, frozen=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-class EndpointSliceList(
-    ObjectList[EndpointSlice], kw_only=True, tag_field="kind", tag="EndpointSliceList", frozen=True
-):
-    """One page of slices."""
-
-
-ENDPOINT_SLICES: Resource[EndpointSlice] = Resource(
-    "discovery.k8s.io", "endpointslices", "EndpointSlice", EndpointSliceList, EndpointSlice
-)
+ENDPOINT_SLICES = Resource("discovery.k8s.io", "endpointslices", "EndpointSlice", EndpointSlice)
 
 _SERVICE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)(?::([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?))?")
 """NAME or NAME:PORT. Both are DNS labels, RFC 1123; a port may also be a number, which is one too."""
@@ -132,6 +122,8 @@ class SliceQuery(Query[EndpointSlice], frozen=True, kw_only=True):
         service: the name of the Service.
         port: the name or the number of the port of its endpoints; None for its only port.
     """
+
+    resource = ENDPOINT_SLICES
 
     service: str = ""
     port: str | int | None = None
@@ -156,11 +148,7 @@ class SliceQuery(Query[EndpointSlice], frozen=True, kw_only=True):
         )
 
     @property
-    def resource(self) -> Resource[EndpointSlice]:
-        return ENDPOINT_SLICES
-
-    @property
-    def selection(self) -> str:
+    def scope(self) -> str:
         return f"Service {self.service!r} in {self.where}"
 
 

@@ -14,8 +14,10 @@ from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import TaskIdentityError
 
-from .api.client import AiohttpTransport, ObjectAPI
-from .api.objects import OwnerReference, PodQuery
+from .api.client import ObjectAPI
+from .api.objects import OwnerReference
+from .api.queries import PodQuery
+from .api.transport import AiohttpTransport
 from .auth import CredentialCache, ExecutableLocation, find_connection
 from .tasks.pod_labels import (
     COMPLETION_INDEX,

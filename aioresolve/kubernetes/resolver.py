@@ -20,9 +20,10 @@ from aioresolve.resolver.polling import poll
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 from aioresolve.spec.observation import Want
 
-from .api.client import AiohttpTransport, ObjectAPI
+from .api.client import ObjectAPI
 from .api.errors import is_expired
-from .api.objects import CONTEXT_NAMESPACE, NOT_MISSING, NOT_RUNNING, RUNNING, PodQuery
+from .api.queries import CONTEXT_NAMESPACE, NOT_MISSING, NOT_RUNNING, RUNNING, PodQuery
+from .api.transport import AiohttpTransport, client_transport
 from .auth import (
     NAMESPACE,
     CredentialCache,
@@ -49,8 +50,9 @@ if TYPE_CHECKING:
     from aioresolve.resolver.checks import PlannedCheck
     from aioresolve.resolver.this_task import TaskClaim
 
-    from .api.client import Transport
-    from .api.objects import Pod, Query
+    from .api.objects import Pod
+    from .api.queries import Query
+    from .api.transport import Transport
     from .auth import Connection
     from .watch.cluster_cache import ClusterCache
 
@@ -185,8 +187,6 @@ class KubernetesClusterResolver(ClusterResolver):
         Raises:
             ConfigurationError: it is not a client, or other arguments contradict it or need more than it has.
         """
-        from .api.override_client import client_transport  # most resolvers have no such client
-
         if self._overrides:
             raise ConfigurationError(
                 "the client has its own server, credentials and impersonation",

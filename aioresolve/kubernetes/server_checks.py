@@ -21,9 +21,9 @@ from aioresolve.resolver.checks import SHARE, Finding, PlannedCheck, time_left
 from aioresolve.resolver.wait import find_unreachable
 from aioresolve.spec import host_port
 
-from .api.client import HINTS, AiohttpTransport
 from .api.errors import LIST_VERBS, WATCH_VERBS, error_from_response
 from .api.objects import status_from_json
+from .api.transport import HINTS, AiohttpTransport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import Response
 
-    from .api.objects import Query
+    from .api.queries import Query
     from .auth import Connection
 
 SMALL_REQUESTS: Mapping[str, dict[str, str]] = {

@@ -31,8 +31,9 @@ from aioresolve.errors import (
     IncompleteClusterError,
     ResolveError,
 )
-from aioresolve.kubernetes.api.client import AiohttpTransport, ObjectAPI
-from aioresolve.kubernetes.api.objects import PodQuery
+from aioresolve.kubernetes.api.client import ObjectAPI
+from aioresolve.kubernetes.api.queries import PodQuery
+from aioresolve.kubernetes.api.transport import AiohttpTransport
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
 from aioresolve.kubernetes.own_pod import fetch_own_pod, source_address, workload_of
 from aioresolve.kubernetes.tasks.pod_labels import index_label, run_of
@@ -58,7 +59,8 @@ from .protocol import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from aioresolve.kubernetes.api.objects import OwnerReference, Pod, Query
+    from aioresolve.kubernetes.api.objects import OwnerReference, Pod
+    from aioresolve.kubernetes.api.queries import Query
 
     from .cluster import ConfigMap
     from .protocol import Limits, World

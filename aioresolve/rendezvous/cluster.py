@@ -13,22 +13,18 @@ import anyio
 import msgspec
 
 from aioresolve._core.deadline import Progress
-from aioresolve.kubernetes.api.client import AS_JSON, MERGE_PATCH
 from aioresolve.kubernetes.api.errors import rbac_subject
 from aioresolve.kubernetes.api.objects import (
     Added,
     Deleted,
     Modified,
-    ObjectList,
     ObjectMeta,
     Pod,
-    PodQuery,
-    Query,
-    Resource,
     Struct,
     is_newer,
     version_number,
 )
+from aioresolve.kubernetes.api.queries import PodQuery, Query, Resource
 from aioresolve.kubernetes.tasks.pods import ENDED, program_status, restarts_in_place
 from aioresolve.kubernetes.watch.cluster_cache import ObjectCache, QueryStore
 from aioresolve.spec import Observation
@@ -62,10 +58,6 @@ class ConfigMap(Struct, kw_only=True, frozen=True):
     data: dict[str, str] | None = None
 
 
-class ConfigMapList(ObjectList[ConfigMap], kw_only=True, tag_field="kind", tag="ConfigMapList", frozen=True):
-    """One page of ConfigMaps."""
-
-
 class LeaseSpec(Struct, kw_only=True, frozen=True):
     """The fields of the spec of a Lease that are read."""
 
@@ -80,27 +72,15 @@ class Lease(Struct, kw_only=True, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
 
-class LeaseList(ObjectList[Lease], kw_only=True, tag_field="kind", tag="LeaseList", frozen=True):
-    """One page of Leases."""
-
-
-CONFIG_MAPS = Resource("", "configmaps", "ConfigMap", ConfigMapList, ConfigMap)
-LEASES = Resource("coordination.k8s.io", "leases", "Lease", LeaseList, Lease)
 _config_map_decoder = msgspec.json.Decoder(ConfigMap)
 
 
 class ConfigMapQuery(Query[ConfigMap], frozen=True, kw_only=True):
     """A request for one ConfigMap."""
 
+    resource = Resource("", "configmaps", "ConfigMap", ConfigMap)
+
     name: str
-
-    @property
-    def resource(self) -> Resource[ConfigMap]:
-        return CONFIG_MAPS
-
-    @property
-    def fields(self) -> list[str]:
-        return [f"metadata.name={self.name}"]
 
     @property
     def scope(self) -> str:
@@ -110,13 +90,11 @@ class ConfigMapQuery(Query[ConfigMap], frozen=True, kw_only=True):
 class LeaseQuery(Query[Lease], frozen=True, kw_only=True):
     """A request for the Leases of a rendezvous."""
 
-    @property
-    def resource(self) -> Resource[Lease]:
-        return LEASES
+    resource = Resource("coordination.k8s.io", "leases", "Lease", Lease)
 
     @property
     def scope(self) -> str:
-        return f"Leases with {self.selection}"
+        return f"Leases with {super().scope}"
 
 
 class _Store(QueryStore):
@@ -343,7 +321,6 @@ class Writer:
             name,
             progress,
             body=None if body is None else json.dumps(body).encode(),
-            content_type=MERGE_PATCH if method == "PATCH" else AS_JSON,
             verbs=VERBS,
             expected=(409,) if method == "POST" else (404, 409),
         )

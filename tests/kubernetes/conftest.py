@@ -42,7 +42,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     def page(query: Any, limit: int | None, continue_: str) -> Any:
         return msgspec.structs.replace(query, limit=2, continue_=continue_)
 
-    monkeypatch.setattr("aioresolve.kubernetes.api.objects.Query.page", page)
+    monkeypatch.setattr("aioresolve.kubernetes.api.queries.Query.page", page)
 
 
 @pytest.fixture

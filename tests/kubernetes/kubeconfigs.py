@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from aioresolve.kubernetes.auth import (
-    Connection,
-    CredentialCache,
-    find_connection,
-    validate_overrides,
-)
+from aioresolve._core.http import Response
+from aioresolve.kubernetes.auth import Connection, CredentialCache, find_connection, validate_overrides
 
 if TYPE_CHECKING:
     import ssl
@@ -119,7 +115,7 @@ async def connect(
         context=context,
         executable_location=location,
         overrides=validate_overrides(**overrides),
-        cache=cache or CredentialCache(),
+        cache=CredentialCache() if cache is None else cache,
     )
 
 
@@ -136,6 +132,12 @@ async def bearer_of(connection: Connection) -> str | None:
 
 async def context_of(connection: Connection) -> ssl.SSLContext:
     """Return the TLS context of the next request."""
-    _, context = await connection.credentials()
+    context = (await connection.credentials()).ssl_context
     assert context is not None
     return context
+
+
+async def renew(connection: Connection) -> bool:
+    """Renew the credentials after a 401, and return whether they have changed."""
+    rejected = await connection.credentials()
+    return await connection.renew(rejected, Response(401, b"")) != rejected

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve import Endpoint, KubernetesClusterResolver, ProbeError
-from aioresolve.kubernetes.api.objects import Added, Deleted, PodQuery
+from aioresolve.kubernetes.api.objects import Added, Deleted
+from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.testing import Answer, Hang, pod, resource_claim
 
 from . import samples

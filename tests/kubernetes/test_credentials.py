@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
+from aioresolve._core.http import Response
 from aioresolve.errors import ConfigurationError, CredentialsError, TLSError
-from aioresolve.kubernetes.api.client import AiohttpTransport
+from aioresolve.kubernetes.api.transport import AiohttpTransport
 from aioresolve.kubernetes.auth.connection import Connection, Identity
 from aioresolve.testing import pod
 
@@ -29,6 +30,7 @@ from .kubeconfigs import (
     id_token,
     isolate,
     kubeconfig,
+    renew,
     write_file,
 )
 from .loopback import TOKEN, TRAIN, run_loopback
@@ -69,7 +71,7 @@ async def test_token_of_a_provider_is_used_and_its_successor_after_a_rejection(t
     assert await bearer_of(connection) == token
     assert (await connection.identity()).expires == 4102444800
     write_file(tmp_path / "config", kubeconfig(provider("oidc", id_token=renewed)))
-    assert await connection.renew(await headers_of(connection))
+    assert await renew(connection)
     assert await bearer_of(connection) == renewed
     assert (await connection.identity()).expires is None
 
@@ -79,8 +81,6 @@ async def test_token_of_a_provider_is_used_and_its_successor_after_a_rejection(t
     [
         (provider("oidc", id_token=id_token(exp=1)), "its token has expired. Run any kubectl command"),
         (provider("oidc", refresh_token="hunter22"), "its token is missing"),
-        (provider("oidc", id_token="hunter22"), "its id-token is not a JSON Web Token"),
-        (provider("oidc", id_token="a.hunter22.b"), "its id-token is not a JSON Web Token"),
         (provider("azure"), "is not supported, and not by kubectl since 1.26"),
     ],
 )
@@ -122,30 +122,17 @@ async def test_impersonation_and_compression_become_headers_of_each_request(tmp_
     ]
 
 
-async def test_token_in_the_kubeconfig_is_used_until_the_token_file_had_one(tmp_path: Path) -> None:
+async def test_token_in_the_kubeconfig_is_used_while_the_token_file_has_none(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    user = {"token": "inline", "tokenFile": "token"}
-    connection = await connect_as(user, tmp_path)
-
-    async def renewed() -> str | None:
-        await connection.renew(await headers_of(connection))
-        return await bearer_of(connection)
-
+    connection = await connect_as({"token": "inline", "tokenFile": "token"}, tmp_path)
     assert await bearer_of(connection) == "inline"
-    for content, token in (
-        (" \n", "inline"),
-        ("from-file\n", "from-file"),
-        ("", "from-file"),
-        ("a\nb", "from-file"),
-        ("renewed", "renewed"),
-    ):
+    for content, token in ((" \n", "inline"), ("from-file\n", "from-file"), ("a\nb", "from-file")):
         file.write_text(content)
-        assert await renewed() == token
-    file.unlink()
-    assert await renewed() == "renewed"
+        await renew(connection)
+        assert await bearer_of(connection) == token
     file.write_text("hunter22\nhunter22")
     with pytest.raises(ConfigurationError, match=r"tokenFile .*/token contains a line break") as caught:
-        await connect_as(user, tmp_path)
+        await connect_as({"tokenFile": "token"}, tmp_path)
     assert "hunter22" not in str(caught.value)
 
 
@@ -153,7 +140,7 @@ async def test_no_credentials_are_sent_over_plain_http(tmp_path: Path) -> None:
     connection = await connect_as({"token": "hunter22"}, tmp_path, server="http://10.0.0.1:8080/")
     assert connection.server == "http://10.0.0.1:8080"
     assert await headers_of(connection) == {}
-    assert await connection.credentials() == ({}, None)
+    assert (await connection.credentials()).ssl_context is None
     assert "no credentials are sent over plain http" in connection.source
 
 
@@ -196,10 +183,10 @@ async def test_replaced_client_certificate_makes_a_new_context(tmp_path: Path) -
     connection = await connect_as({"client-certificate": "client.pem", "client-key": "client.key"}, tmp_path)
     before = await context_of(connection)
     assert await headers_of(connection) == {}
-    assert not await connection.renew({})
+    assert not await renew(connection)
     assert await context_of(connection) is before
     write()
-    assert await connection.renew({})
+    assert await renew(connection)
     assert await context_of(connection) is not before
 
 
@@ -248,24 +235,24 @@ async def test_file_of_the_authority_is_read_again_after_a_minute(
 
 async def test_replaced_token_in_the_kubeconfig_is_read_once_after_a_rejection(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
-    rejected = await headers_of(connection)
-    assert not await connection.renew(rejected)
+    rejected = await connection.credentials()
+    assert not await renew(connection)
     write_file(tmp_path / "config", kubeconfig({"token": "new"}))
-    assert await connection.renew(rejected)
+    assert await renew(connection)
     write_file(tmp_path / "config", kubeconfig({"token": "newer"}))
-    assert await connection.renew(rejected)
+    await connection.renew(rejected, Response(401, b""))  # of a request that was sent before
     assert await bearer_of(connection) == "new"
 
 
 async def test_server_and_context_do_not_change_after_the_start(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     write_file(tmp_path / "config", kubeconfig({"token": "other"}, server="https://10.9.9.9"))
-    assert not await connection.renew(await headers_of(connection))
+    assert not await renew(connection)
     assert await bearer_of(connection) == "old"
     config = kubeconfig({"token": "new"})
     config["contexts"].append({"name": "other", "context": {"cluster": "dev"}})
     write_file(tmp_path / "config", {**config, "current-context": "other"})
-    assert await connection.renew(await headers_of(connection))
+    assert await renew(connection)
     assert await bearer_of(connection) == "new"
 
 

@@ -163,13 +163,14 @@ def json_body(value: Any) -> tuple[Fault, ...]:
     return (Answer(200, json.dumps(value).encode()),)
 
 
-def not_a_list(*faults: Fault, words: str = "") -> Case:
-    words_ = ("returned an invalid pod list for", words, "not to a login page")
-    return Case(faults, ProtocolError, words_, DECODERS)
-
-
-DECODERS = ("rows", "whole list")
+OF_PODS = ("whole list",)
+DECODERS = ("rows", *OF_PODS)
 """The kinds of which bodies are read differently: rows, and pods (as a stream, and then in pages)."""
+
+
+def not_a_list(*faults: Fault, words: str = "", kinds: tuple[str, ...] = DECODERS) -> Case:
+    return Case(faults, ProtocolError, ("returned an invalid pod list for", words, "to a login page"), kinds)
+
 
 BROKE = ("broke during GET /api/v1/pods", "Try again")
 LATE = ("no complete response", "raise `timeout=`")
@@ -185,8 +186,10 @@ PERMANENT = {
     "bytes that are not text": not_a_list(Answer(200, b'{"kind":"\xff\xfe"}')),
     "half of a body": not_a_list(Answer(200, b'{"kind":"PodList","items":[{"meta'), words="truncated"),
     "a JSON list": not_a_list(*json_body([]), words="object"),
-    "items that are not a list": not_a_list(*json_body({**POD_LIST, "items": {}}), words="$.items"),
-    "a pod without name": not_a_list(*json_body({**POD_LIST, "items": [{"metadata": {}}]}), words="name"),
+    "another kind": not_a_list(*json_body({"kind": "List"}), words="'List', not PodList", kinds=OF_PODS),
+    "a pod without name": not_a_list(
+        *json_body({**POD_LIST, "items": [{"metadata": {}}]}), words="name", kinds=OF_PODS
+    ),
     "JSON nested without end": not_a_list(Answer(200, b'{"kind":"PodList","items":' + b"[" * 100_000)),
     "an endless body": Case(
         (Endless(), AT_ONCE), ProtocolError, ("exceeds the limit of 1 MiB", "Narrow the selector"),
@@ -400,7 +403,7 @@ async def test_connection_that_hangs_after_the_handshake_is_closed_at_the_deadli
 async def test_connect_timeout_is_an_error_before_the_deadline(
     loopback: Loopback, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.api.client.CONNECT_TIMEOUT", 0.02)
+    monkeypatch.setattr("aioresolve.kubernetes.api.transport.CONNECT_TIMEOUT", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         loopback.edit_kubeconfig(server=f"https://127.0.0.1:{listener.getsockname()[1]}")
         error = await error_of_both_calls(loopback, caplog, timeout=30)

@@ -114,23 +114,16 @@ async def test_empty_fields_are_missing_fields(folder: Path) -> None:
     assert (await read(folder, config)).user == "user 'dev': exec plugin 'x'"
 
 
-@pytest.mark.parametrize(
-    ("user", "text"),
-    [
-        ({}, "user 'dev': no credentials"),
-        ({"token": "t"}, "user 'dev': token"),
-        (
-            {**CERTIFICATE, "username": "u", "as": "ada"},
-            "user 'dev': client certificate and user name and password, acting as 'ada'",
-        ),
-        (exec_user("/bin/plugin"), "user 'dev': exec plugin 'plugin'"),
-        ({"token": "t", **exec_user("/bin/plugin")}, "user 'dev': token"),
-    ],
-)
-async def test_text_of_a_user_is_the_kind_of_its_credentials(
-    folder: Path, user: dict[str, Any], text: str
-) -> None:
-    assert (await read(folder, kubeconfig(user))).user == text
+async def test_text_of_a_user_is_the_kind_of_its_credentials(folder: Path) -> None:
+    password: dict[str, Any] = {**CERTIFICATE, "username": "u", "as": "ada"}
+    plugin = exec_user("/bin/plugin")
+    for user, text in (
+        ({}, "no credentials"),
+        ({"token": "t", **plugin}, "token"),
+        (password, "client certificate and user name and password, acting as 'ada'"),
+        (plugin, "exec plugin 'plugin'"),
+    ):
+        assert (await read(folder, kubeconfig(user))).user == f"user 'dev': {text}"
 
 
 async def test_impersonation_becomes_headers(folder: Path) -> None:
@@ -152,25 +145,15 @@ async def test_impersonation_becomes_headers(folder: Path) -> None:
     assert not (await read(folder, kubeconfig(without_user))).fixed_headers
 
 
-async def test_first_document_is_read_and_merge_keys_replace_fields_as_for_kubectl(folder: Path) -> None:
+async def test_yaml_is_read_as_kubectl_reads_it(folder: Path) -> None:
     text = yaml.safe_dump(kubeconfig({"token": "TOKEN"}))
     assert await bearer_of(await read(folder, text + "---\nbroken: [\n")) == "TOKEN"
-    for fields, token in (
-        ("<<: {token: merged}", "merged"),
-        ("token: own\n    <<: {token: merged}", "merged"),
-        ("<<: {token: merged}\n    token: own", "own"),
-        ("<<: [{token: first}, {token: second}]", "first"),
-    ):
-        assert await bearer_of(await read(folder, text.replace("token: TOKEN", fields))) == token
-    for invalid in ("<<: [1]", "<<: text", "<<: &a {<<: *a}"):
-        assert "not valid YAML" in await error_of(folder, text.replace("token: TOKEN", invalid))
-
-
-async def test_plain_scalars_are_strings_where_they_are_for_kubectl(folder: Path) -> None:
-    text = yaml.safe_dump(kubeconfig({"token": "TOKEN"}))
+    assert (
+        await bearer_of(await read(folder, text.replace("token: TOKEN", "<<: {token: merged}"))) == "merged"
+    )
     for token in ("2024-01-01", "2024-99-99", "1:30", "1:30.5", "=", "1.2.3", "0x"):
         assert await bearer_of(await read(folder, text.replace("TOKEN", token))) == token
-    for other in ("1", "08", "0o10", "1e3", "-.5", ".inf", "y", "N", "off"):
+    for other in ("1", "08", "1e3", "-.5", "off"):
         assert "'dev': token: Expected `str`" in await error_of(folder, text.replace("TOKEN", other))
 
 
@@ -180,20 +163,16 @@ async def test_json_with_tabs_and_yaml_in_utf_16_are_read(folder: Path) -> None:
         assert await bearer_of(await read(folder, content)) == "t"
 
 
-@pytest.mark.parametrize(
-    ("server", "options", "url"),
-    [
+async def test_server_without_scheme_uses_https_if_the_cluster_has_options_for_it(folder: Path) -> None:
+    insecure = {"insecure-skip-tls-verify": True}
+    for server, options, url in (
         ("HTTPS://API.example:6443/k8s/?a=b#c", {}, "https://API.example:6443/k8s"),
         ("10.0.0.1:8080", {}, "http://10.0.0.1:8080"),
         ("10.0.0.1:6443", {"certificate-authority-data": CA}, "https://10.0.0.1:6443"),
-        ("10.0.0.1:6443", {"insecure-skip-tls-verify": True}, "https://10.0.0.1:6443"),
-        ("http://h", {"insecure-skip-tls-verify": True, "certificate-authority": "ca"}, "http://h"),
-    ],
-)
-async def test_server_without_scheme_uses_https_if_the_cluster_has_options_for_it(
-    folder: Path, server: str, options: dict[str, Any], url: str
-) -> None:
-    assert (await read(folder, kubeconfig(server=server, **options))).server == url
+        ("10.0.0.1:6443", insecure, "https://10.0.0.1:6443"),
+        ("http://h", {**insecure, "certificate-authority": "ca"}, "http://h"),
+    ):
+        assert (await read(folder, kubeconfig(server=server, **options))).server == url
 
 
 @pytest.mark.parametrize(
@@ -293,17 +272,9 @@ async def test_yaml_error_names_the_line_and_never_quotes_it(folder: Path, text:
         ({"current-context": ""}, None, "config: no current-context is set; there are: 'dev'"),
         ({"current-context": "x"}, None, "config: there is no context 'x'; there are: 'dev'"),
         ({"contexts": []}, "dev", "config: there is no context 'dev'; there are: none"),
-        (
-            {"contexts": [{"name": "dev", "context": {"cluster": "x"}}]},
-            None,
-            "context 'dev': there is no cluster 'x'; there are: 'dev'",
-        ),
-        (
-            {"contexts": [{"name": "dev", "context": {"cluster": "dev", "user": "x"}}]},
-            None,
-            "context 'dev': there is no user 'x'; there are: 'dev'",
-        ),
-        ({"clusters": [{"name": "dev"}]}, None, "cluster 'dev': has no server"),
+        ({"clusters": []}, None, "context 'dev': there is no cluster 'dev'; there are: none"),
+        ({"users": []}, None, "context 'dev': there is no user 'dev'; there are: none"),
+        ({"clusters": [{"name": "dev"}]}, None, "cluster 'dev': server: '' is not the URL of a server"),
     ],
 )
 async def test_error_for_a_context_names_the_missing_entry_and_those_that_exist(
@@ -320,34 +291,21 @@ async def test_error_for_a_context_names_the_missing_entry_and_those_that_exist(
         ({"token": "hunter22\nX: y"}, "token contains a line break"),
         ({**CERTIFICATE, "client-certificate-data": "%%%"}, "client-certificate-data is not valid base64"),
         ({"token": "t", "client-certificate": "c.pem"}, "has a client-certificate without a client-key"),
-        (
-            {"client-certificate": "no", "client-key": "no"},
-            "client-certificate {}/no cannot be read: No such",
-        ),
+        ({"client-certificate": "no", "client-key": "no"}, "client-certificate {}/no cannot be read: No"),
         ({"tokenFile": "no"}, "tokenFile {}/no cannot be read: No such file"),
         ({"tokenFile": "empty"}, "tokenFile {}/empty is empty"),
-        ({"client-key": "k.pem"}, "has fields, but no credentials that can be used. Credentials are token,"),
+        ({"client-key": "k.pem"}, "has fields, but no credentials that can be used. Add token, tokenFile"),
         ({"token": "t", "username": "u"}, "has both a token and username/password"),
-        ({"token": "t", "password": "p"}, "has both a token and username/password"),
         ({"tokenFile": "t", "username": "u"}, "has both a token and username/password"),
-        ({"password": "hunter22"}, "has fields, but no credentials that can be used"),
         ({**CERTIFICATE, "client-key": "k"}, "client-key is both a path and data. Remove one of them."),
         ({"hunter22": "x"}, "has fields, but no credentials that can be used"),
         ({"as": "x\n"}, "or as-user-extra contains a control character. Remove it."),
-        ({"as": "u", "as-user-extra": {"a": ["x\x7f"]}}, "as-user-extra contains a control character"),
         ({"as": " "}, "only be impersonated together with a user. Add `as: USER`"),
-        ({"as-groups": ["a"]}, "only be impersonated together with a user"),
         ({"as-user-extra": {"a": []}}, "only be impersonated together with a user"),
         ({**PLUGIN, "auth-provider": {"name": "oidc"}}, "has both exec and auth-provider"),
         ({"exec": {"apiVersion": EXEC_V1}}, "exec: has no command"),
-        (
-            exec_user("x", apiVersion="client.authentication.k8s.io/v1alpha1"),
-            "exec.apiVersion: 'client.authentication.k8s.io/v1alpha1' is not one of",
-        ),
-        (
-            exec_user("x", interactiveMode="Always"),
-            "interactiveMode: the plugin requires a terminal (Always)",
-        ),
+        (exec_user("x", apiVersion="v1alpha1"), "exec.apiVersion: 'v1alpha1' is not one of client.auth"),
+        (exec_user("x", interactiveMode="Always"), "Mode: the plugin requires a terminal (Always)"),
         (exec_user("x", interactiveMode="Often"), "exec.interactiveMode: Invalid enum value 'Often'"),
         ({"token": "t", **exec_user("x", interactiveMode=None)}, "has no interactiveMode, which client"),
         (exec_user("x", env=[{"value": "hunter22"}]), "exec.env[0]: Object missing required field `name`"),
@@ -367,10 +325,7 @@ async def test_error_for_an_invalid_user_names_file_and_field(folder: Path, user
     ("cluster", "expected"),
     [
         ({"server": "https://me:hunter22@h"}, "server: the URL contains a user name or password"),
-        (
-            {"insecure-skip-tls-verify": True, "certificate-authority": "ca"},
-            "certificate-authority and insecure-skip-tls-verify: true contradict each other",
-        ),
+        ({"insecure-skip-tls-verify": True, "certificate-authority": "ca"}, "verify: true contradict one"),
         ({"insecure-skip-tls-verify": "true"}, "insecure-skip-tls-verify: Expected `bool`, got `str`"),
         ({"tls-server-name": "a..b"}, "tls-server-name: not a host name or address"),
         ({"proxy-url": "me:hunter22"}, "proxy-url: not the URL of an HTTP proxy"),

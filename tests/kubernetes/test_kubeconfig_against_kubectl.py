@@ -16,7 +16,7 @@ import trustme
 import yaml
 
 from aioresolve.errors import ConfigurationError, CredentialsError
-from aioresolve.kubernetes.api.client import AiohttpTransport
+from aioresolve.kubernetes.api.transport import AiohttpTransport
 
 from .kubeconfigs import base64_of, client_pair, connect, exec_user, isolate, kubeconfig
 
@@ -179,8 +179,8 @@ def test_cluster_is_the_same_for_kubectl(
 @pytest.mark.parametrize(
     "token",
     [
-        *["2024-99-99", "1:30", "=", "08", "1e3", "y", "'y'", "5\n    token: t", "t\n---\nb: ["],
-        *["own\n    <<: [{token: a1}, {token: b1}]", "t\n- user: {}"],
+        *["2024-99-99", "1:30", "=", "08", "1e3", "'y'", "5\n    token: t", "t\n---\nb: ["],
+        *["t\n    <<: {token-data: b1}", "t\n- user: {}"],
     ],
     ids=repr,
 )

@@ -11,23 +11,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from aioresolve.kubernetes.api.client import ListSplitter
 from aioresolve.kubernetes.api.objects import (
-    PODS,
+    MAX_EVENT,
     Added,
     Bookmark,
     Deleted,
+    EventLines,
     Failed,
     Modified,
+    ObjectList,
     Pod,
-    PodList,
     WatchEvent,
-    decode_list,
     is_newer,
     is_older,
     oldest_version,
     version_number,
 )
-from aioresolve.kubernetes.api.splitting import MAX_EVENT, EventLines, ListSplitter
+from aioresolve.kubernetes.api.queries import PODS
 
 from .samples import pod, pod_json
 
@@ -106,8 +107,8 @@ def test_decoded_pod_does_not_keep_unused_fields() -> None:
         spec={"containers": [{"name": "main", "env": [{"name": f"V{i}", "value": "x"} for i in range(500)]}]},
         metadata={"managedFields": [{"manager": "kubelet", "fieldsV1": {f"f:{i}": {} for i in range(500)}}]},
     )
-    pods = decode_list(json.dumps({"kind": "PodList", "items": [large]}).encode())
-    assert isinstance(pods, PodList)
+    pods = PODS.decode_page(json.dumps({"kind": "PodList", "items": [large]}).encode())
+    assert isinstance(pods, ObjectList)
     assert pods.items is not None
     (decoded,) = pods.items
     assert len(json.dumps(large)) > 20_000
@@ -196,13 +197,13 @@ LISTS = {
 }
 
 
-def split_list(body: bytes, places: list[int]) -> tuple[list[Pod], PodList]:
+def split_list(body: bytes, places: list[int]) -> tuple[list[Pod], ObjectList[Pod]]:
     """Return the pods that were decoded before the end, and the rest."""
     splitter, pods = ListSplitter(PODS), list[Pod]()
     for start, end in pairwise([0, *places, len(body)]):
         pods += splitter.feed(body[start:end])
     rest = splitter.finish()
-    assert isinstance(rest, PodList)
+    assert isinstance(rest, ObjectList)
     return pods, rest
 
 
@@ -234,7 +235,7 @@ def test_a_list_that_is_not_valid_is_a_value_error_in_any_split(data: st.DataObj
     whole = outcome_of(lambda: PODS.decode_page(bytes(body)))
     if isinstance(whole, ValueError):
         assert isinstance(outcome_of(lambda: split_list(bytes(body), places)), ValueError)
-    elif isinstance(whole, PodList):
+    elif isinstance(whole, ObjectList):
         pods, rest = split_list(bytes(body), places)
         assert [*pods, *(rest.items or ())] == [*(whole.items or ())]
 

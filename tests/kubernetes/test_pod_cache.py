@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.api.objects import Added, Deleted, Modified, PodQuery
+from aioresolve.kubernetes.api.objects import Added, Deleted, Modified
+from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
 from .samples import READY, UNSCHEDULABLE, pod, waiting

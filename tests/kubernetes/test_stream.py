@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from aioresolve.errors import ConnectionFailedError, ResolveError
-from aioresolve.kubernetes.api.client import AiohttpTransport
+from aioresolve.kubernetes.api.transport import AiohttpTransport
 from aioresolve.testing import Answer, Hang, Trickle, pod
 
 from .kubeconfigs import connect

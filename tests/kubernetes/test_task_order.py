@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.api.objects import Added, Deleted, PodQuery
+from aioresolve.kubernetes.api.objects import Added, Deleted
+from aioresolve.kubernetes.api.queries import PodQuery
 
 from .samples import READY, labelled, pod
 from .watched_cluster import (

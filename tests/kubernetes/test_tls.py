@@ -12,7 +12,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.kubernetes.auth.tls import ClientCertificate, Trust, new_ssl_context
+from aioresolve.kubernetes.auth.connection import ClientCertificate, Trust, new_ssl_context
 
 from .kubeconfigs import client_pair
 

@@ -1,72 +1,44 @@
 """The client of one API server: lists and watches of pods and other objects.
 
-A `Transport` sends one request. `ObjectAPI` adds retries, pages and typed errors to any transport.
+`ObjectAPI` adds retries, pages and typed errors to a `Transport`.
 """
 
 from __future__ import annotations
 
-import abc
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 import msgspec
-from yarl import URL
 
 from aioresolve._core.deadline import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
-from aioresolve._core.http import (
-    CONNECT_TIMEOUT,
-    Auth,
-    BodyTooLongError,
-    ConnectionHints,
-    Credentials,
-    HTTPClient,
-    Response,
-    StreamingResponse,
-)
-from aioresolve._core.network import origin
+from aioresolve._core.http import BodyTooLongError
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 
-from .errors import LIST_VERBS, error_from_response, error_from_watch_response, is_expired
-from .objects import Rows, Table, decode_list
-from .splitting import ListSplitter
+from .errors import LIST_VERBS, error_from_response, is_expired
+from .objects import Rows, decode_table
+from .transport import ACCEPT_JSON
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
 
     from aioresolve._core.deadline import Progress
+    from aioresolve._core.http import Response, StreamingResponse
     from aioresolve.errors import ResolveError
-    from aioresolve.kubernetes.auth import Connection
 
-    from .objects import ListMeta, PodQuery, Query
+    from .objects import ListMeta, ObjectList
+    from .queries import PodQuery, Query, Resource
+    from .transport import Transport
 
 T = TypeVar("T")
-U = TypeVar("U")
-
-HINTS = ConnectionHints(
-    certificate="Correct certificate-authority or tls-server-name in the kubeconfig.",
-    tls="Check that the port speaks https, and that the server accepts the client certificate.",
-    name="Correct the server in the kubeconfig, or check the DNS.",
-    proxy="Correct proxy-url in the kubeconfig, or HTTPS_PROXY and NO_PROXY.",
-    url="Correct the server in the kubeconfig.",
-    protocol="Check that the port is that of the API server, and whether it expects https.",
-    reach="Check that the address is correct, that the server runs, and that no firewall blocks it.",
-    length="Narrow the selector or the namespace, or check whether this is the API server.",
-    owner="resolver",
-)
 
 logger = logging.getLogger("aioresolve.kubernetes")
 
-AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 AS_JSON = "application/json"
-"""For whole pods too: in protobuf they arrive no sooner, and Python takes longer to decode them."""
-ACCEPT_JSON = {"Accept": AS_JSON}
-MERGE_PATCH = "application/merge-patch+json"
+AS_TABLE = f"application/json;as=Table;g=meta.k8s.io;v=v1,{AS_JSON}"
 
 PAGE = 250
 """Pods per page, 1 to 4 MB of JSON, where a list in one response fails."""
@@ -88,144 +60,62 @@ MAX_RESTARTS = 3
 """How often a list is restarted after its pages expired."""
 
 
-class Transport(abc.ABC):
-    """Sends requests to one API server.
+class ListSplitter(Generic[T]):
+    """Decodes the items of a list from its bytes, which arrive in arbitrary chunks.
 
-    Attributes:
-        only_lists_pods: whether it only lists whole pods: the resolver then polls instead of watching, and
-            reads no other objects.
+    An API server writes `{"kind":"PodList",...,"items":[{"metadata":{...},...},{"metadata":...` without
+    spaces. In valid JSON the bytes between two such items never occur inside a string, where quotation marks
+    are escaped. The item before them is complete, unless they are nested in it. If a server writes lists
+    in another way, nothing is decoded before the end.
+
+    Args:
+        resource: the kind of the items.
     """
 
-    only_lists_pods = False
+    _BEGIN = b'"items":['
+    _BETWEEN = b'},{"metadata":'
+
+    def __init__(self, resource: Resource[T]) -> None:
+        self._decode = resource.decode_items
+        self._decode_page = resource.decode_page
+        self._head = b""  # up to the first item
+        self._tail = bytearray()  # what was not decoded yet
+        self._enough = 0  # do not try to decode less than this
 
     @property
-    @abc.abstractmethod
-    def host(self) -> str:
-        """The server, `scheme://host:port`."""
+    def pending(self) -> int:
+        """The number of bytes that were not decoded yet."""
+        return len(self._tail)
 
-    @property
-    @abc.abstractmethod
-    def source(self) -> str:
-        """Where the credentials come from, as text."""
-
-    async def prepare(self) -> None:  # noqa: B027 - a client that the user passes has its credentials
-        """Wait until the credentials are available, for which a plugin may have to run."""
-
-    @abc.abstractmethod
-    async def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        *,
-        headers: Mapping[str, str] = ACCEPT_JSON,
-        body: bytes | None = None,
-    ) -> Response:
-        """Send a request and return the response, whatever its status."""
-
-    def stream(
-        self, path: str, query: Mapping[str, str], *, is_watch: bool = True
-    ) -> AbstractAsyncContextManager[StreamingResponse]:
-        """Return a context manager that yields the response to a GET, to be read as it arrives.
-
-        The body of a failure is complete. The connection is closed after the block, even if more would
-        arrive. Only a deadline of the caller ends it. Not called if `only_lists_pods` is true.
-        """
-        raise NotImplementedError
-
-    async def close_idle(self) -> None:  # noqa: B027 - a client that the user passes keeps its connections
-        """Close the connections that are kept for the next request, unless one is in use."""
-
-    async def aclose(self) -> None:  # noqa: B027 - the user closes a client that they pass
-        """Close what the transport opened itself, including streams that are being read."""
-
-
-class _ConnectionAuth(Auth):
-    """The credentials of a `Connection`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def credentials(self) -> Credentials:
-        return Credentials(*await self._connection.credentials())
-
-    async def renew(self, rejected: Credentials, response: Response) -> Credentials | None:
-        # The request is sent again even if the credentials are the same: a starting API server also rejects
-        # valid ones.
-        await self._connection.renew(rejected.headers)
-        return await self.credentials()
-
-    async def renew_trust(self, rejected: ssl.SSLContext) -> ssl.SSLContext | None:
-        return await self._connection.renew_trust(rejected)
-
-
-class AiohttpTransport(Transport):
-    """Sends requests with our own HTTP client and the credentials of a `Connection`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._auth = _ConnectionAuth(connection)
-        self._client = self._new_client()
-        # Watches have connections of their own: one that carried a long list keeps the memory it took.
-        self._watches = self._new_client()
-
-    @property
-    def host(self) -> str:
-        return origin(self._connection.server)
-
-    @property
-    def source(self) -> str:
-        return self._connection.source
-
-    async def prepare(self) -> None:
-        await self._auth.credentials()
-
-    async def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        *,
-        headers: Mapping[str, str] = ACCEPT_JSON,
-        body: bytes | None = None,
-    ) -> Response:
-        url = self._url(path, query)
-        return await self._client.send(
-            method, url, scope=f"{method} {path}", headers=headers, body=body, auth=self._auth
-        )
-
-    def stream(
-        self, path: str, query: Mapping[str, str], *, is_watch: bool = True
-    ) -> AbstractAsyncContextManager[StreamingResponse]:
-        client, headers = self._client, ACCEPT_JSON
-        if is_watch:
-            # Compression would save little on small events, and a decoder for each stream takes memory.
-            client, headers = self._watches, {**headers, "Accept-Encoding": "identity"}
-        url = self._url(path, query)
-        return client.stream("GET", url, scope=f"GET {path}", headers=headers, auth=self._auth)
-
-    async def close_idle(self) -> None:
-        await self._client.close_idle()
-
-    async def aclose(self) -> None:
+    def feed(self, data: bytes) -> list[T]:
+        """Return the items that are complete with `data`."""
+        tail = self._tail
+        tail += data
+        if len(tail) < self._enough:
+            return []
         try:
-            await self._client.aclose()
-        finally:
-            await self._watches.aclose()
+            if not self._head:
+                begin = tail.index(self._BEGIN) + len(self._BEGIN)
+                self._head = bytes(tail[:begin])
+                del tail[:begin]
+            end = tail.rindex(self._BETWEEN)
+            items = self._decode(b"".join((b"[", memoryview(tail)[:end], b"}]")))
+        except ValueError:
+            # More bytes show whether it is invalid, or only not the end of an item. Do not try again before
+            # the length has doubled: otherwise the time of many small chunks would grow with their square.
+            self._enough = 2 * len(tail)
+            return []
+        del tail[: end + 2]
+        self._enough = 0
+        return items
 
-    def _url(self, path: str, query: Mapping[str, str]) -> URL:
-        return URL(self._connection.server + path).with_query(query)
+    def finish(self) -> ObjectList[T]:
+        """Return the list without the items that were returned before.
 
-    def _new_client(self) -> HTTPClient:
-        proxy = self._connection.proxy
-        return HTTPClient(
-            hints=HINTS,
-            source=self._connection.source,
-            headers=self._connection.fixed_headers,
-            socket_timeout=CONNECT_TIMEOUT,
-            server_hostname=self._connection.tls_server_name,
-            proxy=lambda _: proxy,
-        )
+        Raises:
+            ValueError: it is not a list of such items; the message says where it differs.
+        """
+        return self._decode_page(self._head + self._tail)
 
 
 class Found(msgspec.Struct, Generic[T], frozen=True):
@@ -247,18 +137,11 @@ class ObjectAPI:
 
     sends_initial_events = True
 
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        max_concurrency: int,
-        policy: RetryPolicy | None = None,
-        namespace: str = "default",
-    ) -> None:
+    def __init__(self, transport: Transport, *, max_concurrency: int, namespace: str = "default") -> None:
         self.namespace = namespace
         self._transport = transport
         self.limiter = anyio.CapacityLimiter(max_concurrency)
-        self._policy = policy or RetryPolicy()
+        self._policy = RetryPolicy()
         self._closed = anyio.Event()
 
     @property
@@ -302,6 +185,8 @@ class ObjectAPI:
         progress.waiting(scope, f"the credentials of {self.source} are not available yet")
         await self._transport.prepare()
 
+    # Requests for one object
+
     async def request(
         self,
         method: str,
@@ -310,23 +195,26 @@ class ObjectAPI:
         progress: Progress,
         *,
         body: bytes | None = None,
-        content_type: str = AS_JSON,
         verbs: Sequence[str],
         expected: Collection[int] = (),
     ) -> Response:
         """Send a request for one object, or with an empty `name` for the collection, and return the response.
 
         `query` says which resource and namespace it is in. A request that fails is repeated until the
-        deadline, so it must be one that can be repeated. `verbs` are the RBAC verbs that it needs.
+        deadline, so it must be one that can be repeated; a PATCH is a merge patch. `verbs` are the RBAC verbs
+        that it needs.
 
         Raises:
             ResolveError: the status is neither of success nor in `expected`.
         """
         scope = f"{query.resource.noun} {name!r} in {query.where}"
-        fail = partial(self._error, query, progress, verbs)
-        options: dict[str, Any] = {"expected": expected, "body": body, "content_type": content_type}
-        send = partial(self._send, method, f"{query.path}/{name}".rstrip("/"), scope, fail, **options)
-        response = await self._retry(scope, progress, send)
+        headers = dict(ACCEPT_JSON)
+        if body is not None:
+            headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else AS_JSON
+        path, fail = f"{query.path}/{name}".rstrip("/"), partial(self._error, query, progress, verbs)
+        response = await self._send(
+            method, path, scope, progress, fail, headers=headers, body=body, expected=expected
+        )
         progress.done(scope, f"status {response.status}")
         return response
 
@@ -349,40 +237,31 @@ class ObjectAPI:
                 retryable=True,
             )
 
-        send = partial(self._send, "GET", path, scope, fail, expected=UNREADABLE)
-        response = await self._retry(scope, progress, send)
+        response = await self._send("GET", path, scope, progress, fail, expected=UNREADABLE)
         progress.done(scope, f"status {response.status}")
         return response.body if response.status == 200 else None
 
+    # Lists
+
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | None:
         """Return the rows of a Table; None if the server has no Tables, or splits this one into pages."""
-        parameters = {**query.parameters, "includeObject": "None"}
-        fail = partial(self._error, query, progress, LIST_VERBS)
-        options: dict[str, Any] = {"parameters": parameters, "expected": (406,), "accept": AS_TABLE}
-        send = partial(self._send, "GET", query.path, query.scope, fail, **options)
-        response = await self._retry(query.scope, progress, send)
+        response = await self._send(
+            "GET",
+            query.path,
+            query.scope,
+            progress,
+            partial(self._error, query, progress, LIST_VERBS),
+            parameters={**query.parameters, "includeObject": "None"},
+            headers={"Accept": AS_TABLE},
+            expected=(406,),
+        )
         if response.status == 406:
             return None
-        found = self._decode(query, partial(decode_list, response.body))
+        table = self._decode(query, partial(decode_table, response.body))
         progress.done(query.scope, "received")
-        if not isinstance(found, Table) or found.metadata.continue_:
+        if table.kind != "Table" or table.metadata.continue_:
             return None
-        return self._decode(query, partial(Rows.from_table, found))
-
-    @overload
-    async def objects(
-        self, query: Query[T], progress: Progress, *, verbs: Sequence[str] = LIST_VERBS
-    ) -> Found[T]: ...
-
-    @overload
-    async def objects(
-        self,
-        query: Query[T],
-        progress: Progress,
-        *,
-        convert: Callable[[list[T]], list[U]],
-        verbs: Sequence[str] = LIST_VERBS,
-    ) -> Found[U]: ...
+        return self._decode(query, partial(Rows.from_table, table))
 
     async def objects(
         self,
@@ -414,6 +293,87 @@ class ObjectAPI:
                 progress.done(query.scope, f"{len(found.items)} {query.resource.name}")
                 return found
 
+    async def _list(
+        self,
+        query: Query[T],
+        progress: Progress,
+        convert: Callable[[list[T]], list[Any]],
+        verbs: Sequence[str],
+    ) -> Found[Any]:
+        if self._transport.only_lists_pods:
+            fail = partial(self._error, query, progress, verbs)
+            response = await self._send(
+                "GET", query.path, query.scope, progress, fail, parameters=query.parameters
+            )
+            listed = self._decode(query, partial(query.resource.decode_page, response.body))
+            return Found(convert(listed.items or []), listed.metadata.resource_version)
+        items: list[Any] = []
+        limit, continue_ = None, ""
+
+        def use_pages() -> None:
+            nonlocal limit
+            limit = PAGE
+
+        async def attempt(attempts: Iterator[int]) -> tuple[list[Any], ListMeta]:
+            page = query.page(limit, continue_)
+            fail = partial(self._error, page, progress, verbs)
+            return await self._receive(page, convert, fail, use_pages, next(attempts))
+
+        for _ in range(MAX_PAGES):
+            is_whole = limit is None
+            try:
+                page, metadata = await self._retry(query.scope, progress, attempt)
+            except (APIError, BodyTooLongError) as error:
+                if is_whole and (isinstance(error, BodyTooLongError) or error.status == 413):
+                    use_pages()
+                    continue
+                raise
+            items += page
+            if not metadata.continue_:
+                return Found(items, metadata.resource_version)
+            continue_ = metadata.continue_
+        raise ProtocolError(
+            f"{self.host} returned more than {MAX_PAGES} pages ({len(items)} {query.resource.name}) for"
+            f" {query.scope}, more than a cluster can have",
+            hint="Narrow the selector, or check whether this is the API server.",
+            host=self.host,
+            scope=query.scope,
+        )
+
+    async def _receive(
+        self,
+        query: Query[T],
+        convert: Callable[[list[T]], list[Any]],
+        fail: Callable[[Response], ResolveError],
+        use_pages: Callable[[], None],
+        number: int,
+    ) -> tuple[list[Any], ListMeta]:
+        """Send one GET, and decode the items of the response while it arrives.
+
+        `use_pages` is called if the rest, or another attempt, has to be requested in pages.
+        """
+        items: list[Any] = []
+        length, splitter, parameters = 0, ListSplitter(query.resource), query.parameters
+        options: dict[str, Any] = {"attempt": number, "query": parameters}
+        with HTTPCall(logger, "GET", self.host, query.path, scope=query.scope, **options) as call:
+            async with self._transport.stream(query.path, parameters, is_watch=False) as stream:
+                response = stream.response
+                call.set_response(response.status, len(response.body))
+                if response.status in PAGES_AFTER:
+                    use_pages()
+                while response.status == 200 and (chunk := await stream.read()):
+                    length += len(chunk)
+                    stream.check_length(length, limit=None if query.limit else MAX_LIST)
+                    items += convert(self._decode(query, partial(splitter.feed, chunk)))
+                    stream.check_length(splitter.pending)
+                    call.set_response(response.status, length)
+        if response.status != 200:
+            raise fail(response)
+        page = self._decode(query, splitter.finish)
+        return items + convert(page.items or []), page.metadata
+
+    # Watches
+
     @asynccontextmanager
     async def watch(
         self, query: Query[Any], version: str | None, lifetime: float
@@ -437,14 +397,15 @@ class ObjectAPI:
         }
         # The call ends with the headers of the response; the stream must outlive it.
         async with AsyncExitStack() as stack:
-            with HTTPCall(
-                logger, "GET", self.host, query.path, scope=f"watch of {query.scope}", query=parameters
-            ) as call:
+            scope = f"watch of {query.scope}"
+            with HTTPCall(logger, "GET", self.host, query.path, scope=scope, query=parameters) as call:
                 opening = self._transport.stream(query.path, parameters, is_watch=True)
                 stream = await stack.enter_async_context(opening)
                 call.set_response(stream.response.status)
             if stream.response.status != 200:
-                raise error_from_watch_response(stream.response, query, host=self.host, source=self.source)
+                raise error_from_response(
+                    stream.response, query, host=self.host, source=self.source, is_watch=True
+                )
             content_type: str = stream.response.headers.get("Content-Type", "")
             media_type = content_type.partition(";")[0].strip().lower()
             if media_type not in ("", AS_JSON):
@@ -461,126 +422,47 @@ class ObjectAPI:
             scope=query.scope,
         )
 
-    async def _list(
-        self,
-        query: Query[T],
-        progress: Progress,
-        convert: Callable[[list[T]], list[U]],
-        verbs: Sequence[str],
-    ) -> Found[U]:
-        items: list[U] = []
-        limit, continue_ = None, ""
-
-        def use_pages() -> None:
-            nonlocal limit
-            limit = PAGE
-
-        async def send(attempts: Iterator[int]) -> tuple[list[U], ListMeta]:
-            page = query.page(limit, continue_)
-            fail = partial(self._error, page, progress, verbs)
-            if not self._transport.only_lists_pods:
-                return await self._receive(page, convert, fail, use_pages, attempts)
-            response = await self._send(
-                "GET", page.path, page.scope, fail, attempts, parameters=page.parameters
-            )
-            listed = self._decode(query, partial(query.resource.decode_page, response.body))
-            return convert(listed.items or []), listed.metadata
-
-        for _ in range(MAX_PAGES):
-            is_whole = limit is None
-            try:
-                page, metadata = await self._retry(query.scope, progress, send)
-            except (APIError, BodyTooLongError) as error:
-                if is_whole and (isinstance(error, BodyTooLongError) or error.status == 413):
-                    use_pages()
-                    continue
-                raise
-            items += page
-            if not metadata.continue_:
-                return Found(items, metadata.resource_version)
-            continue_ = metadata.continue_
-        raise ProtocolError(
-            f"{self.host} returned more than {MAX_PAGES} pages ({len(items)} {query.resource.name}) for"
-            f" {query.scope}, more than a cluster can have",
-            hint="Narrow the selector, or check whether this is the API server.",
-            host=self.host,
-            scope=query.scope,
-        )
-
-    async def _receive(
-        self,
-        query: Query[T],
-        convert: Callable[[list[T]], list[U]],
-        fail: Callable[[Response], ResolveError],
-        use_pages: Callable[[], None],
-        attempts: Iterator[int],
-    ) -> tuple[list[U], ListMeta]:
-        """Send one GET, and decode the items of the response while it arrives.
-
-        `use_pages` is called if the rest, or another attempt, has to be requested in pages.
-        """
-        items: list[U] = []
-        length, splitter, parameters = 0, ListSplitter(query.resource), query.parameters
-        with self._call("GET", query.path, query.scope, attempts, parameters) as call:
-            async with self._transport.stream(query.path, parameters, is_watch=False) as stream:
-                response = stream.response
-                call.set_response(response.status, len(response.body))
-                if response.status in PAGES_AFTER:
-                    use_pages()
-                while response.status == 200 and (chunk := await stream.read()):
-                    length += len(chunk)
-                    stream.check_length(length, limit=None if query.limit else MAX_LIST)
-                    items += convert(self._decode(query, partial(splitter.feed, chunk)))
-                    stream.check_length(splitter.pending)
-                    call.set_response(response.status, length)
-        if response.status != 200:
-            raise fail(response)
-        page = self._decode(query, splitter.finish)
-        return items + convert(page.items or []), page.metadata
+    # Attempts
 
     async def _send(
         self,
         method: str,
         path: str,
         scope: str,
+        progress: Progress,
         fail: Callable[[Response], ResolveError],
-        attempts: Iterator[int],
         *,
         parameters: Mapping[str, str] | None = None,
-        expected: Collection[int] = (),
-        accept: str = AS_JSON,
+        headers: Mapping[str, str] = ACCEPT_JSON,
         body: bytes | None = None,
-        content_type: str = AS_JSON,
+        expected: Collection[int] = (),
     ) -> Response:
-        """Send one request. If its response is neither a success nor expected, raise what `fail` returns."""
-        headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
-        with self._call(method, path, scope, attempts, parameters, expected) as call:
-            response = await self._transport.send(method, path, parameters or {}, headers=headers, body=body)
-            call.set_response(response.status, len(response.body))
-        if response.status < 300 or response.status in expected:
-            return response
-        raise fail(response)
+        """Send a request, repeatedly while its error is retryable, and return the response.
+
+        If the response is neither a success nor expected, raise what `fail` returns.
+        """
+
+        async def attempt(attempts: Iterator[int]) -> Response:
+            options: dict[str, Any] = {"attempt": next(attempts), "query": parameters, "expected": expected}
+            with HTTPCall(logger, method, self.host, path, scope=scope, **options) as call:
+                response = await self._transport.send(
+                    method, path, parameters or {}, headers=headers, body=body
+                )
+                call.set_response(response.status, len(response.body))
+            if response.status < 300 or response.status in expected:
+                return response
+            raise fail(response)
+
+        return await self._retry(scope, progress, attempt)
 
     async def _retry(
-        self, scope: str, progress: Progress, send: Callable[[Iterator[int]], Awaitable[T]]
+        self, scope: str, progress: Progress, attempt: Callable[[Iterator[int]], Awaitable[T]]
     ) -> T:
-        """Return the result of `send`, repeated while its error is retryable."""
+        """Return the result of `attempt`, repeated while its error is retryable."""
         await self.prepare(scope, progress)
         return await send_with_retries(
-            send, scope=scope, host=self.host, progress=progress, policy=self._policy, limiter=self.limiter
+            attempt, scope=scope, host=self.host, progress=progress, policy=self._policy, limiter=self.limiter
         )
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        scope: str,
-        attempts: Iterator[int],
-        parameters: Mapping[str, str] | None,
-        expected: Collection[int] = (),
-    ) -> HTTPCall:
-        options: dict[str, Any] = {"attempt": next(attempts), "query": parameters, "expected": expected}
-        return HTTPCall(logger, method, self.host, path, scope=scope, **options)
 
     def _error(
         self, query: Query[Any], progress: Progress, verbs: Sequence[str], response: Response

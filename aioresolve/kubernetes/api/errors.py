@@ -21,14 +21,16 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 
-from .objects import PODS, status_from_json
+from .objects import status_from_json
+from .queries import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aioresolve._core.http import Response
 
-    from .objects import Query, Resource, Status
+    from .objects import Status
+    from .queries import Query, Resource
 
 LIST_VERBS = ("list",)
 """The RBAC verbs that a single list needs."""
@@ -54,7 +56,13 @@ _DENIAL = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot(?: (\S+) resource "([^"]*
 
 
 def error_from_response(
-    response: Response, query: Query[Any], *, host: str, source: str, verbs: Sequence[str] = LIST_VERBS
+    response: Response,
+    query: Query[Any],
+    *,
+    host: str,
+    source: str,
+    verbs: Sequence[str] = LIST_VERBS,
+    is_watch: bool = False,
 ) -> ResolveError:
     """Return the error for a response whose status is not 200.
 
@@ -63,7 +71,8 @@ def error_from_response(
         query: the request.
         host: the server, `scheme://host:port`.
         source: where the credentials come from, as text.
-        verbs: the RBAC verbs that the caller needs.
+        verbs: the RBAC verbs that the caller needs; those of a watch if `is_watch`.
+        is_watch: whether the request was to start a watch.
     """
     if 300 <= response.status < 400:
         return ProtocolError(
@@ -74,45 +83,18 @@ def error_from_response(
             scope=query.scope,
         )
     status = status_from_json(response.body)
-    return _error(response.status, status, response.retry_after, query, host, source, verbs)
-
-
-def error_from_watch_response(
-    response: Response, query: Query[Any], *, host: str, source: str
-) -> ResolveError:
-    """Return the error for a watch that did not start; for the arguments see `error_from_response`."""
-    if response.status in EXPIRED:
-        return _version_expired(response.status, status_from_json(response.body), query, host)
-    return error_from_response(response, query, host=host, source=source, verbs=WATCH_VERBS)
+    used = WATCH_VERBS if is_watch else verbs
+    return _error(response.status, status, response.retry_after, query, host, source, used, is_watch=is_watch)
 
 
 def error_from_watch_event(status: Status, query: Query[Any], *, host: str, source: str) -> ResolveError:
     """Return the error for an ERROR event; for the arguments see `error_from_response`."""
-    if status.code in EXPIRED:
-        return _version_expired(status.code, status, query, host)
-    return _error(status.code or 500, status, None, query, host, source, WATCH_VERBS)
+    return _error(status.code or 500, status, None, query, host, source, WATCH_VERBS, is_watch=True)
 
 
 def is_expired(error: ResolveError) -> bool:
     """Whether `error` means that a resourceVersion or continue token expired: list from the beginning."""
     return isinstance(error, APIError) and error.status in EXPIRED
-
-
-def _version_expired(code: int, status: Status, query: Query[Any], host: str) -> APIError:
-    # A 400 cannot be about the selector here, because the list before the watch accepted it.
-    return APIError(
-        f"{host} returned {code} for the watch of {query.scope} ({_quoted(status)}):"
-        f" it cannot resume from the last resourceVersion, so the {query.resource.name} are listed again",
-        hint="If this repeats, check the log of the API server.",
-        host=host,
-        scope=query.scope,
-        status=code,
-        reason=status.reason,
-    )
-
-
-def _quoted(status: Status) -> str:
-    return f"{status.message[:MAX_MESSAGE]!r}" if status.message else "no reason given"
 
 
 def _error(
@@ -123,11 +105,19 @@ def _error(
     host: str,
     source: str,
     verbs: Sequence[str],
+    *,
+    is_watch: bool,
 ) -> ResolveError:
-    summary = f"{host} returned {code} for {query.scope} ({_quoted(status)})"
+    message = f"{status.message[:MAX_MESSAGE]!r}" if status.message else "no reason given"
+    summary = f"{host} returned {code} for {'the watch of ' if is_watch else ''}{query.scope} ({message})"
     place: dict[str, Any] = {"host": host, "scope": query.scope}
     attributes: dict[str, Any] = {**place, "status": code, "reason": status.reason}
     match code:
+        case 400 | 410 if is_watch:
+            # A 400 cannot be about the selector here, because the list before the watch accepted it.
+            summary += f": it cannot resume from the last resourceVersion, so the {query.resource.name} are"
+            summary += " listed again"
+            remedy = "If this repeats, check the log of the API server."
         case 400 if status.message and not query.continue_:
             hint = Hint("Correct the selector {selector}.", values={"selector": repr(query.selector)})
             return ConfigurationError(summary, hint=hint)
@@ -144,13 +134,13 @@ def _error(
         case 403:
             return _forbidden(status, query, verbs, summary, attributes)
         case 404:
-            summary = f"{summary}: there is no {query.resource.name} API at that address"
+            summary += f": there is no {query.resource.name} API at that address"
             remedy = "Correct the server in the kubeconfig."
         case 410:
-            summary = f"{summary}: the pages of the list expired faster than they could be read"
+            summary += ": the pages of the list expired faster than they could be read"
             remedy = "Try again."
         case _ if code in RETRYABLE_STATUSES:
-            summary = f"{summary}: the server is overloaded or unhealthy"
+            summary += ": the server is overloaded or unhealthy"
             remedy = "Try again later."
         case _:
             remedy = "Check that this is a Kubernetes API server, and check its log."
@@ -180,12 +170,16 @@ def _forbidden(
             hint += " Or remove the impersonation (`as` in the kubeconfig, or {impersonate})."
         return ForbiddenError(summary, hint=Hint(hint, {"user": repr(user)}), user=user, **attributes)
     manifest = rbac_manifest(user, query.namespace, verbs, query.resource)
+    alternative = ""
+    if not query.resource.is_namespaced:  # only nodes, for their labels
+        alternative = ", or pass {order_by=name}"
+    elif query.namespace is None:
+        alternative = ", or pass {namespace}, for which a Role is sufficient"
     return ForbiddenError(
         f"user {user!r} may not {verb} {resource} in {query.where}: {attributes['host']} returned 403 for"
         f" {query.scope}",
         hint=Hint(
-            "Have a cluster administrator apply this (`kubectl apply -f -`)"
-            f"{query.alternative}:\n{{manifest}}",
+            f"Have a cluster administrator apply this (`kubectl apply -f -`){alternative}:\n{{manifest}}",
             values={"manifest": manifest},
         ),
         manifest=manifest,

@@ -1,10 +1,7 @@
-"""The objects of the Kubernetes API that are used, decoded from JSON into the few fields that are read.
+"""The objects of the Kubernetes API, decoded from JSON into the few fields that are read.
 
 Formats: Pod, PodList and Status of `v1`, Table and WatchEvent of `meta.k8s.io/v1`, as Kubernetes 1.36 writes
-them. EndpointSlices are in `endpoint_slices`.
-
-Three more things belong to these objects: the requests for them, `Query` and `PodQuery`; `Rows`, the columns
-of a Table that are used; and the comparison of resourceVersions.
+them. `queries` has the requests for them, and `endpoint_slices` the EndpointSlices.
 """
 
 from __future__ import annotations
@@ -12,182 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 T = TypeVar("T")
-
-
-CONTEXT_NAMESPACE = "CONTEXT_NAMESPACE"
-"""As `namespace=`: the namespace that kubectl would use. That is the one of the kubeconfig's context, or in a
-pod without a kubeconfig that of the pod; `default` if neither names one. No namespace can have this name."""
-
-
-class Resource(Generic[T]):
-    """A kind of object that can be listed and watched.
-
-    Args:
-        group: the API group; empty for the core group.
-        name: the plural in URLs and RBAC rules, such as `pods`.
-        noun: one object in messages, such as `pod`.
-        list_type: what a list is decoded as.
-        item_type: what an object is decoded as.
-        version: the version of the API.
-
-    Attributes:
-        decode_page: returns one page of a list, or raises a ValueError.
-        decode_event: returns one line of a watch, or raises a ValueError.
-        decode_items: returns a JSON array of items of a list, or raises a ValueError.
-    """
-
-    def __init__(
-        self,
-        group: str,
-        name: str,
-        noun: str,
-        list_type: type[ObjectList[T]],
-        item_type: type[T],
-        *,
-        version: str = "v1",
-    ) -> None:
-        self.group, self.name, self.noun, self.version = group, name, noun, version
-        event_type: Any = WatchEvent
-        item: Any = item_type
-        self.decode_page: Callable[[bytes], ObjectList[T]] = json_decoder(list_type)
-        self.decode_event: Callable[[bytes], WatchEvent[T]] = json_decoder(event_type[item])
-        self.decode_items: Callable[[bytes], list[T]] = json_decoder(list[item])
-
-    @property
-    def prefix(self) -> str:
-        """The path of the API that has the resource."""
-        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-
-
-class Query(msgspec.Struct, Generic[T], frozen=True):
-    """A request for the objects of one resource that a label selector matches.
-
-    Attributes:
-        selector: a label selector in the grammar of the API; empty for any labels.
-        namespace: the namespace to search; None for all namespaces.
-        version: the resourceVersion as of which to list them; empty for the most recent one.
-        limit: the maximum number of objects in one page; None for all objects in one response.
-        continue_: the token of the page to continue from.
-    """
-
-    selector: str
-    namespace: str | None = None
-    version: str = ""
-    limit: int | None = None
-    continue_: str = ""
-
-    @property
-    def resource(self) -> Resource[T]:
-        """The resource."""
-        raise NotImplementedError
-
-    @property
-    def fields(self) -> list[str]:
-        """The terms of the field selector."""
-        return []
-
-    @property
-    def path(self) -> str:
-        """The path of the URL."""
-        namespaced = "" if self.namespace is None else f"/namespaces/{self.namespace}"
-        return f"{self.resource.prefix}{namespaced}/{self.resource.name}"
-
-    @property
-    def parameters(self) -> dict[str, str]:
-        """The query of the URL."""
-        parameters = {"labelSelector": self.selector}
-        if fields := self.fields:
-            parameters["fieldSelector"] = ",".join(fields)
-        if self.version and not self.continue_:  # a token contains the version of its list
-            parameters |= {"resourceVersion": self.version, "resourceVersionMatch": "Exact"}
-        if self.limit is not None:
-            parameters["limit"] = str(self.limit)
-        if self.continue_:
-            parameters["continue"] = self.continue_
-        return parameters
-
-    @property
-    def where(self) -> str:
-        """The namespaces as text for messages."""
-        return "all namespaces" if self.namespace is None else f"namespace {self.namespace!r}"
-
-    @property
-    def scope(self) -> str:
-        """The request as text for messages."""
-        return self.selection
-
-    @property
-    def selection(self) -> str:
-        """The selector and the namespaces as text for messages."""
-        return f"selector {self.selector!r} in {self.where}" if self.selector else self.where
-
-    @property
-    def alternative(self) -> str:
-        """What to do instead of permitting the request, as the end of a hint."""
-        return "" if self.namespace else ", or pass {namespace}, for which a Role is sufficient"
-
-    def at(self, version: str) -> Self:
-        """Return the request for the objects as they were at this resourceVersion."""
-        return replace(self, version=version)
-
-    def page(self, limit: int | None, continue_: str) -> Self:
-        """Return the request for one page; for all objects in one response if `limit` is None."""
-        return replace(self, limit=limit, continue_=continue_)
-
-
-RUNNING, NOT_RUNNING = "status.phase=Running", "status.phase!=Running"
-NOT_MISSING = "status.phase!=Pending,status.phase!=Failed,status.phase!=Unknown"
-"""Running, or ended with success."""
-
-
-class PodQuery(Query["Pod"], frozen=True, kw_only=True):
-    """A request for pods.
-
-    Attributes:
-        name: the name of the pods; None for any name.
-        ip: the first IP address of the pods; None for any address.
-        phases: the term of the field selector for their phases; empty for any phase.
-    """
-
-    name: str | None = None
-    ip: str | None = None
-    phases: str = ""
-
-    @property
-    def resource(self) -> Resource[Pod]:
-        return PODS
-
-    @property
-    def fields(self) -> list[str]:
-        fields = [] if self.name is None else [f"metadata.name={self.name}"]
-        if self.ip is not None:
-            fields.append(f"status.podIP={self.ip}")
-        if self.phases:
-            fields.append(self.phases)
-        return fields
-
-    @property
-    def scope(self) -> str:
-        prefix = "" if self.name is None else f"pod {self.name!r} of "
-        if self.ip is not None:
-            prefix = f"pod with IP address {self.ip} of "
-        suffix = ", phase other than Running" if self.phases == NOT_RUNNING else ""
-        return f"{prefix}{self.selection}{suffix}"
-
-    def named(self, name: str) -> PodQuery:
-        """Return the request for the pods of one name."""
-        return replace(self, name=name)
-
-    def in_phases(self, phases: str) -> PodQuery:
-        """Return the request for the pods in phases that the term of a field selector describes."""
-        return replace(self, phases=phases)
-
 
 MAX_NAME = 253
 """The maximum length of the name of a pod, in characters: a DNS subdomain, RFC 1123."""
@@ -361,12 +187,9 @@ class ListMeta(Struct, kw_only=True, frozen=True):
 class ObjectList(Struct, Generic[T], kw_only=True, frozen=True):
     """One page of a list."""
 
+    kind: str = ""
     metadata: ListMeta = ListMeta()
     items: list[T] | None = None
-
-
-class PodList(ObjectList[Pod], kw_only=True, tag_field="kind", tag="PodList", frozen=True):
-    """One page of pods."""
 
 
 class Column(Struct, frozen=True):
@@ -381,9 +204,10 @@ class TableRow(Struct, frozen=True):
     cells: list[Any]
 
 
-class Table(Struct, kw_only=True, tag_field="kind", tag="Table", frozen=True):
-    """Pods as rows, the way `kubectl get pods -o wide` prints them."""
+class Table(Struct, kw_only=True, frozen=True):
+    """Pods as rows, the way `kubectl get pods -o wide` prints them. The response may be of another kind."""
 
+    kind: str = ""
     metadata: ListMeta = ListMeta()
     column_definitions: list[Column] | None = None
     rows: list[TableRow] | None = None
@@ -529,7 +353,7 @@ def json_decoder(kind: Any) -> Callable[[bytes], Any]:
     return decode
 
 
-decode_list: Callable[[bytes], Table | PodList] = json_decoder(Table | PodList)
+decode_table: Callable[[bytes], Table] = json_decoder(Table)
 _decode_status: Callable[[bytes], Status] = json_decoder(Status)
 
 
@@ -541,7 +365,45 @@ def status_from_json(body: bytes) -> Status:
         return Status()
 
 
-PODS = Resource("", "pods", "pod", PodList, Pod)
+MAX_EVENT = 8 << 20
+"""The maximum length of an event, in bytes. etcd limits objects to 1.5 MiB; their JSON may be longer."""
+
+
+class EventLines(Generic[T]):
+    """Splits the bytes of a watch, which arrive in arbitrary chunks, into events.
+
+    After an error it cannot be used again: start a new watch.
+
+    Args:
+        decode: see `Resource.decode_event`.
+    """
+
+    def __init__(self, decode: Callable[[bytes], WatchEvent[T]]) -> None:
+        self._decode = decode
+        self._rest = bytearray()  # the incomplete line at the end
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the last line has arrived whole."""
+        return not self._rest
+
+    def feed(self, data: bytes) -> list[WatchEvent[T]]:
+        """Return the events of the lines that end in `data`, in order. Empty lines are ignored.
+
+        Raises:
+            ValueError: a line is longer than MAX_EVENT, or is not an event; the message says where it
+                differs.
+        """
+        complete, newline, rest = data.rpartition(b"\n")
+        self._rest += complete
+        lines = []
+        if newline:
+            lines = bytes(self._rest).split(b"\n")
+            self._rest.clear()
+        self._rest += rest
+        if max(map(len, [*lines, self._rest])) > MAX_EVENT:
+            raise ValueError(f"a line of more than {MAX_EVENT >> 20} MiB, longer than any event")
+        return [self._decode(line) for line in lines if line.strip()]
 
 
 # resourceVersions of one resource type compare as whole numbers (KEP-5504, "Comparable Resource Version").

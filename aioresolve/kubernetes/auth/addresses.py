@@ -33,7 +33,7 @@ def validate_server_url(url: str, where: str | None, scheme: str = "http") -> st
     has_scheme = "://" in url
     parts = _split(url if has_scheme else f"{scheme}://{url}")
     problem = "is not the URL of a server"
-    if parts is not None and parts.scheme in DEFAULT_PORTS and (has_scheme or parts.path in ("", "/")):
+    if parts is not None and (has_scheme or parts.path in ("", "/")):
         if parts.username is None:
             # As in client-go, a query and a fragment are ignored. The scheme of `parts` is in lower case.
             return parts._replace(query="", fragment="").geturl().rstrip("/")
@@ -48,8 +48,7 @@ def validate_server_url(url: str, where: str | None, scheme: str = "http") -> st
 
 def validate_proxy_url(url: str, where: str) -> str:
     """Return `url`, the URL of a proxy, which may contain user name and password."""
-    parts = _split(url)
-    if parts is None or parts.scheme not in DEFAULT_PORTS:
+    if _split(url) is None:
         # The error does not quote it: without a scheme it is not known which part may be a password.
         raise ConfigurationError(
             f"{where}: not the URL of an HTTP proxy; SOCKS proxies are not supported",
@@ -83,11 +82,11 @@ def is_host(host: str) -> bool:
 
 
 def _split(url: str) -> SplitResult | None:
-    """Return the parts of a URL; None if it is not valid."""
+    """Return the parts of an http or https URL; None if it is not valid."""
     with suppress(ValueError):
         parts = urlsplit(url)
-        is_valid = parts.hostname and parts.port != 0 and url.isprintable() and " " not in url
-        return parts if is_valid and is_host(parts.hostname or "") else None
+        is_valid = parts.scheme in DEFAULT_PORTS and parts.port != 0 and url.isprintable()
+        return parts if is_valid and " " not in url and is_host(parts.hostname or "") else None
     return None
 
 
@@ -122,10 +121,7 @@ def _matches(entry: str, host: str, address: IPAddress | None, port: str) -> boo
 
 
 def _ip_address(host: str) -> IPAddress | None:
-    """Return an address; None for a name. As in Go, an IPv4-mapped address is an IPv4 address."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
+    """Return an address; None for a name."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None

@@ -1,37 +1,36 @@
 """The connection to one API server: its address, TLS, and credentials that are renewed when they expire.
 
-Formats and defaults are those of client-go, so that a configuration that works for kubectl works here.
-`discovery` reads the files.
+The defaults are those of client-go, so that a configuration that works for kubectl works here. `discovery`
+reads the files.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
-import threading
-from contextlib import suppress
+import ssl
+import tempfile
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import time
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
-from msgspec.structs import replace
+import msgspec
 
-from aioresolve._core.network import origin
+from aioresolve._core.http import Auth, Credentials
+from aioresolve._core.network import close_one_sidedly, origin
 from aioresolve._core.redaction import Confidential
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError
 
-from .kubeconfig import parse_json
-from .tls import ClientCertificate, Trust, end_of_certificate, new_ssl_context
-
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
-GO_ZERO_TIME = datetime(1, 1, 1, tzinfo=UTC)
-"""What plugins written in Go print if the credentials do not expire."""
+    from aioresolve._core.http import Response
 
 END_OF_TIME = 253_402_300_800.0
 """The end of the year 9999, after which `datetime` has no times."""
@@ -55,20 +54,43 @@ minute ago is still valid.
 NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """The name of a namespace: a DNS label, RFC 1123. It becomes part of the path of a URL."""
 
-_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
+_TIME = rb"(?:\x17\x0d\d{12}|\x18\x0f\d{14})Z"
+_VALIDITY = re.compile(_TIME + rb"(?:\x17\x0d(\d{12}Z)|\x18\x0f(\d{14}Z))")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """A certificate chain and its key, as PEM; `where` says where they come from, for errors."""
+
+    chain: bytes = field(repr=False)
+    key: bytes = field(repr=False)
+    where: str = field(compare=False)
+
+
+class Trust(Confidential, frozen=True):
+    """How the certificate of the server is verified.
+
+    Attributes:
+        authorities: CA certificates as PEM; None for those of the system.
+        where: where they come from, for errors.
+        verify: False accepts any server (`insecure-skip-tls-verify`).
+    """
+
+    authorities: bytes | None = None
+    where: str = "the system's roots"
+    verify: bool = True
 
 
 class Identity(Confidential, frozen=True):
     """What authenticates the client: an Authorization header, a client certificate, both, or nothing.
 
-    `expires` is in seconds of Unix time; None if unknown. `is_fallback` says that there is a token file, but
-    the Authorization is another one, because the file could not be read.
+    `expires` is in seconds of Unix time; None if unknown.
     """
 
     authorization: str | None = None
     certificate: ClientCertificate | None = None
     expires: float | None = None
-    is_fallback: bool = False
 
     @property
     def is_fresh(self) -> bool:
@@ -99,16 +121,21 @@ class Identity(Confidential, frozen=True):
 
 
 class CredentialPlugin(Protocol):
-    """A command that prints credentials."""
-
-    @property
-    def key(self) -> str:
-        """The entry of the kubeconfig that names the command."""
-        ...
+    """A command that prints credentials. Two that are equal print the same."""
 
     async def identity(self) -> Identity:
         """Run the command and return the credentials that it prints."""
         ...
+
+
+class CredentialCache(dict[CredentialPlugin, TokenCache[Identity]]):
+    """The credentials that plugins printed, until they expire.
+
+    A resolver keeps one for its lifetime and for all event loops, so that a plugin runs once.
+    """
+
+    def __missing__(self, plugin: CredentialPlugin) -> TokenCache[Identity]:
+        return self.setdefault(plugin, TokenCache(min_age=PLUGIN_PERIOD))
 
 
 class DiscoveredServer(Confidential, frozen=True, kw_only=True):
@@ -155,16 +182,13 @@ class DiscoveredServer(Confidential, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"{found.source} now has another server, or got or lost an exec plugin", hint="Connect again."
             )
-        if found.identity.is_fallback and not self.identity.is_fallback:
-            # As in client-go, the last token of the file is kept: the other one may be that of another user.
-            found = replace(found, identity=self.identity)
         if found.trust is not None:
             # Raises an error for a certificate that is only half written.
             new_ssl_context(found.trust, found.identity.certificate)
         return found
 
 
-class Connection:
+class Connection(Auth):
     """How to send requests to one API server.
 
     Attributes:
@@ -189,7 +213,7 @@ class Connection:
         self._last = discovered
         self._files = TokenCache(discovered, max_age=ROTATION_PERIOD if discovered.rotates else None)
         self._plugin = discovered.plugin
-        self._printed = None if discovered.plugin is None else cache.identities(discovered.plugin)
+        self._printed = None if discovered.plugin is None else cache[discovered.plugin]
         self._built: tuple[tuple[Trust, ClientCertificate | None], ssl.SSLContext] | None = None
 
     def __repr__(self) -> str:
@@ -211,14 +235,14 @@ class Connection:
             )
         return name
 
-    async def credentials(self) -> tuple[dict[str, str], ssl.SSLContext | None]:
+    async def credentials(self) -> Credentials:
         """Return the headers that authenticate a request, and its TLS context, of one identity.
 
         There is no TLS context for plain http; it is the same until a certificate in it changes. An expired
         credential is renewed first. Token, certificate and CA files are read again after a minute.
         """
         identity = await self.identity()
-        return identity.headers, await self._ssl_context(identity.certificate)
+        return Credentials(identity.headers, await self._ssl_context(identity))
 
     async def identity(self) -> Identity:
         """Return what authenticates the client, renewed if it has expired."""
@@ -228,10 +252,7 @@ class Connection:
 
     async def server_verification(self) -> ssl.SSLContext | None:
         """Return a TLS context that verifies the server, without running a plugin; None for http."""
-        found = await self._files.get(self._read_files)
-        if found.trust is None:
-            return None
-        return await self._new_ssl_context(found.trust, found.identity.certificate)
+        return await self._ssl_context((await self._files.get(self._read_files)).identity)
 
     async def renew_trust(self, rejected: ssl.SSLContext) -> ssl.SSLContext | None:
         """Read the CA certificates again after `rejected` did not accept the certificate of the server.
@@ -239,23 +260,21 @@ class Connection:
         Returns the TLS context that trusts them; None if they are still the same.
         """
         await self._files.renew(self._read_files)
-        _, context = await self.credentials()
+        context = (await self.credentials()).ssl_context
         return None if context is rejected else context
 
-    async def renew(self, rejected: Mapping[str, str]) -> bool:
-        """Renew the credentials after a 401 for the headers `rejected`; returns whether they have changed.
+    async def renew(self, rejected: Credentials, response: Response) -> Credentials:
+        """Return the credentials to use after a 401: the plugin runs again, or files are read again.
 
-        The plugin runs again, or kubeconfig and token files are read again: once for all tasks that call this
-        at the same time.
+        That happens once for all tasks that call this at the same time. The request is sent again even if the
+        credentials are the same, because a starting API server also rejects valid ones.
         """
-        before = await self.identity()
-        if any(rejected.get(name) != value for name, value in before.headers.items()):
-            return True
-        if self._printed is not None and self._plugin is not None:
-            after = await self._printed.renew(self._plugin.identity)
-        else:
-            after = (await self._files.renew(self._read_files)).identity
-        return (after.authorization, after.certificate) != (before.authorization, before.certificate)
+        if (await self.identity()).headers == rejected.headers:
+            if self._printed is not None and self._plugin is not None:
+                await self._printed.renew(self._plugin.identity)
+            else:
+                await self._files.renew(self._read_files)
+        return await self.credentials()
 
     async def _read_files(self) -> DiscoveredServer:
         # Files that cannot be read at the moment are being replaced: keep the previous content.
@@ -263,48 +282,18 @@ class Connection:
             self._last = await run_in_thread(f"read {self.source}", self._last.read_again)
         return self._last
 
-    async def _ssl_context(self, certificate: ClientCertificate | None) -> ssl.SSLContext | None:
+    async def _ssl_context(self, identity: Identity) -> ssl.SSLContext | None:
         trust = (await self._files.get(self._read_files)).trust
         if trust is None:
             return None
-        parts = trust, certificate
+        parts = trust, identity.certificate
         if self._built is None or self._built[0] != parts:
-            context = await self._new_ssl_context(*parts)
+            purpose = f"load the certificates for {self.server}"
+            context = await run_in_thread(purpose, new_ssl_context, *parts)
             # Keep the context of another task that was faster: aiohttp shares connections by context.
             if self._built is None or self._built[0] != parts:
                 self._built = (parts, context)
         return self._built[1]
-
-    async def _new_ssl_context(self, trust: Trust, certificate: ClientCertificate | None) -> ssl.SSLContext:
-        purpose = f"load the certificates for {self.server}"
-        return await run_in_thread(purpose, new_ssl_context, trust, certificate)
-
-
-IdentityCache: TypeAlias = TokenCache[Identity]
-
-
-class CredentialCache:
-    """The credentials that plugins printed, until they expire.
-
-    A resolver keeps one for its lifetime and for all event loops, so that a plugin runs once.
-    """
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._by_key: dict[str, tuple[CredentialPlugin, IdentityCache]] = {}
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self._by_key)} plugins>"
-
-    def identities(self, plugin: CredentialPlugin) -> IdentityCache:
-        """Return the cache of the identities that `plugin` prints."""
-        with self._mutex:
-            known, cache = self._by_key.get(plugin.key, (None, None))
-            # A changed entry of the kubeconfig is another plugin.
-            if cache is None or known != plugin:
-                cache = TokenCache[Identity](min_age=PLUGIN_PERIOD)
-                self._by_key[plugin.key] = plugin, cache
-            return cache
 
 
 def bearer(token: str, where: str) -> str:
@@ -320,27 +309,117 @@ def bearer(token: str, where: str) -> str:
     return f"Bearer {token}"
 
 
-def basic(username: str, password: str) -> str:
-    """Return the Authorization header of a user name and password (RFC 7617)."""
-    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode("ascii")
-
-
-def unix_time(timestamp: str, where: str) -> float | None:
-    """Return an RFC 3339 time in seconds of Unix time; None without one, and for Go's zero time."""
-    if not timestamp:
-        return None
-    if _RFC_3339.fullmatch(timestamp):
-        with suppress(ValueError):
-            moment = datetime.fromisoformat(timestamp)
-            return None if moment == GO_ZERO_TIME else moment.timestamp()
-    raise ConfigurationError(f"{where} is not an RFC 3339 time such as 2030-01-31T12:00:00Z")
-
-
 def jwt_claims(token: str) -> dict[str, Any] | None:
     """Return the claims of a JSON Web Token (RFC 7519), which is not verified; None for any other token."""
-    claims = None
     if token.isascii() and token.count(".") == 2:
         payload = token.split(".")[1]
-        with suppress(binascii.Error):
-            claims = parse_json(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    return claims if isinstance(claims, dict) else None
+        with suppress(binascii.Error, msgspec.MsgspecError, UnicodeError, RecursionError):
+            content = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+            return msgspec.json.decode(content, type=dict[str, Any])
+    return None
+
+
+def new_ssl_context(trust: Trust, certificate: ClientCertificate | None) -> ssl.SSLContext:
+    """Return a TLS context for a client that verifies the server by `trust` and presents `certificate`.
+
+    As in client-go, the CA of a cluster replaces the roots of the system, and any certificate in the bundle
+    is an anchor, even if it is not a self-signed root; and the common name of a certificate is not a host
+    name, for which it must have a subject alternative name. Strict RFC 5280 checks are off: the CAs of many
+    clusters lack the extensions that they require. Blocking: for worker threads.
+
+    Raises:
+        ConfigurationError: a certificate or key is not PEM, the two do not match, or the key is encrypted.
+    """
+    context = close_one_sidedly(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    context.set_alpn_protocols(["http/1.1"])
+    context.hostname_checks_common_name = False
+    context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
+    if not trust.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif trust.authorities is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        _load_authorities(context, trust.authorities, trust.where)
+    if certificate is not None:
+        _load_certificate(context, certificate)
+    return context
+
+
+def _load_authorities(context: ssl.SSLContext, authorities: bytes, where: str) -> None:
+    # Comments between the certificates may have any encoding; the certificates are ASCII. As in Go, an
+    # invalid certificate in a bundle is skipped.
+    num_loaded, reason = 0, "no certificate"
+    for certificate in _CERTIFICATE.findall(authorities.decode("ascii", "ignore")):
+        try:
+            context.load_verify_locations(cadata=certificate)
+            num_loaded += 1
+        except (ssl.SSLError, ValueError) as error:
+            reason = _reason(error)
+    if not num_loaded:
+        raise ConfigurationError(
+            f"{where} contains no valid CA certificate ({reason})",
+            hint="It must be PEM: -----BEGIN CERTIFICATE-----",
+        )
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
+    encrypted = False
+
+    def no_password() -> str:
+        # Without a callback OpenSSL would read the password from the terminal.
+        nonlocal encrypted
+        encrypted = True
+        return ""
+
+    try:
+        with _file_of(certificate.chain.rstrip() + b"\n" + certificate.key) as path:
+            context.load_cert_chain(path, password=no_password)
+    except (OSError, ValueError) as error:
+        problem = f"certificate and key cannot be used ({_reason(error)})"
+        hint = "Both must be PEM, and the key must belong to the certificate."
+        if encrypted:
+            problem = "the key is encrypted, which is not supported"
+            hint = "Decrypt it with `openssl pkey -in KEY -out DECRYPTED` and name that file."
+        raise ConfigurationError(f"{certificate.where}: {problem}", hint=hint) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return OpenSSL's name for an error, such as KEY_VALUES_MISMATCH."""
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+    return str(reason).partition(" (_ssl")[0]
+
+
+@contextmanager
+def _file_of(content: bytes) -> Iterator[str]:
+    """Yield the path of a private file with this content, which exists only inside the block.
+
+    `load_cert_chain` reads only files. The file is in memory if the system supports that, so that a process
+    that is killed leaves no key on a disk.
+    """
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        with os.fdopen(os.memfd_create("client-certificate"), "wb", buffering=0) as file:
+            file.write(content)
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.TemporaryDirectory(prefix="aioresolve-") as folder:  # only its owner can read it
+        path = os.path.join(folder, "client.pem")
+        with open(path, "xb") as file:
+            file.write(content)
+        yield path
+
+
+def end_of_certificate(pem: bytes) -> float | None:
+    """Return when the first certificate of a chain expires, in seconds of Unix time; None if not known.
+
+    Python's ssl module shows only certificates that were verified. The two times of the validity (RFC 5280
+    section 4.1.2.5) follow each other in the DER form: UTCTime before 2050, GeneralizedTime after it.
+    """
+    found = _CERTIFICATE.search(pem.decode("ascii", "replace"))
+    with suppress(ValueError):
+        der = ssl.PEM_cert_to_DER_cert(found[0]) if found is not None else b""
+        if (validity := _VALIDITY.search(der)) is not None:
+            short, long = validity.groups(default=b"")
+            text = (long or b"20" + short).decode("ascii")
+            return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+    return None

@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 import enum
-import errno
 import os
+import time
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,8 +22,16 @@ from aioresolve._core import service_account
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError
 
-from .addresses import proxy_from_environment, validate_server_url
-from .connection import Connection, DiscoveredServer, Identity, basic, bearer
+from .addresses import is_host, proxy_from_environment, validate_proxy_url, validate_server_url
+from .connection import (
+    ClientCertificate,
+    Connection,
+    DiscoveredServer,
+    Identity,
+    Trust,
+    bearer,
+    jwt_claims,
+)
 from .kubeconfig import (
     Cluster,
     Kubeconfig,
@@ -34,7 +42,6 @@ from .kubeconfig import (
     parse_kubeconfig,
     select_context,
 )
-from .tls import ClientCertificate, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,8 +52,7 @@ if TYPE_CHECKING:
 SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 """The variables that the kubelet sets in every container: the address of the API server."""
 
-MAX_FILE = 16 * 1024 * 1024
-"""The largest file that is read, in bytes; a kubeconfig of a thousand clusters has five million."""
+KubeconfigPath: TypeAlias = "str | os.PathLike[str]"
 
 
 class ExecutableLocation(enum.StrEnum):
@@ -59,9 +65,6 @@ class ExecutableLocation(enum.StrEnum):
     """In a pod: use only its service account."""
     OFF_CLUSTER = "OFF_CLUSTER"
     """Outside: use only kubeconfigs."""
-
-
-KubeconfigPath: TypeAlias = "str | os.PathLike[str]"
 
 
 class ConnectionOverrides(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +92,7 @@ class ConnectionOverrides(msgspec.Struct, frozen=True, kw_only=True):
         """Return the context with these parts replaced."""
         cluster, user, given = selection.cluster, selection.user, []
         if self.server:
-            server = validate_server_url(self.server, None, cluster.default_scheme)
-            cluster = replace(cluster, server=server, tls_server_name="")
+            cluster = replace(cluster, server=self.server, tls_server_name="")
             given.append("server")
         if self.token_file:
             user = User(
@@ -178,9 +180,7 @@ def validate_overrides(
 ) -> ConnectionOverrides:
     """Return these arguments of a resolver as overrides."""
     if server is not None:
-        validate_server_url(
-            str(server), None
-        )  # kept as it is: the scheme of HOST:PORT depends on the cluster
+        validate_server_url(str(server), None)
     groups = (impersonate_groups,) if isinstance(impersonate_groups, str) else impersonate_groups or ()
     if not isinstance(groups, (list, tuple)):
         raise ConfigurationError(
@@ -189,7 +189,7 @@ def validate_overrides(
             hint="Pass the name of a group, or a list of names.",
         )
     return ConnectionOverrides(
-        server=str(server or ""),
+        server=str(server or ""),  # as it is: the scheme of HOST:PORT depends on the cluster
         token_file="" if token_file is None else _validate_path("token_file", token_file),
         impersonate="" if impersonate is None else _validate_subject("impersonate", impersonate),
         impersonate_groups=tuple(_validate_subject("impersonate_groups", group) for group in groups),
@@ -279,6 +279,8 @@ class Search(msgspec.Struct, frozen=True):
             f"no credentials for an API server were found. Tried {'; '.join(tried)}", hint=hint, tried=tried
         )
 
+    # Each of these returns the server, or why none was found.
+
     def _from_variable(self) -> DiscoveredServer | str:
         variable = self.environ.get("KUBECONFIG")
         if not variable:
@@ -296,7 +298,6 @@ class Search(msgspec.Struct, frozen=True):
         return self._from_existing([os.path.normpath(os.path.join(home, ".kube", "config"))])
 
     def _from_existing(self, paths: Sequence[str]) -> DiscoveredServer | str:
-        """Return the server of the kubeconfigs that exist, or why no server was found."""
         contents = {path: _read_if_exists(path, f"kubeconfig {path}") for path in paths}
         files = [parse_kubeconfig(content, path) for path, content in contents.items() if content is not None]
         if not files:
@@ -305,24 +306,6 @@ class Search(msgspec.Struct, frozen=True):
         if config.is_empty:
             return f"{', '.join(config.paths)}: has no clusters, contexts or users"
         return self._from_kubeconfig(config)
-
-    def _from_files(self, paths: Sequence[str]) -> DiscoveredServer:
-        files = [parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path) for path in paths]
-        return self._from_kubeconfig(merge_kubeconfigs(files))
-
-    def _from_kubeconfig(self, config: Kubeconfig) -> DiscoveredServer:
-        selection = select_context(config, self.context)
-        if selection.namespace is None and _is_in_pod(self.environ):
-            # As for kubectl, also if the context is that of another cluster than the pod's.
-            selection = replace(selection, namespace=service_account.pod_namespace(self.environ))
-        again = replace(self, context=selection.context)
-        return self._from_selection(selection, partial(again._from_files, config.paths))
-
-    def _from_given_server(self) -> DiscoveredServer:
-        """Return a server without a kubeconfig, verified by the system's CA certificates, as for kubectl."""
-        where = "an empty kubeconfig"
-        selection = Selection(where=where, cluster=Cluster(where=where), user=User(where=where))
-        return self._from_selection(selection, self._from_given_server)
 
     def _from_service_account(self) -> DiscoveredServer | str:
         for name in SERVICE_VARIABLES:
@@ -352,30 +335,57 @@ class Search(msgspec.Struct, frozen=True):
             raise ConfigurationError(found)
         return found
 
+    # These raise an error instead.
+
+    def _from_files(self, paths: Sequence[str]) -> DiscoveredServer:
+        files = [parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path) for path in paths]
+        return self._from_kubeconfig(merge_kubeconfigs(files))
+
+    def _from_kubeconfig(self, config: Kubeconfig) -> DiscoveredServer:
+        selection = select_context(config, self.context)
+        token = os.path.join(service_account.FOLDER, "token")
+        is_in_pod = all(map(self.environ.get, SERVICE_VARIABLES)) and os.path.isfile(token)
+        if selection.namespace is None and is_in_pod:
+            # As for kubectl, also if the context is that of another cluster than the pod's.
+            selection = replace(selection, namespace=service_account.pod_namespace(self.environ))
+        again = replace(self, context=selection.context)
+        return self._from_selection(selection, partial(again._from_files, config.paths))
+
+    def _from_given_server(self) -> DiscoveredServer:
+        """Return a server without a kubeconfig, verified by the system's CA certificates, as for kubectl."""
+        where = "an empty kubeconfig"
+        selection = Selection(where=where, cluster=Cluster(where=where), user=User(where=where))
+        return self._from_selection(selection, self._from_given_server)
+
     def _from_selection(
         self, selection: Selection, reread: Callable[[], DiscoveredServer]
     ) -> DiscoveredServer:
         selection = self.overrides.apply(selection)
         cluster, user = selection.cluster, selection.user
+        server = validate_server_url(cluster.server, f"{cluster.where}: server", cluster.default_scheme)
+        cluster = replace(cluster, server=server)
+        proxy = proxy_from_environment(server, self.environ)
+        if cluster.proxy_url:
+            proxy = validate_proxy_url(cluster.proxy_url, f"{cluster.where}: proxy-url")
         compression = (("Accept-Encoding", "identity"),) if cluster.disable_compression else ()
         found = DiscoveredServer(
-            server=cluster.server,
+            server=server,
             source=selection.where,
             namespace=selection.namespace,
-            proxy=cluster.proxy_url or proxy_from_environment(cluster.server, self.environ),
+            proxy=proxy,
             headers=(*user.impersonation, *compression),
             reread=reread,
         )
-        if not cluster.is_https:
+        if not server.startswith("https:"):
             # As in client-go: credentials are not sent over a connection that others can read.
             source = f"{selection.where} (no credentials are sent over plain http)"
             return replace(found, source=source)
-        trust = _trust(cluster)
-        plugin = _plugin(user, cluster, trust)
+        name, trust = _tls_server_name(cluster), _trust(cluster)
+        plugin = _plugin(user, replace(cluster, tls_server_name=name), trust)
         files = cluster.certificate_authority, user.token_file, user.client_certificate, user.client_key
         return replace(
             found,
-            tls_server_name=cluster.tls_server_name or None,
+            tls_server_name=name or None,
             trust=trust,
             user=str(user),
             plugin=plugin,
@@ -384,14 +394,26 @@ class Search(msgspec.Struct, frozen=True):
         )
 
 
-def _is_in_pod(environ: Mapping[str, str]) -> bool:
-    """Whether there is a service account, as client-go checks it."""
-    return all(map(environ.get, SERVICE_VARIABLES)) and os.path.isfile(
-        os.path.join(service_account.FOLDER, "token")
-    )
+# The parts of a server and of its credentials
+
+
+def _tls_server_name(cluster: Cluster) -> str:
+    name = cluster.tls_server_name.removeprefix("[").removesuffix("]").removesuffix(".")
+    if name and not is_host(name):
+        raise ConfigurationError(
+            f"{cluster.where}: tls-server-name: not a host name or address",
+            hint="Write the name in the server's certificate.",
+        )
+    return name
 
 
 def _trust(cluster: Cluster) -> Trust:
+    if cluster.insecure_skip_tls_verify and cluster.has_authority:
+        raise ConfigurationError(
+            f"{cluster.where}: certificate-authority and insecure-skip-tls-verify: true contradict"
+            " one another",
+            hint="Remove insecure-skip-tls-verify.",
+        )
     where = f"{cluster.where}: certificate-authority"
     authorities = _read_pem(where, cluster.certificate_authority, cluster.certificate_authority_data)
     return Trust(authorities, where, verify=not cluster.insecure_skip_tls_verify)
@@ -408,37 +430,56 @@ def _plugin(user: User, cluster: Cluster, trust: Trust) -> ExecCall | None:
 
 
 def _identity(user: User) -> Identity:
-    authorization = _file_authorization(user)
-    is_fallback = bool(user.token_file) and authorization is None
-    identity = Identity()
-    if authorization is None and user.token:
-        authorization = bearer(user.token, f"{user.where}: token")
-    elif authorization is None and user.username:
-        authorization = basic(user.username, user.password)
-    elif authorization is None and user.auth_provider is not None:
-        from .plugins import identity_of
-
-        identity = identity_of(user.auth_provider, f"{user.where}, auth-provider {user.auth_provider.name!r}")
-        authorization = identity.authorization
+    identity = Identity(authorization=_authorization(user))
+    if identity.authorization is None and user.auth_provider is not None:
+        identity = _identity_of_provider(user)
     where = f"{user.where}: client-certificate"
     chain = _read_pem(where, user.client_certificate, user.client_certificate_data)
     key = chain and _read_pem(f"{user.where}: client-key", user.client_key, user.client_key_data)
-    certificate = ClientCertificate(chain, key, where=f"{where} and client-key") if chain and key else None
-    return replace(identity, authorization=authorization, certificate=certificate, is_fallback=is_fallback)
+    if chain and key:
+        certificate = ClientCertificate(chain, key, where=f"{where} and client-key")
+        identity = replace(identity, certificate=certificate)
+    return identity
 
 
-def _file_authorization(user: User) -> str | None:
-    """Return the header with the token in the token file; None without a file, or if `token` replaces it."""
-    if not user.token_file:
-        return None
-    where = f"{user.where}: tokenFile {_shown(user.token_file)}"
-    content = b""
-    # As in client-go: `token` is for the time at which the file cannot be read or is empty.
-    with suppress(ConfigurationError) if user.token else nullcontext():
-        content = _read_file(user.token_file, where)
-    if user.token and not content.strip():
-        return None
-    return bearer(content.decode("utf-8", "replace"), where)
+def _authorization(user: User) -> str | None:
+    """Return the header with the token or with user name and password, if the user has them."""
+    if user.token_file:
+        where, content = f"{user.where}: tokenFile {user.token_file}", b""
+        # As in client-go: `token` is for the time at which the file cannot be read or is empty.
+        with suppress(ConfigurationError) if user.token else nullcontext():
+            content = _read_file(user.token_file, where)
+        if content.strip() or not user.token:
+            return bearer(content.decode("utf-8", "replace"), where)
+    if user.token:
+        return bearer(user.token, f"{user.where}: token")
+    if user.username:  # RFC 7617
+        return "Basic " + base64.b64encode(f"{user.username}:{user.password}".encode()).decode("ascii")
+    return None
+
+
+def _identity_of_provider(user: User) -> Identity:
+    """Return the token of the auth-provider `oidc`, which older kubeconfigs have instead of a plugin.
+
+    An expired token is not refreshed: issuers accept a refresh token once, and the new one would have to be
+    written to the user's kubeconfig, which is the task of kubectl.
+    """
+    provider = user.auth_provider
+    assert provider is not None
+    where, token = f"{user.where}, auth-provider {provider.name!r}", provider.config.get("id-token", "")
+    if provider.name != "oidc":
+        raise ConfigurationError(
+            f"{where} is not supported, and not by kubectl since 1.26 either",
+            hint="Replace it with an exec plugin (gke-gcloud-auth-plugin for gcp, kubelogin for azure).",
+        )
+    end = (jwt_claims(token) or {}).get("exp")
+    expires = float(end) if isinstance(end, (int, float)) else None
+    if not token or (expires is not None and expires <= time.time()):
+        raise CredentialsError(
+            f"{where}: its token {'has expired' if token else 'is missing'}",
+            hint="Run any kubectl command, which gets and stores a new one.",
+        )
+    return Identity(authorization=bearer(token, f"{where}: its token"), expires=expires)
 
 
 def _read_pem(where: str, path: str, data: str) -> bytes | None:
@@ -446,7 +487,7 @@ def _read_pem(where: str, path: str, data: str) -> bytes | None:
     if path and data:
         raise ConfigurationError(f"{where} is both a path and data", hint="Remove one of them.")
     if path:
-        return _read_file(path, f"{where} {_shown(path)}")
+        return _read_file(path, f"{where} {path}")
     if not data:
         return None
     with suppress(binascii.Error, ValueError):  # ValueError: not ASCII
@@ -456,17 +497,16 @@ def _read_pem(where: str, path: str, data: str) -> bytes | None:
     )
 
 
-def _shown(path: str) -> str:
-    """Return a path from a file for messages, quoted if it could control a terminal."""
-    return path if path.isprintable() else repr(path)
-
-
 def _read_file(path: str, where: str) -> bytes:
     """Return the content of a file; `where` describes it for messages."""
-    content = _read_if_exists(path, where)
-    if content is None:
-        raise _unreadable(where, os.strerror(errno.ENOENT))
-    return content
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:  # ValueError: such as a null character
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(
+            f"{where} cannot be read: {reason}", hint="Check the path and its permissions."
+        ) from error
 
 
 def _read_if_exists(path: str, where: str) -> bytes | None:
@@ -476,20 +516,8 @@ def _read_if_exists(path: str, where: str) -> bytes | None:
     circular symbolic links) is an error: the file may exist.
     """
     try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_FILE + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _unreadable(where, error.strerror or type(error).__name__) from error
-    except ValueError:  # a null character, or half of a surrogate pair
-        raise _unreadable(where, "the path contains an invalid character") from None
-    if len(content) > MAX_FILE:
-        raise ConfigurationError(
-            f"{where} is larger than {MAX_FILE >> 20} MiB", hint="Check that this is the right file."
-        )
-    return content
-
-
-def _unreadable(where: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(f"{where} cannot be read: {reason}", hint="Check the path and its permissions.")
+        return _read_file(path, where)
+    except ConfigurationError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise

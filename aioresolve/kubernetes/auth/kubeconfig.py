@@ -18,15 +18,13 @@ import os.path
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
 
 from aioresolve._core.redaction import Confidential
 from aioresolve.errors import ConfigurationError
-
-from .addresses import is_host, validate_proxy_url, validate_server_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +42,7 @@ _INVALID_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 # What a kubeconfig contains. A field that is null or empty is one that is missing, and unknown fields are
 # ignored, as by kubectl. `where` describes the entry for messages: "kubeconfig /home/me/.kube/config, user
-# 'dev'". Credentials are cached by it. The paths are absolute, and the addresses valid.
+# 'dev'". The paths are absolute.
 
 
 class Extension(Confidential, frozen=True):
@@ -66,11 +64,6 @@ class Cluster(Confidential, frozen=True, rename="kebab", kw_only=True):
     proxy_url: str = ""
     disable_compression: bool = False
     extensions: tuple[Extension, ...] = ()
-
-    @property
-    def is_https(self) -> bool:
-        """Whether TLS is used."""
-        return urlsplit(self.server).scheme == "https"
 
     @property
     def has_authority(self) -> bool:
@@ -152,15 +145,9 @@ class User(Confidential, frozen=True, rename="kebab", kw_only=True):
         """The headers of requests that act as another user:
         https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation
         """
-        values = {
-            "User": (self.as_user,),
-            "Uid": (self.as_uid,),
-            "Group": self.as_groups,
-            **{
-                f"Extra-{quote(name, safe=_HEADER_CHARACTERS)}": texts
-                for name, texts in self.as_user_extra.items()
-            },
-        }
+        values = {"User": (self.as_user,), "Uid": (self.as_uid,), "Group": self.as_groups}
+        for name, texts in self.as_user_extra.items():
+            values[f"Extra-{quote(name, safe=_HEADER_CHARACTERS)}"] = texts
         # Space around the value of a header has no meaning; a blank user would be no impersonation.
         headers = tuple(
             (f"Impersonate-{name}", text.strip(" \t"))
@@ -213,9 +200,11 @@ class Entry(Confidential, frozen=True):
         """Return the fields."""
         return _convert(self.fields, kind, f"{self.where}: ")
 
-    def error(self, problem: str, hint: str | None = None) -> ConfigurationError:
-        """Return the error for the entry."""
-        return ConfigurationError(f"{self.where}: {problem}", hint=hint)
+    def reject(self, *rules: tuple[object, str, str]) -> None:
+        """Raise the error of the first rule whose condition is true; each has a problem and a hint too."""
+        for is_broken, problem, hint in rules:
+            if is_broken:
+                raise ConfigurationError(f"{self.where}: {problem}", hint=hint)
 
     def absolute_path(self, path: str) -> str:
         """Return a path in the entry as an absolute path; an empty one is returned.
@@ -281,10 +270,8 @@ def parse_kubeconfig(content: bytes, path: str) -> Kubeconfig:
     try:
         document = parse_document(content)
     except ValueError as error:
-        problem = str(error)
         hint = "Run `kubectl config view` to check the file."
-        # From None: the error of the parser quotes the file.
-        raise ConfigurationError(f"{where}{problem}", hint=hint) from None
+        raise ConfigurationError(f"{where}{error}", hint=hint) from None  # the error of the parser quotes it
     file = _convert(document, _FileFields, f"{where}: ")
     for key, found, expected in (("kind", file.kind, "Config"), ("apiVersion", file.api_version, "v1")):
         if found not in ("", expected):
@@ -293,25 +280,25 @@ def parse_kubeconfig(content: bytes, path: str) -> Kubeconfig:
                 hint="Check that this is the right file.",
             )
     folder = os.path.normpath(os.path.dirname(path))
+
+    def entries(items: Iterable[_NamedFields], kind: str) -> Mapping[str, Entry]:
+        by_name: dict[str, Entry] = {}
+        for item in items:
+            if item.name in by_name:
+                raise ConfigurationError(
+                    f"{where}: {kind}s: the name {item.name!r} is used twice",
+                    hint="Rename or remove one of the two.",
+                )
+            by_name[item.name] = Entry(f"{where}, {kind} {item.name!r}", folder, getattr(item, kind))
+        return by_name
+
     return Kubeconfig(
         paths=(path,),
         current_context=file.current_context,
-        contexts=_entries(file.contexts, "context", where, folder),
-        clusters=_entries(file.clusters, "cluster", where, folder),
-        users=_entries(file.users, "user", where, folder),
+        contexts=entries(file.contexts, "context"),
+        clusters=entries(file.clusters, "cluster"),
+        users=entries(file.users, "user"),
     )
-
-
-def _entries(items: Iterable[_NamedFields], kind: str, where: str, folder: str) -> Mapping[str, Entry]:
-    entries: dict[str, Entry] = {}
-    for item in items:
-        if item.name in entries:
-            raise ConfigurationError(
-                f"{where}: {kind}s: the name {item.name!r} is used twice",
-                hint="Rename or remove one of the two.",
-            )
-        entries[item.name] = Entry(f"{where}, {kind} {item.name!r}", folder, getattr(item, kind))
-    return entries
 
 
 def merge_kubeconfigs(files: Sequence[Kubeconfig]) -> Kubeconfig:
@@ -330,35 +317,29 @@ def select_context(config: Kubeconfig, context: str | None) -> Selection:
     """Return the context of that name (None for the current one), with its cluster and user."""
     where = f"kubeconfig {', '.join(config.paths)}"
     name = config.current_context if context is None else context
-    if not name:
-        raise ConfigurationError(
-            f"{where}: no current-context is set; there are: {_names(config.contexts)}",
-            hint="Pass {context}, or run `kubectl config use-context NAME`.",
-        )
     if name not in config.contexts:
+        problem = f"there is no context {name!r}" if name else "no current-context is set"
         raise ConfigurationError(
-            f"{where}: there is no context {name!r}; there are: {_names(config.contexts)}",
-            hint="Pass one of these as {context}.",
+            f"{where}: {problem}; there are: {_names(config.contexts)}",
+            hint="Pass one of these as {context}, or run `kubectl config use-context NAME`.",
         )
     entry = config.contexts[name]
     fields = entry.convert(_ContextFields)
     user = User(where=entry.where)
     if fields.user:
         user = _user(_referenced(config.users, fields.user, entry, "user"))
+    of_cluster = _referenced(config.clusters, fields.cluster, entry, "cluster")
+    cluster = of_cluster.convert(Cluster)
+    authority = of_cluster.absolute_path(cluster.certificate_authority)
+    cluster = replace(cluster, where=of_cluster.where, certificate_authority=authority)
     return Selection(
-        context=name,
-        where=entry.where,
-        namespace=fields.namespace or None,
-        cluster=_cluster(_referenced(config.clusters, fields.cluster, entry, "cluster")),
-        user=user,
+        context=name, where=entry.where, namespace=fields.namespace or None, cluster=cluster, user=user
     )
 
 
 def _referenced(entries: Mapping[str, Entry], name: str, context: Entry, kind: str) -> Entry:
-    if name not in entries:
-        raise context.error(
-            f"there is no {kind} {name!r}; there are: {_names(entries)}", f"Correct its {kind}."
-        )
+    problem = f"there is no {kind} {name!r}; there are: {_names(entries)}"
+    context.reject((name not in entries, problem, f"Correct its {kind}."))
     return entries[name]
 
 
@@ -366,43 +347,36 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in sorted(names)) or "none"
 
 
-def _cluster(entry: Entry) -> Cluster:
-    cluster = entry.convert(Cluster)
-    if not cluster.server:
-        raise entry.error("has no server", "Add `server: https://HOST:PORT`.")
-    server = validate_server_url(cluster.server, f"{entry.where}: server", cluster.default_scheme)
-    cluster = replace(
-        cluster,
-        where=entry.where,
-        server=server,
-        certificate_authority=entry.absolute_path(cluster.certificate_authority),
-        tls_server_name=cluster.tls_server_name.removeprefix("[").removesuffix("]").removesuffix("."),
-    )
-    if cluster.is_https and cluster.insecure_skip_tls_verify and cluster.has_authority:
-        raise entry.error(
-            "certificate-authority and insecure-skip-tls-verify: true contradict each other",
-            "Remove insecure-skip-tls-verify.",
-        )
-    if cluster.tls_server_name and not is_host(cluster.tls_server_name):
-        raise entry.error(
-            "tls-server-name: not a host name or address", "Write the name in the server's certificate."
-        )
-    if cluster.proxy_url:
-        validate_proxy_url(cluster.proxy_url, f"{entry.where}: proxy-url")
-    return cluster
-
-
 def _user(entry: Entry) -> User:
     user = entry.convert(User)
-    if (user.token and (user.username or user.password)) or (user.token_file and user.username):
-        raise entry.error(
-            "has both a token and username/password, and only one can be sent", "Remove one of them."
-        )
-    if user.has_certificate and not (user.client_key or user.client_key_data):
-        raise entry.error("has a client-certificate without a client-key", "Add client-key.")
-    if user.exec is not None and user.auth_provider is not None:
-        raise entry.error("has both exec and auth-provider", "Remove auth-provider.")
-    user = replace(
+    has_credentials = user.has_static_credentials or user.exec is not None or user.auth_provider is not None
+    others = {"extensions", "as", "as-uid", "as-groups", "as-user-extra"}
+    written = {name for name, value in (entry.fields or {}).items() if value}
+    entry.reject(
+        (
+            (user.token and (user.username or user.password)) or (user.token_file and user.username),
+            "has both a token and username/password, and only one can be sent",
+            "Remove one of them.",
+        ),
+        (
+            user.has_certificate and not (user.client_key or user.client_key_data),
+            "has a client-certificate without a client-key",
+            "Add client-key.",
+        ),
+        (
+            user.exec is not None and user.auth_provider is not None,
+            "has both exec and auth-provider",
+            "Remove auth-provider.",
+        ),
+        (
+            # kubectl prompts for a user name then. An anonymous request would be a surprise. The names of the
+            # fields are not shown: `{hunter2: }` may be a misplaced secret.
+            not has_credentials and not written <= others,
+            "has fields, but no credentials that can be used",
+            "Add token, tokenFile, username and password, client-certificate and client-key, or exec.",
+        ),
+    )
+    return replace(
         user,
         where=entry.where,
         token_file=entry.absolute_path(user.token_file),
@@ -410,47 +384,39 @@ def _user(entry: Entry) -> User:
         client_key=entry.absolute_path(user.client_key),
         exec=user.exec and _exec_plugin(user.exec, entry, is_used=not user.has_static_credentials),
     )
-    has_credentials = user.has_static_credentials or user.exec is not None or user.auth_provider is not None
-    others = {"extensions", "as", "as-uid", "as-groups", "as-user-extra"}
-    written = {name for name, value in (entry.fields or {}).items() if value}
-    if not has_credentials and not written <= others:
-        # kubectl prompts for a user name then. An anonymous request would be a surprise. The names of the
-        # fields are not shown: `{hunter2: }` may be a misplaced secret.
-        raise entry.error(
-            "has fields, but no credentials that can be used",
-            "Credentials are token, tokenFile, username and password, client-certificate and client-key,"
-            " exec, or auth-provider; for anonymous requests, remove the other fields.",
-        )
-    return user
 
 
 def _exec_plugin(plugin: ExecPlugin, entry: Entry, *, is_used: bool) -> ExecPlugin:
-    if not plugin.command:
-        raise entry.error("exec: has no command", "Add `command: NAME`.")
-    if plugin.api_version not in EXEC_API_VERSIONS:
-        raise entry.error(
+    entry.reject(
+        (not plugin.command, "exec: has no command", "Add `command: NAME`."),
+        (
+            plugin.api_version not in EXEC_API_VERSIONS,
             f"exec.apiVersion: {plugin.api_version!r} is not one of {', '.join(EXEC_API_VERSIONS)}",
             "Upgrade the plugin, and let it write its kubeconfig entry again.",
-        )
-    if not plugin.interactive_mode and plugin.api_version == EXEC_API_VERSIONS[0]:
-        raise entry.error(
+        ),
+        (
+            not plugin.interactive_mode and plugin.api_version == EXEC_API_VERSIONS[0],
             f"exec: has no interactiveMode, which {plugin.api_version} requires",
             "Add `interactiveMode: Never`.",
-        )
-    if plugin.interactive_mode == "Always" and is_used:
-        raise entry.error(
+        ),
+        (
+            plugin.interactive_mode == "Always" and is_used,
             "exec.interactiveMode: the plugin requires a terminal (Always), and gets none",
             "Set IfAvailable or Never, or log in with another plugin or a token.",
-        )
+        ),
+    )
     # A bare name is looked up on PATH; a path is relative to the kubeconfig, as for client-go.
     command = entry.absolute_path(plugin.command) if os.sep in plugin.command else plugin.command
     return replace(plugin, where=f"{entry.where}, exec", command=command)
 
 
+# JSON and YAML
+
+
 def _convert(written: Any, kind: type[T], where: str) -> T:
     """Return the fields of a mapping; a missing or empty one has no fields."""
     try:
-        return msgspec.convert(_without_nulls(written) or {}, kind)
+        return msgspec.convert(without_nulls(written) or {}, kind)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `")
     # The error of msgspec has types, but no values.
@@ -462,17 +428,11 @@ def _convert(written: Any, kind: type[T], where: str) -> T:
     raise ConfigurationError(f"{where}{f'{field}: ' if field else ''}{problem}", hint=hint)
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
+    """Return a value of JSON without the fields that are null, which are the same as missing ones."""
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
-def parse_json(text: bytes) -> Any:
-    """Return the value of a JSON text; None if it is not valid JSON."""
-    with suppress(msgspec.DecodeError, RecursionError, UnicodeError):
-        return msgspec.json.decode(text)
-    return None
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def parse_document(content: bytes) -> Any:
@@ -483,8 +443,9 @@ def parse_document(content: bytes) -> Any:
     """
     # Some tools write kubeconfigs as JSON indented with tabs, which YAML does not allow; and a large file is
     # read much faster.
-    if content.lstrip().startswith(b"{") and (value := parse_json(content)) is not None:
-        return value
+    if content.lstrip().startswith(b"{"):
+        with suppress(msgspec.DecodeError, RecursionError, UnicodeError):
+            return msgspec.json.decode(content)
     import yaml
 
     problem = ": not valid YAML"
@@ -508,40 +469,17 @@ def _loader() -> Any:
     import yaml
 
     base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-    plain = {
-        "int": r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)",
-        "float": (
-            r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
-            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
-        ),
-        "bool": "y|Y|n|N",
-    }
-    replaced = {f"tag:yaml.org,2002:{name}" for name in ("int", "float", "timestamp", "value")}
+    kept = {f"tag:yaml.org,2002:{name}" for name in ("bool", "merge", "null")}
 
     class Loader(base):  # type: ignore[misc]
         """Reads plain scalars as kubectl: `2024-01-01`, `1:30` and `=` are strings, `1e3` is a number."""
 
         yaml_implicit_resolvers = {  # noqa: RUF012
-            first: [(tag, pattern) for tag, pattern in resolvers if tag not in replaced]
+            first: [(tag, pattern) for tag, pattern in resolvers if tag in kept]
             for first, resolvers in base.yaml_implicit_resolvers.items()
         }
-        bool_values = base.bool_values | {"y": True, "n": False}
 
-        def flatten_mapping(self, node: Any) -> None:
-            # As for kubectl, the fields of `<<` replace those that are written before it.
-            pairs = []
-            for key, value in node.value:
-                if key.tag != "tag:yaml.org,2002:merge":
-                    pairs.append((key, value))
-                    continue
-                for source in reversed(value.value if value.id == "sequence" else [value]):
-                    if source.id != "mapping":
-                        raise yaml.constructor.ConstructorError(None, None, "no mapping", source.start_mark)
-                    self.flatten_mapping(source)
-                    pairs += source.value
-            node.value = pairs
-
-    for name, pattern in plain.items():
-        first = list("yYnN" if name == "bool" else "-+.0123456789")
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(rf"(?:{pattern})\Z"), first)
+    whole, number = r"[-+]?(0|[1-9][0-9]*)\Z", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z"
+    Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(whole), list("-+0123456789"))
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(number), list("-+.0123456789"))
     return Loader

@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.kubernetes.api.objects import ObjectList, Query, Resource, Struct
+from aioresolve.kubernetes.api.objects import Struct
+from aioresolve.kubernetes.api.queries import Query, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,31 +173,14 @@ class Node(Struct, kw_only=True, frozen=True):
     metadata: NodeMeta
 
 
-class NodeList(ObjectList[Node], kw_only=True, tag_field="kind", tag="NodeList", frozen=True):
-    """One page of nodes."""
-
-
-NODES: Resource[Node] = Resource("", "nodes", "node", NodeList, Node)
-
-
 class NodeQuery(Query[Node], frozen=True):
     """A request for all nodes."""
 
-    @property
-    def resource(self) -> Resource[Node]:
-        return NODES
+    resource = Resource("", "nodes", "node", Node, is_namespaced=False)
 
     @property
-    def where(self) -> str:
-        return "the cluster"
-
-    @property
-    def selection(self) -> str:
+    def scope(self) -> str:
         return "all nodes"
-
-    @property
-    def alternative(self) -> str:
-        return ", or pass {order_by=name}"
 
 
 ALL_NODES = NodeQuery("")

@@ -22,7 +22,8 @@ import msgspec
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve.errors import ResolveError
-from aioresolve.kubernetes.api.objects import ObjectList, ObjectMeta, Query, Resource, Struct
+from aioresolve.kubernetes.api.objects import ObjectMeta, Struct
+from aioresolve.kubernetes.api.queries import Query, Resource
 
 from .accelerators import DEVICE_CLASSES, shared_mapping
 
@@ -108,32 +109,16 @@ class ResourceClaim(Struct, kw_only=True, frozen=True):
     status: ClaimStatus = ClaimStatus()
 
 
-class ClaimList(
-    ObjectList[ResourceClaim], kw_only=True, tag_field="kind", tag="ResourceClaimList", frozen=True
-):
-    """One page of claims."""
-
-
-CLAIMS: Resource[ResourceClaim] = Resource(
-    "resource.k8s.io", "resourceclaims", "ResourceClaim", ClaimList, ResourceClaim
-)
+CLAIMS = Resource("resource.k8s.io", "resourceclaims", "ResourceClaim", ResourceClaim)
 
 
 class ClaimQuery(Query[ResourceClaim], frozen=True, kw_only=True):
     """A request for the claims of one namespace, or for the one with a name."""
 
-    name: str | None = None
+    resource = CLAIMS
 
     @property
-    def resource(self) -> Resource[ResourceClaim]:
-        return CLAIMS
-
-    @property
-    def fields(self) -> list[str]:
-        return [] if self.name is None else [f"metadata.name={self.name}"]
-
-    @property
-    def selection(self) -> str:
+    def scope(self) -> str:
         what = "the ResourceClaims" if self.name is None else f"ResourceClaim {self.name!r}"
         return f"{what} in {self.where}"
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from aioresolve.kubernetes.api.objects import Pod, Query, WatchEvent
+    from aioresolve.kubernetes.api.objects import Pod, WatchEvent
+    from aioresolve.kubernetes.api.queries import Query
     from aioresolve.kubernetes.tasks.controllers import SelectedPods
     from aioresolve.kubernetes.tasks.pod_labels import Controller
     from aioresolve.kubernetes.tasks.pods import MatchedPod

@@ -41,8 +41,7 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 from aioresolve.kubernetes.api.errors import WATCH_VERBS, error_from_watch_event, is_expired
-from aioresolve.kubernetes.api.objects import Bookmark, Deleted, Failed, WatchEvent
-from aioresolve.kubernetes.api.splitting import EventLines
+from aioresolve.kubernetes.api.objects import Bookmark, Deleted, EventLines, Failed, WatchEvent
 from aioresolve.spec import Observation
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import StreamingResponse
     from aioresolve.kubernetes.api.client import Found, ObjectAPI
-    from aioresolve.kubernetes.api.objects import Query
+    from aioresolve.kubernetes.api.queries import Query
 
     from .cluster_cache import ObjectCache
 

@@ -1,10 +1,12 @@
-"""Clients that a user passes as `override_client`, as transports.
+"""How requests reach an API server: by our own HTTP client, or by a client that a user passes.
 
-Their credentials, TLS, proxies and retries are those that the user configured. The user closes them.
+The credentials, TLS, proxies and retries of an `override_client` are those that the user configured, and the
+user closes it.
 """
 
 from __future__ import annotations
 
+import abc
 import inspect
 import json
 import sys
@@ -20,7 +22,10 @@ from yarl import URL
 
 from aioresolve._core.deadline import parse_retry_after
 from aioresolve._core.http import (
+    CONNECT_TIMEOUT,
     FAILURES,
+    ConnectionHints,
+    HTTPClient,
     OpenResponses,
     RequestContext,
     Response,
@@ -33,10 +38,26 @@ from aioresolve._core.redaction import redact
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, ConnectionFailedError
 
-from .client import ACCEPT_JSON, HINTS, Transport
-
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from aioresolve.kubernetes.auth import Connection
+
+HINTS = ConnectionHints(
+    certificate="Correct certificate-authority or tls-server-name in the kubeconfig.",
+    tls="Check that the port speaks https, and that the server accepts the client certificate.",
+    name="Correct the server in the kubeconfig, or check the DNS.",
+    proxy="Correct proxy-url in the kubeconfig, or HTTPS_PROXY and NO_PROXY.",
+    url="Correct the server in the kubeconfig.",
+    protocol="Check that the port is that of the API server, and whether it expects https.",
+    reach="Check that the address is correct, that the server runs, and that no firewall blocks it.",
+    length="Narrow the selector or the namespace, or check whether this is the API server.",
+    owner="resolver",
+)
+
+ACCEPT_JSON = {"Accept": "application/json"}
+"""For whole pods too: in protobuf they arrive no sooner, and Python takes longer to decode them."""
 
 LIST_ALL, LIST_ONE = "list_pod_for_all_namespaces", "list_namespaced_pod"
 """The methods of a CoreV1Api that list pods: of all namespaces, and of the one in the first argument."""
@@ -62,6 +83,126 @@ POD_FIELDS: dict[str, Any] = {
 """The fields of a pod object that are read: attribute to the name in JSON."""
 
 
+class Transport(abc.ABC):
+    """Sends requests to one API server.
+
+    Attributes:
+        only_lists_pods: whether it only lists whole pods: the resolver then polls instead of watching, and
+            reads no other objects.
+    """
+
+    only_lists_pods = False
+
+    @property
+    @abc.abstractmethod
+    def host(self) -> str:
+        """The server, `scheme://host:port`."""
+
+    @property
+    def source(self) -> str:
+        """Where the credentials come from, as text."""
+        return "override_client"
+
+    async def prepare(self) -> None:  # noqa: B027 - a client that the user passes has its credentials
+        """Wait until the credentials are available, for which a plugin may have to run."""
+
+    @abc.abstractmethod
+    async def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        headers: Mapping[str, str] = ACCEPT_JSON,
+        body: bytes | None = None,
+    ) -> Response:
+        """Send a request and return the response, whatever its status."""
+
+    def stream(
+        self, path: str, query: Mapping[str, str], *, is_watch: bool = True
+    ) -> AbstractAsyncContextManager[StreamingResponse]:
+        """Return a context manager that yields the response to a GET, to be read as it arrives.
+
+        The body of a failure is complete. The connection is closed after the block, even if more would
+        arrive. Only a deadline of the caller ends it. Not called if `only_lists_pods` is true.
+        """
+        raise NotImplementedError
+
+    async def close_idle(self) -> None:  # noqa: B027 - a client that the user passes keeps its connections
+        """Close the connections that are kept for the next request, unless one is in use."""
+
+    async def aclose(self) -> None:  # noqa: B027 - the user closes a client that they pass
+        """Close what the transport opened itself, including streams that are being read."""
+
+
+class AiohttpTransport(Transport):
+    """Sends requests with our own HTTP client and the credentials of a `Connection`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._client = self._new_client()
+        # Watches have connections of their own: one that carried a long list keeps the memory it took.
+        self._watches = self._new_client()
+
+    @property
+    def host(self) -> str:
+        return origin(self._connection.server)
+
+    @property
+    def source(self) -> str:
+        return self._connection.source
+
+    async def prepare(self) -> None:
+        await self._connection.credentials()
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        headers: Mapping[str, str] = ACCEPT_JSON,
+        body: bytes | None = None,
+    ) -> Response:
+        url, scope = self._url(path, query), f"{method} {path}"
+        return await self._client.send(
+            method, url, scope=scope, headers=headers, body=body, auth=self._connection
+        )
+
+    def stream(
+        self, path: str, query: Mapping[str, str], *, is_watch: bool = True
+    ) -> AbstractAsyncContextManager[StreamingResponse]:
+        client, headers = self._client, ACCEPT_JSON
+        if is_watch:
+            # Compression would save little on small events, and a decoder for each stream takes memory.
+            client, headers = self._watches, {**headers, "Accept-Encoding": "identity"}
+        url = self._url(path, query)
+        return client.stream("GET", url, scope=f"GET {path}", headers=headers, auth=self._connection)
+
+    async def close_idle(self) -> None:
+        await self._client.close_idle()
+
+    async def aclose(self) -> None:
+        try:
+            await self._client.aclose()
+        finally:
+            await self._watches.aclose()
+
+    def _url(self, path: str, query: Mapping[str, str]) -> URL:
+        return URL(self._connection.server + path).with_query(query)
+
+    def _new_client(self) -> HTTPClient:
+        proxy = self._connection.proxy
+        return HTTPClient(
+            hints=HINTS,
+            source=self._connection.source,
+            headers=self._connection.fixed_headers,
+            socket_timeout=CONNECT_TIMEOUT,
+            server_hostname=self._connection.tls_server_name,
+            proxy=lambda _: proxy,
+        )
+
+
 def client_transport(client: Any) -> Transport:
     """Return a transport over a `kubernetes_asyncio` client, or any object with a method that lists pods."""
     api_client = getattr(client, "api_client", client)
@@ -82,35 +223,6 @@ def client_transport(client: Any) -> Transport:
     )
 
 
-def _secrets(api_client: Any) -> set[str]:
-    """Return the secrets that a client is configured with, without a scheme such as `Bearer`."""
-    configuration = getattr(api_client, "configuration", None)
-    if configuration is None:
-        return set()
-    values = [*(configuration.api_key or {}).values(), configuration.password]
-    for headers in (api_client.default_headers, configuration.proxy_headers or {}):
-        values += [value for name, value in headers.items() if "auth" in name.lower()]
-    proxy = URL(configuration.proxy or "")
-    values += [proxy.user, proxy.password]
-    return {value.split()[-1] for value in values if isinstance(value, str) and value.strip()}
-
-
-def _client_error(error: Exception, host: str, scope: str, secrets: set[str]) -> ConnectionFailedError:
-    """Return our error for one of the client: it is closed, a setting is invalid, or a hook failed."""
-    # http.client quotes an invalid header, such as a token that ends with a newline.
-    text = redact(f"{type(error).__name__}: {error}", secrets)
-    failed = ConnectionFailedError(
-        f"{scope} got no response from {host}: {text}",
-        hint="Check that {override_client} is open, and that its settings and hooks work.",
-        host=host,
-        scope=scope,
-        retryable=False,
-    )
-    # A traceback would show the text of the cause.
-    failed.__cause__ = error if redact(str(error), secrets) == str(error) else None
-    return failed
-
-
 class AsyncClientTransport(Transport):
     """Sends requests with a kubernetes_asyncio ApiClient."""
 
@@ -121,10 +233,6 @@ class AsyncClientTransport(Transport):
     @property
     def host(self) -> str:
         return origin(self._api_client.configuration.host)
-
-    @property
-    def source(self) -> str:
-        return "override_client"
 
     async def send(
         self,
@@ -174,7 +282,7 @@ class AsyncClientTransport(Transport):
             except FAILURES:
                 raise
             except Exception as error:  # the hooks of the user may raise anything
-                failed = _client_error(error, self.host, scope, _secrets(self._api_client))
+                failed = _client_error(error, self.host, scope, self._api_client)
             raise failed
 
         return StreamingResponse(await translate_errors(call(), context), context)
@@ -200,10 +308,6 @@ class ListingTransport(Transport):
     @property
     def host(self) -> str:
         return f"override_client ({type(self._client).__qualname__})"
-
-    @property
-    def source(self) -> str:
-        return "override_client"
 
     async def send(
         self,
@@ -243,11 +347,33 @@ class ListingTransport(Transport):
                 content: Any = getattr(error, "body", None) or b""
                 content = content.encode() if isinstance(content, str) else content
                 return Response(status, content, received, parse_retry_after(received.get("Retry-After")))
-            api_client = getattr(self._client, "api_client", None)
-            failed = _client_error(error, self.host, f"{name}()", _secrets(api_client))
+            failed = _client_error(error, self.host, f"{name}()", getattr(self._client, "api_client", None))
         else:
             return Response(200, _pod_list(listed, f"{self.host} returned", name))
         raise failed
+
+
+def _client_error(error: Exception, host: str, scope: str, api_client: Any) -> ConnectionFailedError:
+    """Return our error for one of the client: it is closed, a setting is invalid, or a hook failed."""
+    # http.client quotes an invalid header, such as a token that ends with a newline.
+    secrets: set[str] = set()
+    if (configuration := getattr(api_client, "configuration", None)) is not None:
+        proxy = URL(configuration.proxy or "")
+        values = [*(configuration.api_key or {}).values(), configuration.password, proxy.user, proxy.password]
+        for headers in (api_client.default_headers, configuration.proxy_headers or {}):
+            values += [value for name, value in headers.items() if "auth" in name.lower()]
+        # Without a scheme such as `Bearer`.
+        secrets = {value.split()[-1] for value in values if isinstance(value, str) and value.strip()}
+    failed = ConnectionFailedError(
+        f"{scope} got no response from {host}: {redact(f'{type(error).__name__}: {error}', secrets)}",
+        hint="Check that {override_client} is open, and that its settings and hooks work.",
+        host=host,
+        scope=scope,
+        retryable=False,
+    )
+    # A traceback would show the text of the cause.
+    failed.__cause__ = error if redact(str(error), secrets) == str(error) else None
+    return failed
 
 
 def _pod_list(listed: Any, what: str, method: str) -> bytes:

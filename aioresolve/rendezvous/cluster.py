@@ -80,7 +80,7 @@ class ConfigMapQuery(Query[ConfigMap], frozen=True, kw_only=True):
 
     resource = Resource("", "configmaps", "ConfigMap", ConfigMap)
 
-    name: str
+    name: str = ""
 
     @property
     def scope(self) -> str:

@@ -118,8 +118,8 @@ async def test_expiration_time_is_read_and_the_zero_time_of_go_means_none(folder
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("print('hunter22')", "printed 9 bytes that are no ExecCredential: Expected `object`, got `str`"),
-        ("sys.stdout.buffer.write(bytes([255, 254, 253]))", "no ExecCredential: not valid YAML"),
+        ("print('hunter22')", "printed 9 bytes that are not an ExecCredential: Expected `object`, got `str`"),
+        ("sys.stdout.buffer.write(bytes([255, 254, 253]))", "not an ExecCredential: not valid YAML"),
         ("print('token: hunter22')", f"printed no ExecCredential of {EXEC_V1}"),
         (printing({"token": "hunter22"}, apiVersion=EXEC_V1BETA1), f"printed no ExecCredential of {EXEC_V1}"),
         (printing({"token": "hunter22"}, kind="Token"), f"printed no ExecCredential of {EXEC_V1}"),

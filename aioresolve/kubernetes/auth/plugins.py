@@ -197,7 +197,7 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
         found = msgspec.convert(without_nulls(parse_document(output)), ExecCredential)
     except ValueError as error:
         raise CredentialsError(
-            f"{what} printed {len(output)} bytes that are no ExecCredential: {str(error).lstrip(': ')}",
+            f"{what} printed {len(output)} bytes that are not an ExecCredential: {str(error).lstrip(': ')}",
             hint="Run it in a shell to see its output.",
         ) from None  # the error of the parser quotes it
     if found.api_version != api_version or found.kind not in ("", "ExecCredential"):

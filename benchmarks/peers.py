@@ -131,7 +131,8 @@ async def bare_bodies(
     from aioresolve.kubernetes.auth import CredentialCache, find_connection
 
     connection = await find_connection(kubeconfig=kubeconfig, cache=CredentialCache())
-    headers, context = await connection.credentials()
+    credentials = await connection.credentials()
+    headers, context = dict(credentials.headers), credentials.ssl_context
     headers["Accept"] = accept
 
     async def body(query: dict[str, str]) -> bytes:

@@ -127,7 +127,8 @@ async def by_msgspec(kubeconfig: Path) -> AsyncIterator[Follow]:
     lists: Any = msgspec.json.Decoder(msgspec.defstruct("PodList", [("metadata", metadata), ("items", pods)]))
 
     connection = await find_connection(kubeconfig=kubeconfig, cache=CredentialCache())
-    headers, context = await connection.credentials()
+    credentials = await connection.credentials()
+    headers, context = dict(credentials.headers), credentials.ssl_context
     url = f"{connection.server}/api/v1/namespaces/{NAMESPACE}/pods"
     query = {"labelSelector": SELECTOR}
 

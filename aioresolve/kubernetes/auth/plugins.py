@@ -35,7 +35,7 @@ from .kubeconfig import parse_document, without_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from typing import BinaryIO
+    from typing import IO
 
     from .kubeconfig import Cluster, ExecPlugin
 
@@ -99,14 +99,14 @@ async def run_command(
         return _content(stdout)
 
 
-def _open_file() -> BinaryIO:
+def _open_file() -> IO[bytes]:
     """Return a new file that has no name: in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("output"), "w+b")
     return tempfile.TemporaryFile("w+b")
 
 
-def _content(file: BinaryIO) -> bytes:
+def _content(file: IO[bytes]) -> bytes:
     file.seek(0)
     return file.read()
 

@@ -32,26 +32,25 @@ from aioresolve.resolver.wait import MAX_CONNECTIONS
 from .api.client import ObjectAPI
 from .api.queries import CONTEXT_NAMESPACE, PodQuery
 from .auth.discovery import SERVICE_VARIABLES
+from .cluster_cache import PodCache
 from .endpoint_slices import SliceQuery
 from .own_pod import workload_of
 from .server_checks import AUTHENTICATION, SMALL_REQUESTS, ServerChecks
+from .tasks.accelerators import ClaimQuery, read_devices
 from .tasks.controllers import Controllers
 from .tasks.order_by import ALL_NODES, NODE_LABEL
 from .tasks.pods import HAVE_ENDED, any_has_ended, is_replaced, not_ready_reason, not_running_reason
-from .tasks.resource_claims import ClaimQuery, read_devices
-from .watch.cluster_cache import PodCache
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from aioresolve._core.deadline import Progress
     from aioresolve.resolver.checks import Result
-    from aioresolve.spec import ClusterState, Observation, Task
+    from aioresolve.spec import ClusterState, Endpoint, Observation, Task
 
     from .api.client import Found
     from .api.objects import Pod
     from .auth import Connection
-    from .tasks.pods import MatchedPod
 
 MAX_SERVICES = 16
 """The number of Services that are requested."""
@@ -272,16 +271,20 @@ class _PodChecks:
         pods = cache.with_claims
         if not pods:
             return Finding("no running pod has one")
-        for namespace in list(dict.fromkeys(pod.full_name.partition("/")[0] for pod in pods))[:MAX_SERVICES]:
+        for namespace in list(dict.fromkeys(pod.namespace for pod in pods))[:MAX_SERVICES]:
             try:
                 await self.server.check_permission("list", ClaimQuery("", namespace))
             except ForbiddenError as error:  # they only have the number of devices
                 return failed(error)._replace(result="warning")
         api = ObjectAPI(self.server.api, max_concurrency=4)
-        counted, faults = await read_devices(api, pods, members=cache.num_members)
-        if faults:
-            return Finding(some(list(faults.values())), "warning", UNKNOWN_DEVICES)
-        of_pods = Counter(map(_devices, counted))
+        claims = [(pod.namespace, pod.claims) for pod in pods]
+        devices = await read_devices(api, claims, members=cache.num_members)
+        cache.set_devices(pods, devices)
+        if devices.faults:
+            return Finding(some(list(devices.faults.values())), "warning", UNKNOWN_DEVICES)
+        names = {pod.full_name for pod in pods}
+        endpoints = [each.endpoint for each in cache.state(datetime.now(UTC)).members]
+        of_pods = Counter(_devices(each) for each in endpoints if each.full_name in names)
         return Finding("; ".join(f"{number} pods with {devices}" for devices, number in of_pods.items()))
 
     def _cache(self, jobs: Iterable[str], order_by: str, controllers: Controllers | None = None) -> PodCache:
@@ -376,9 +379,9 @@ async def _name_fault(pod: Pod, timeout: float) -> str | None:
     return f"{name}: no response within {timeout:.3g} s"
 
 
-def _devices(pod: MatchedPod) -> str:
+def _devices(endpoint: Endpoint) -> str:
     """Return the accelerators of a member as text."""
-    accelerators = (pod.endpoint and pod.endpoint.accelerators) or {}
+    accelerators = endpoint.accelerators or {}
     return ", ".join(f"{number} {name}" for name, number in accelerators.items()) or "no accelerators"
 
 

@@ -38,16 +38,18 @@ from .api.objects import (
     version_number,
 )
 from .api.queries import Query, Resource
+from .cluster_cache import ClusterCache, QueryStore
 from .tasks.order_by import natural_keys
 from .tasks.pod_labels import IndexLabel, PodIndex
 from .tasks.pods import MatchedPod, raise_not_running
-from .tasks.task_order import are_identical
-from .watch.cluster_cache import ClusterCache, QueryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
-    from aioresolve.kubernetes.api.objects import WatchEvent
+    from aioresolve.spec import Observation
+
+    from .api.objects import WatchEvent
 
 SERVICE_NAME = "kubernetes.io/service-name"
 """The label of a slice that names its Service."""
@@ -209,10 +211,12 @@ class _SliceStore(QueryStore):
     """
 
     def __init__(self, query: SliceQuery, scope: int, address: str, port: int) -> None:
-        super().__init__(query, scope)
+        super().__init__(query)
         self.slices: dict[str, tuple[EndpointSlice, list[ServicePod]]] = {}
         self.pods: dict[str, MatchedPod] = {}
-        self._address, self._default_port = address, port
+        self._scope, self._address, self._default_port = scope, address, port
+        self._service: str = query.service
+        self._wanted_port: str | int | None = query.port
         # The address types that are used, the preferred one first.
         self._families = FAMILIES_OF_ADDRESS[address]
 
@@ -223,13 +227,14 @@ class _SliceStore(QueryStore):
         slices = {each.full_name: self.slices[each.full_name] for each in kept}
         slices |= {each.full_name: (each, self._read(each)) for each in changed}
         pods = self._merged(slices.values())
-        for identity, new in pods.items():
-            if (old := self.pods.get(identity)) is not None and new.equals(old):
-                pods[identity] = old
-        has_changed = not are_identical(list(pods.values()), list(self.pods.values()))
-        self.slices, self.pods = slices, pods
-        for selector in self.selectors:
-            selector.is_stale |= has_changed
+        has_changed = list(pods) != list(self.pods) or not all(
+            new.equals(self.pods[identity]) for identity, new in pods.items()
+        )
+        self.slices = slices
+        if has_changed:
+            self.pods = pods
+            for selector in self.selectors:
+                selector.is_stale = True
         return has_changed
 
     def _validate(self, slices: Sequence[EndpointSlice]) -> None:
@@ -239,15 +244,15 @@ class _SliceStore(QueryStore):
         if used and not any(each.address_type in self._families for each in known):
             have = " and ".join(dict.fromkeys(each.address_type for each in used))
             raise ConfigurationError(
-                f"Service {self.query.service!r} has no {self._families[0]} addresses, only {have}",
+                f"Service {self._service!r} has no {self._families[0]} addresses, only {have}",
                 argument="address",
                 hint="Choose another {address}.",
             )
-        port = self.query.port
-        if isinstance(port, str) and used and all(self._port(each) is None for each in used):
+        if self._wanted_port is not None and used and all(self._port(each) is None for each in used):
             names = dict.fromkeys(name for each in used for name in _tcp_ports(each))
             raise ConfigurationError(
-                f"Service {self.query.service!r} has no TCP port named {port!r}, only {_listed(names)}",
+                f"Service {self._service!r} has no TCP port named {self._wanted_port!r}, only"
+                f" {_listed(names)}",
                 argument="service",
                 hint=Hint("Name one of them after the Service, or a number: {service=NAME:PORT}."),
             )
@@ -258,7 +263,7 @@ class _SliceStore(QueryStore):
         Raises:
             ConfigurationError: there are several, and none was named.
         """
-        wanted: str | int | None = self.query.port
+        wanted = self._wanted_port
         if isinstance(wanted, int):
             return wanted
         ports = _tcp_ports(slice_)
@@ -266,7 +271,7 @@ class _SliceStore(QueryStore):
             return (ports[wanted] or self._default_port) if wanted in ports else None
         if len(ports) > 1:
             raise ConfigurationError(
-                f"Service {self.query.service!r} has several TCP ports: {_listed(ports)}",
+                f"Service {self._service!r} has several TCP ports: {_listed(ports)}",
                 argument="service",
                 hint=Hint("Name one of them after the Service: {service=NAME:PORT}."),
             )
@@ -274,11 +279,11 @@ class _SliceStore(QueryStore):
 
     def _read(self, slice_: EndpointSlice) -> list[ServicePod]:
         """Return what the endpoints of a slice describe, in order."""
-        if slice_.address_type not in FAMILIES:
-            return []
         endpoints = [each for each in slice_.endpoints or () if each.addresses]
+        if slice_.address_type not in FAMILIES or not endpoints:
+            return []
         names = [_name(each) for each in endpoints]
-        port = self._port(slice_) if endpoints else None
+        port = self._port(slice_)
         return [
             self._pod(slice_, endpoint, name, key, port)
             for endpoint, name, key in zip(endpoints, names, natural_keys(names), strict=True)
@@ -294,20 +299,26 @@ class _SliceStore(QueryStore):
         conditions = endpoint.conditions or Conditions()
         index = name_index(endpoint.hostname, name)
         fault = unready = member = None
-        if not conditions.terminating:
-            fault = self._fault(slice_, conditions, port)
-            if fault is None and port is not None:
-                unready = NOT_SERVING if conditions.serving is False else None
-                member = Endpoint(
-                    self._address_of(slice_, endpoint, full_name, port),
-                    name=target.name or None,
-                    uid=target.uid or None,
-                    namespace=namespace or None,
-                    node=endpoint.node_name,
-                    ready=unready is None,
-                    status=unready or "Running",
-                    index=index,
-                )
+        if conditions.terminating:
+            pass  # as a pod that is being deleted
+        elif slice_.address_type not in self._families:
+            fault = f"no {self._families[0]} address yet"
+        elif port is None:
+            fault = f"no port named {self._wanted_port!r}"
+        elif conditions.ready is False:
+            fault = f"not ready (Service {self._service!r} publishes it only when it is ready)"
+        else:
+            unready = NOT_SERVING if conditions.serving is False else None
+            member = Endpoint(
+                self._address_of(slice_, endpoint, full_name, port),
+                name=target.name or None,
+                uid=target.uid or None,
+                namespace=namespace or None,
+                node=endpoint.node_name,
+                ready=unready is None,
+                status=unready or "Running",
+                index=index,
+            )
         task = None if index is None else PodIndex(0, index)
         address = endpoint.addresses[0] if is_anonymous else ""
         return ServicePod(
@@ -316,7 +327,7 @@ class _SliceStore(QueryStore):
             bool(conditions.terminating),
             MatchedPod(
                 # As for pods; endpoints without a pod may share a host name.
-                f"{natural_key}\0{name}\0{self.scope:06}{namespace}/{address}",
+                f"{natural_key}\0{name}\0{self._scope:06}{namespace}/{address}",
                 full_name,
                 target.uid,
                 member,
@@ -328,32 +339,20 @@ class _SliceStore(QueryStore):
             ),
         )
 
-    def _fault(self, slice_: EndpointSlice, conditions: Conditions, port: int | None) -> str | None:
-        """Return why an endpoint is not a member; None if it is one."""
-        if slice_.address_type not in self._families:
-            return f"no {self._families[0]} address yet"
-        if port is None:
-            return f"no port named {self.query.port!r}"
-        if conditions.ready is False:
-            return f"not ready (Service {self.query.service!r} publishes it only when it is ready)"
-        return None
-
     def _address_of(self, slice_: EndpointSlice, endpoint: SliceEndpoint, full_name: str, port: int) -> str:
-        host = endpoint.addresses[0]
+        host, subject = endpoint.addresses[0], f"endpoint {full_name} of Service {self._service!r}"
         if self._address == "hostname":
             if not endpoint.hostname:
                 raise ConfigurationError(
-                    f"endpoint {full_name} of Service {self.query.service!r} has no host name",
+                    f"{subject} has no host name",
                     argument="address",
                     hint="Name the Service in spec.subdomain of the pods, or choose another {address}.",
                 )
-            host = f"{endpoint.hostname}.{self.query.service}.{slice_.metadata.namespace}.svc"
+            host = f"{endpoint.hostname}.{self._service}.{slice_.metadata.namespace}.svc"
         try:
             return host_port(host, port)
         except ConfigurationError as error:
-            raise ConfigurationError(
-                f"endpoint {full_name} of Service {self.query.service!r} cannot be addressed: {error.summary}"
-            ) from error
+            raise ConfigurationError(f"{subject} cannot be addressed: {error.summary}") from error
 
     def _merged(self, slices: Iterable[tuple[EndpointSlice, Sequence[ServicePod]]]) -> dict[str, MatchedPod]:
         """Return each pod of the Service once: as the preferred slice describes it."""
@@ -373,10 +372,15 @@ class _SliceStore(QueryStore):
                 found.setdefault(each.identity, each.pod)
         # In a LeaderWorkerSet the leader of a group is SET-GROUP, and the others are SET-GROUP-INDEX.
         leaders = {pod.full_name.rpartition("-")[0] for pod in found.values()}
-        return {
-            identity: _with_index_0(pod) if pod.full_name in leaders else pod
-            for identity, pod in sorted(found.items(), key=lambda item: item[1].key)
-        }
+        first = PodIndex(0, 0)
+        for identity, leader in found.items():
+            if leader.full_name in leaders:
+                found[identity] = msgspec.structs.replace(
+                    leader,
+                    label=IndexLabel(first, first, None),
+                    endpoint=leader.endpoint and replace(leader.endpoint, index=0),
+                )
+        return dict(sorted(found.items(), key=lambda item: item[1].key))
 
 
 class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
@@ -386,6 +390,17 @@ class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
     is in transit, because it may be about to appear in another one. The endpoint of a pod that is being
     deleted does not simply disappear: it is terminating first.
     """
+
+    # Pairs of a query and an identity: what is in transit.
+    _unsettled: frozenset[tuple[object, str]] = frozenset()
+
+    @property
+    def in_transit(self) -> bool:
+        return bool(self._unsettled)
+
+    def observation(self, now: datetime) -> Observation:
+        self._unsettled = frozenset()
+        return super().observation(now)
 
     def _new_store(self, query: Any, scope: int) -> _SliceStore:
         return _SliceStore(query, scope, self._address, self._port)
@@ -399,7 +414,7 @@ class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
     def replace(self, query: Query[EndpointSlice], listed: Sequence[EndpointSlice], version: str) -> None:
         store = self._stores[query]
         store.update(listed, ())
-        self._unsettled = {each for each in self._unsettled if each[0] != query}
+        self._unsettled = frozenset(each for each in self._unsettled if each[0] != query)
         store.list_at(version)
 
     def _apply(self, store: _SliceStore, event: WatchEvent[EndpointSlice]) -> bool:
@@ -410,12 +425,6 @@ class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
         self._unsettled |= {(store.query, identity) for identity in members}
         self._unsettled -= {(store.query, identity) for identity in store.pods}
         return has_changed
-
-
-def _with_index_0(pod: MatchedPod) -> MatchedPod:
-    first = PodIndex(0, 0)
-    endpoint = pod.endpoint and replace(pod.endpoint, index=0)
-    return msgspec.structs.replace(pod, label=IndexLabel(first, first, None), endpoint=endpoint)
 
 
 _ORDINAL = re.compile(r"-([0-9]{1,9})$", re.ASCII)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -18,7 +19,7 @@ from aioresolve.errors import APIError, ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
-from aioresolve.spec.observation import Want
+from aioresolve.spec.observation import MEMBERS, Want
 
 from .api.client import ObjectAPI
 from .api.errors import is_expired
@@ -32,13 +33,12 @@ from .auth import (
     validate_location,
     validate_overrides,
 )
-from .details import Details
-from .tasks.accelerators import device_counts
+from .cluster_cache import PodCache
+from .reflector import Reflector, WatchPolicy
+from .tasks.accelerators import device_counts, read_devices
 from .tasks.controllers import Controllers
-from .tasks.order_by import NODE_LABEL, addresses_by_name, validate_order_by
+from .tasks.order_by import ALL_NODES, NODE_LABEL, addresses_by_name, labels_by_node, validate_order_by
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
-from .watch.cluster_cache import PodCache
-from .watch.reflector import Reflector, WatchPolicy
 
 if TYPE_CHECKING:
     import os
@@ -54,9 +54,11 @@ if TYPE_CHECKING:
     from .api.queries import Query
     from .api.transport import Transport
     from .auth import Connection
-    from .watch.cluster_cache import ClusterCache
+    from .cluster_cache import ClusterCache
 
 T = TypeVar("T")
+
+logger = logging.getLogger("aioresolve.kubernetes")
 
 MAX_NAMED_REQUESTS = 8
 """The maximum number of pods with inconclusive rows that are requested by name; with more, all are listed."""
@@ -231,24 +233,18 @@ class KubernetesClusterResolver(ClusterResolver):
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request the pods or slices: as rows of a Table if only addresses are needed, and rows have them."""
-        if not want.complete:
-            cache, _ = await self._fill_cache(progress, allow_gaps=True, controllers=_controllers(want))
-            return cache.observation(datetime.now(UTC))
-        if not want.identities and self._rows_suffice:
+        if want.complete and not want.identities and self._rows_suffice:
             spec = await self._spec_from_rows(progress)
             if spec is not None:
                 return Observation(ClusterState.from_spec(spec, observed_at=datetime.now(UTC)))
-        state, _ = await self._running_state(progress, with_claims=want.identities)
-        return Observation(state)
+        cache = await self._filled_cache(want, progress)
+        return Observation(self._state(cache)) if want.complete else cache.observation(datetime.now(UTC))
 
-    async def _running_state(
-        self, progress: Progress, *, with_claims: bool = True
-    ) -> tuple[ClusterState, Details]:
+    def _state(self, cache: ClusterCache[Any, Any]) -> ClusterState:
         """Return the state; raise if pods must run and do not, or if a task index is missing."""
-        cache, details = await self._fill_cache(progress, allow_gaps=False, with_claims=with_claims)
         if self._not_running == "raise":
             cache.raise_not_running()
-        return cache.state(datetime.now(UTC)), details
+        return cache.state(datetime.now(UTC))
 
     async def _spec_from_rows(self, progress: Progress) -> ClusterSpec | None:
         """Request rows of a Table, many times cheaper than whole pods; None if they are not sufficient."""
@@ -286,7 +282,7 @@ class KubernetesClusterResolver(ClusterResolver):
         A blocking `override_client` cannot watch; it is polled every `interval` seconds instead.
         """
         if self._can_watch:
-            following = self._watch(_controllers(want))
+            following = self._watch(want)
         else:
             call = partial(within_deadline, self._timeout, f"a poll of {self!r}", partial(self.observe, want))
             following = poll(call, interval)
@@ -294,23 +290,22 @@ class KubernetesClusterResolver(ClusterResolver):
             async for observation in observations:
                 yield observation
 
-    async def _watch(self, controllers: Controllers | None) -> AsyncGenerator[Observation, None]:
-        """Yield observations; with `controllers`, read the objects of the controllers into it."""
-        opened: tuple[ObjectAPI, Details] | None = None
+    async def _watch(self, want: Want) -> AsyncGenerator[Observation, None]:
+        opened: tuple[ObjectAPI, ClusterCache[Any, Any]] | None = None
 
         async def follow(newest: LatestValue[Callable[[], Observation]]) -> None:
             nonlocal opened
             # The connection is opened in the task that uses it, because the generator around it may be closed
             # in another task.
             async with self._opened(Progress()) as api:
-                cache = self._cache(api, allow_gaps=True, controllers=controllers)
-                details = self._details(api, cache, controllers)
-                opened = api, details
-                queries = self._all_queries(api)
-                reflector = Reflector(api, cache, queries, newest, self.watch_policy, timeout=self._timeout)
+                cache = self._cache(api, want)
+                opened = api, cache
+                queries, policy = self._all_queries(api), self.watch_policy
+                reflector = Reflector(api, cache, queries, newest, policy, timeout=self._timeout)
                 calls = [reflector.run]
-                if controllers is not None:
-                    calls.append(partial(details.repeat, lambda: newest.put(reflector.observe)))
+                if cache.controllers.reads_ended:
+                    observe_again = partial(newest.put, reflector.observe)
+                    calls.append(partial(cache.controllers.repeat, policy.size_interval, observe_again))
                 await gather(calls, limit=len(calls))
 
         async with aclosing(stream_latest(follow)) as newest:
@@ -322,30 +317,27 @@ class KubernetesClusterResolver(ClusterResolver):
                 yield observe()
 
     async def _read_details(
-        self, api: ObjectAPI, details: Details, observe: Callable[[], Observation]
+        self, api: ObjectAPI, cache: ClusterCache[Any, Any], observe: Callable[[], Observation]
     ) -> AsyncGenerator[Observation, None]:
         """Read what the observation lacks; while that fails, yield the observation with the error."""
         backoff = Backoff(self.watch_policy.backoff)
+        read = partial(read_details, api, cache)
         are_current = False  # the controllers
         while True:
             try:
-                are_current |= await within_deadline(self._timeout, "the details of the pods", details.read)
-                if are_current or not await details.read_again(observe):
+                are_current |= await within_deadline(self._timeout, "the details of the pods", read)
+                interval = self.watch_policy.size_interval
+                if are_current or not await cache.controllers.read_again(api, observe, interval):
                     return
                 are_current = True
             except ResolveError as error:
                 # Nodes that could be read once cannot be read because of an outage, as for pods.
-                if api.is_closed or not (error.retryable or details.has_read_nodes):
+                if api.is_closed or not (error.retryable or cache.ordering.nodes):
                     raise
                 yield observe().stale(error, datetime.now(UTC))
                 # The retries of the read itself end at once if the server requests a longer wait than its
                 # deadline.
                 await api.sleep(backoff.wait(error))
-
-    def _details(
-        self, api: ObjectAPI, cache: ClusterCache[Any, Any], controllers: Controllers | None
-    ) -> Details:
-        return Details(api, cache, controllers, size_interval=self.watch_policy.size_interval)
 
     def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:
         if self._override_client is not None:
@@ -370,10 +362,10 @@ class KubernetesClusterResolver(ClusterResolver):
         from aioresolve.probe.accelerators import declared_by_all
 
         call = f"num_accelerators() of {self!r}"
-        state, details = await within_deadline(timeout, call, self._running_state)
-        declared = declared_by_all(state, task_type, task_id, device_counts)
-        if declared.counts is None and details.claim_faults:
-            faults = "; ".join(details.claim_faults.values())
+        cache = await within_deadline(timeout, call, partial(self._filled_cache, MEMBERS))
+        declared = declared_by_all(self._state(cache), task_type, task_id, device_counts)
+        if declared.counts is None and cache.claim_faults:
+            faults = "; ".join(cache.claim_faults.values())
             declared = declared._replace(reason=f"{declared.reason}: ResourceClaims were not read ({faults})")
         return declared
 
@@ -441,31 +433,22 @@ class KubernetesClusterResolver(ClusterResolver):
         names = list(chain.from_iterable(members.names for members in listed))
         return addresses_by_name(names, list(chain.from_iterable(members.addresses for members in listed)))
 
-    async def _fill_cache(
-        self,
-        progress: Progress,
-        *,
-        allow_gaps: bool,
-        controllers: Controllers | None = None,
-        with_claims: bool = True,
-    ) -> tuple[ClusterCache[Any, Any], Details]:
-        """Return a cache with what all queries match now, and with the objects of `controllers`."""
+    async def _filled_cache(self, want: Want, progress: Progress) -> ClusterCache[Any, Any]:
+        """Return a cache with what all queries match now, and with the details that are wanted."""
         async with self._opened(progress) as api:
-            cache = self._cache(api, allow_gaps=allow_gaps, controllers=controllers)
+            cache = self._cache(api, want)
             found = await self._run_queries(
                 api, lambda query: api.objects(query, progress, convert=partial(cache.match, query))
             )
             for query, listed in found.items():
                 cache.replace(query, listed.items, listed.version)
-            details = self._details(api, cache, controllers)
-            await details.read(progress, with_claims=with_claims)
-        return cache, details
+            await read_details(api, cache, progress, with_claims=want.identities)
+        return cache
 
-    def _cache(
-        self, api: ObjectAPI, *, allow_gaps: bool, controllers: Controllers | None
-    ) -> ClusterCache[Any, Any]:
+    def _cache(self, api: ObjectAPI, want: Want) -> ClusterCache[Any, Any]:
         jobs = {job: [self._queries(api, each) for each in given] for job, given in self._jobs.items()}
-        return self._new_cache(jobs, allow_gaps=allow_gaps, controllers=controllers)
+        controllers = Controllers(reads_sizes=want.sizes, reads_ended=want.controllers or want.sizes)
+        return self._new_cache(jobs, allow_gaps=not want.complete, controllers=controllers)
 
     def _all_queries(self, api: ObjectAPI) -> list[Query[Any]]:
         """Return the query for each distinct selector and namespace."""
@@ -516,8 +499,28 @@ class KubernetesClusterResolver(ClusterResolver):
         )
 
 
-def _controllers(want: Want) -> Controllers | None:
-    return Controllers(reads_sizes=want.sizes) if want.controllers or want.sizes else None
+async def read_details(
+    api: ObjectAPI, cache: ClusterCache[Any, Any], progress: Progress, *, with_claims: bool = True
+) -> bool:
+    """Read the nodes, claims and controllers that the cache lacks; return whether controllers were read."""
+    has_read = False
+    while True:
+        if cache.has_unknown_nodes:
+            convert = partial(labels_by_node, cache.ordering.node_keys)
+            found = await api.objects(ALL_NODES, progress, convert=convert)
+            cache.set_nodes(dict(found.items))
+        elif with_claims and (pods := cache.with_claims):
+            claims = [(pod.namespace, pod.claims) for pod in pods]
+            devices = await read_devices(api, claims, members=cache.num_members)
+            cache.set_devices(pods, devices)
+            cache.claim_faults = devices.faults
+            for namespace, fault in devices.faults.items():
+                logger.info("devices of ResourceClaims in namespace %r are not known: %s", namespace, fault)
+        elif unread := cache.unread_controllers:
+            await cache.controllers.read(api, unread)
+            has_read = True
+        else:
+            return has_read
 
 
 def validate_jobs(
@@ -527,43 +530,30 @@ def validate_jobs(
     example: str = "{'worker': ['job-name=trainer']}",
     check: Callable[[str, None], object] = PodQuery,
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return the selectors or Services of each job; TensorFlow's default if `given` is None.
+    """Return the selectors or Services (`noun`) of each job; TensorFlow's default if `given` is None.
 
-    Args:
-        given: the mapping, whose values are strings or sequences of them.
-        argument: the name of the argument.
-        noun: what the strings are.
-        example: a valid mapping.
-        check: raises a ValueError for a string that is not one.
+    `check` raises a ValueError for a string that is not one.
     """
     if given is None:
         return MappingProxyType({"worker": ("job-name=tensorflow",)})
-    hint = f"Pass a mapping such as `{example}`."
+    invalid = partial(ConfigurationError, argument=argument, hint=f"Pass a mapping such as `{example}`.")
     # TensorFlow also replaces an empty mapping, and so returns pods that the caller did not select.
     if not isinstance(given, Mapping) or not given:
         kind = "an empty mapping" if isinstance(given, Mapping) else f"a {type(given).__name__}"
-        raise ConfigurationError(
-            f"{kind} is not a mapping of job names to {noun}s", argument=argument, hint=hint
-        )
+        raise invalid(f"{kind} is not a mapping of job names to {noun}s")
     jobs: dict[str, tuple[str, ...]] = {}
     for job, some in given.items():
         if not isinstance(job, str) or not job:
-            raise ConfigurationError(
-                f"{job!r} is not a valid job name", argument=argument, hint="Use a string that is not empty."
-            )
+            raise invalid(f"{job!r} is not a valid job name")
         strings = [some] if isinstance(some, str) else some
         if not isinstance(strings, Sequence) or not strings or not all(isinstance(s, str) for s in strings):
-            raise ConfigurationError(
-                f"{some!r} is not a list of {noun}s (job {job!r})", argument=argument, hint=hint
-            )
+            raise invalid(f"{some!r} is not a list of {noun}s (job {job!r})")
         for each in strings:
             try:
                 each.encode()  # a URL would be built without surrogates, and the rest may match other pods
                 check(each, None)
             except ValueError as error:
-                raise ConfigurationError(
-                    f"{each!r} is not a {noun} (job {job!r}): {error}", argument=argument, hint=hint
-                ) from None
+                raise invalid(f"{each!r} is not a {noun} (job {job!r}): {error}") from None
         jobs[job] = tuple(strings)
     return MappingProxyType(jobs)
 
@@ -572,18 +562,16 @@ def validate_namespaces(namespace: Any) -> tuple[str | None, ...]:
     """Return the distinct namespaces to search; `(None,)` for all namespaces."""
     if namespace is None:
         return (None,)
+    invalid = partial(
+        ConfigurationError,
+        argument="namespace",
+        hint="Pass a name of at most 63 lower-case letters, digits and '-', a list of names,"
+        " CONTEXT_NAMESPACE, or None for all namespaces.",
+    )
     given = [namespace] if isinstance(namespace, str) else namespace
     if not isinstance(given, Sequence) or not given:
-        raise ConfigurationError(
-            f"{namespace!r} is not a namespace or a list of them",
-            argument="namespace",
-            hint="Pass a name, a list of names, CONTEXT_NAMESPACE, or None for all namespaces.",
-        )
+        raise invalid(f"{namespace!r} is not a namespace or a list of them")
     for name in given:
         if not isinstance(name, str) or not (name == CONTEXT_NAMESPACE or NAMESPACE.fullmatch(name)):
-            raise ConfigurationError(
-                f"{name!r} is not a valid namespace name",
-                argument="namespace",
-                hint="A name has at most 63 lower-case letters, digits and '-'.",
-            )
+            raise invalid(f"{name!r} is not a valid namespace name")
     return tuple(dict.fromkeys(given))

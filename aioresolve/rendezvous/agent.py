@@ -36,9 +36,9 @@ from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.api.transport import AiohttpTransport
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
 from aioresolve.kubernetes.own_pod import fetch_own_pod, source_address, workload_of
+from aioresolve.kubernetes.reflector import Reflector, WatchPolicy
 from aioresolve.kubernetes.tasks.pod_labels import index_label, run_of
 from aioresolve.kubernetes.tasks.pods import not_ready_reason, not_running_reason, restarts_in_place
-from aioresolve.kubernetes.watch.reflector import Reflector, WatchPolicy
 
 from .cluster import LABEL, LEASE_DURATION, ConfigMapQuery, LeaseQuery, Objects, Writer, role
 from .protocol import (

@@ -25,8 +25,8 @@ from aioresolve.kubernetes.api.objects import (
     version_number,
 )
 from aioresolve.kubernetes.api.queries import PodQuery, Query, Resource
+from aioresolve.kubernetes.cluster_cache import ObjectCache, QueryStore
 from aioresolve.kubernetes.tasks.pods import ENDED, program_status, restarts_in_place
-from aioresolve.kubernetes.watch.cluster_cache import ObjectCache, QueryStore
 from aioresolve.spec import Observation
 
 from .protocol import Life, decode_state
@@ -101,7 +101,7 @@ class _Store(QueryStore):
     """The objects that one query matches, by name."""
 
     def __init__(self, query: Query[Any] | None) -> None:
-        super().__init__(query, 0)
+        super().__init__(query)
         self.objects: dict[str, Any] = {}
 
 

@@ -12,7 +12,7 @@ import pytest
 from aioresolve._core.deadline import RetryPolicy
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.api.client import ObjectAPI
-from aioresolve.kubernetes.watch.reflector import WatchPolicy
+from aioresolve.kubernetes.reflector import WatchPolicy
 
 from .states import pod
 

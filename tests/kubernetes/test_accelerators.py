@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from aioresolve import Endpoint, KubernetesClusterResolver, ProbeError
 from aioresolve.kubernetes.api.objects import Added, Deleted
 from aioresolve.kubernetes.api.queries import PodQuery
+from aioresolve.kubernetes.tasks.accelerators import ClaimedDevices
 from aioresolve.testing import Answer, Hang, pod, resource_claim
 
 from . import samples
@@ -253,7 +252,7 @@ async def test_user_without_the_right_to_list_claims_gets_the_state_without_them
 async def test_claims_that_cannot_be_read_in_time_are_given_up(
     loopback: Loopback, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.tasks.resource_claims.READ_TIMEOUT", 0.1)
+    monkeypatch.setattr("aioresolve.kubernetes.tasks.accelerators.READ_TIMEOUT", 0.1)
     disable_retries(monkeypatch)
     train(loopback, 0)
     loopback.server.inject(fault, times=None, match=of_claims)
@@ -345,13 +344,10 @@ CHANGES = st.tuples(
 
 
 def read_claims(cache: Any) -> None:
-    """Give each member as many devices as its uid says."""
-    counted = []
-    for found in cache.with_claims:
-        assert found.endpoint is not None
-        endpoint = dataclasses.replace(found.endpoint, accelerators={DRA_GPU: int(found.uid)})
-        counted.append(msgspec.structs.replace(found, endpoint=endpoint, claims=()))
-    cache.set_devices(counted)
+    """Give each claim as many devices as its name says."""
+    pods = cache.with_claims
+    counts: Any = {(pod.namespace, name): {DRA_GPU: int(name)} for pod in pods for name in pod.claims}
+    cache.set_devices(pods, ClaimedDevices(counts, {}))
 
 
 @given(st.lists(CHANGES, max_size=15))
@@ -373,7 +369,7 @@ def test_members_have_the_devices_of_their_own_claims(
             name,
             phase="Pending" if change == "Pending" else "Running",
             metadata=metadata,
-            spec={"resourceClaims": [{"name": "gpus", "resourceClaimName": "some"}]},
+            spec={"resourceClaims": [{"name": "gpus", "resourceClaimName": str(uids[name])}]},
         )
         for query in QUERIES:
             matches = query.selector[0] in labels and change != "deleted"

@@ -18,7 +18,7 @@ from aioresolve import (
 )
 from aioresolve._core.deadline import RetryPolicy
 from aioresolve._core.telemetry import Outage
-from aioresolve.kubernetes.watch.reflector import WatchState
+from aioresolve.kubernetes.reflector import WatchState
 
 from .watched_cluster import TRAIN
 
@@ -53,7 +53,7 @@ def test_backoff_is_reset_only_after_a_healthy_watch(
         watch.on_failure(BROKEN)
     watch.on_open(100.0)
     if has_event:
-        watch.on_event()
+        watch.has_received_event = True
     assert watch.on_close(100.0 + lifetime) == pytest.approx(lifetime)
     assert watch.on_close(200.0) is None
     assert watch.failures == (0 if is_healthy else 5)

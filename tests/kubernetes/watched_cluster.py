@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from aioresolve.errors import PodIndexError
 from aioresolve.kubernetes.api.objects import Bookmark, BookmarkMeta, BookmarkObject, Pod
 from aioresolve.kubernetes.api.queries import PodQuery
-from aioresolve.kubernetes.watch.cluster_cache import PodCache as PodCache
+from aioresolve.kubernetes.cluster_cache import PodCache as PodCache
 
 from . import samples
 

@@ -44,7 +44,7 @@ from .pod_labels import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aioresolve._core.deadline import Progress
     from aioresolve.kubernetes.api.client import ObjectAPI
@@ -137,14 +137,15 @@ class Controllers:
     """The objects of the controllers of the pods, as far as they were read.
 
     Args:
-        reads_sizes: whether to read the controllers of live pods, to know how many pods they want. Otherwise
-            only those of a job without live pods are read, to know whether it has ended.
+        reads_sizes: whether to read the controllers of live pods, to know how many pods they want.
+        reads_ended: whether to read those of a job without live pods, to know whether it has ended.
 
     Attributes:
         objects: the object of each controller; None if it may not be read or does not exist.
     """
 
     reads_sizes: bool = True
+    reads_ended: bool = True
     objects: dict[Controller, ControllerObject | None] = field(default_factory=dict)
     _read_at: float = field(default=0.0, init=False)  # on the clock of the event loop
     _reported: dict[Controller, ControllerObject] = field(default_factory=dict, init=False)
@@ -181,6 +182,8 @@ class Controllers:
         self._without_pods = set()
         for selections in jobs.values():
             if not any(selection.live for selection in selections):
+                if not self.reads_ended:
+                    continue
                 former = {one.controller for selection in selections for one in selection.former}
                 self._without_pods |= former
                 needed += [one for one in former if one not in self.objects and one.kind != "PodGroup"]
@@ -219,37 +222,32 @@ class Controllers:
         await within_deadline(READ_TIMEOUT, "the controllers of the pods", read_all)
         self._read_at = anyio.current_time()
 
-    async def read_again(self, api: ObjectAPI) -> None:
-        """Read the controllers that were read before, `MIN_PAUSE` after the last read at the earliest.
+    async def read_again(self, api: ObjectAPI, observe: Callable[[], Observation], interval: float) -> bool:
+        """Read the controllers again if that is needed before an observation counts; return whether it was.
+
+        What they say may have changed: this matters if the cluster seems to be complete or to have ended, and
+        is checked every `interval` seconds otherwise. `MIN_PAUSE` lies between two reads.
 
         Raises:
             ResolveError: the API server cannot be reached; some of them may have been read.
         """
+        if not self.objects or not (self._is_due(interval) or _seems_settled(observe())):
+            return False
         await anyio.sleep_until(self._read_at + MIN_PAUSE)
         await self.read(api, list(self.objects))
+        return True
 
-    def is_due(self, interval: float) -> bool:
+    async def repeat(self, interval: float, observe_again: Callable[[], object]) -> None:
+        """Call `observe_again` whenever it is time to read the controllers again; never returns."""
+        while True:
+            await anyio.sleep(min(interval, ENDED_PAUSE))
+            if self._is_due(interval):
+                observe_again()
+
+    def _is_due(self, interval: float) -> bool:
         """Whether the controllers were read `interval` seconds ago, or `ENDED_PAUSE` if no pod is left."""
         pause = min(interval, ENDED_PAUSE) if self._without_pods else interval
         return bool(self.objects) and anyio.current_time() >= self._read_at + pause
-
-    def is_outdated(self, observation: Observation, interval: float) -> bool:
-        """Whether to read the controllers again before `observation` counts.
-
-        What they say may have changed: this matters if the cluster seems to be complete or to have ended, and
-        is checked every `interval` seconds otherwise.
-        """
-        if not self.objects:
-            return False
-        if self.is_due(interval) or observation.controllers:
-            return True
-        state = observation.state
-        if state is None or not observation.expected:
-            return False
-        return all(
-            len(state.endpoints.get(job, ())) + expected.done >= expected.number
-            for job, expected in observation.expected.items()
-        )
 
     def _of_job(self, selections: Sequence[SelectedPods]) -> ExpectedTasks | None:
         number, done, sources = 0, 0, []
@@ -306,6 +304,21 @@ class Controllers:
         completions = sum(role.completions * groups for role, groups in roles)
         source = f"{read.fields} of {controller}"
         return _Size(valid_count(number) or 0, source, valid_count(completions) or 0)
+
+
+def _seems_settled(observation: Observation) -> bool:
+    """Whether the cluster seems to be complete, or to have ended."""
+    if observation.controllers:
+        return True
+    state = observation.state
+    return (
+        state is not None
+        and bool(observation.expected)
+        and all(
+            len(state.endpoints.get(job, ())) + expected.done >= expected.number
+            for job, expected in observation.expected.items()
+        )
+    )
 
 
 def _by_controller(selection: SelectedPods) -> dict[Controller, list[PodSet]] | None:

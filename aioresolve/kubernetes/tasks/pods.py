@@ -75,6 +75,11 @@ class MatchedPod(Record, frozen=True):
     failure: str | None = None
     claims: tuple[str, ...] = ()
 
+    @property
+    def namespace(self) -> str:
+        """The namespace of the pod."""
+        return self.full_name.partition("/")[0]
+
     def equals(self, other: MatchedPod) -> bool:
         """Whether both are equal, including node and readiness, which the comparison of endpoints ignores."""
         mine, its = self.endpoint, other.endpoint

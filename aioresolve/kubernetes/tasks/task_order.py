@@ -1,106 +1,58 @@
 """The order in which the pods of a job's selectors become its tasks.
 
-One engine orders the tasks of a list and of a watch: a list fills it once, and a watch changes it pod by pod.
 Rows of a Table, which have names and addresses only, are ordered by the same keys (see `order_by`).
-
-Results are cached until they change, because usually one pod of thousands changes at a time.
 """
 
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from aioresolve.errors import Hint, PodIndexError
 from aioresolve.spec import DoneTask, Missing
 
 from .controllers import SelectedPods
 from .order_by import LabelOrdering
-from .pod_labels import MAX_TASKS, PodSet
+from .pod_labels import MAX_TASKS, PodIndex, PodSet
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from aioresolve.spec import Endpoint
 
-    from .pod_labels import Controller, PodIndex
+    from .pod_labels import Controller
     from .pods import MatchedPod
 
 T = TypeVar("T")
-
-
-class SortedValues:
-    """Values sorted by their keys.
-
-    Args:
-        items: pairs of key and value.
-    """
-
-    def __init__(self, items: Iterable[tuple[Any, Any]] = ()) -> None:
-        pairs = sorted(items, key=operator.itemgetter(0))
-        self.keys = [key for key, _ in pairs]
-        self._values = [value for _, value in pairs]
-        self._snapshot: tuple[Any, ...] | None = None
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """The values in order; the same tuple until one of them changes."""
-        if self._snapshot is None:
-            self._snapshot = tuple(self._values)
-        return self._snapshot
-
-    def position(self, key: Any) -> int:
-        """Return the position of `key`, or the position at which it would be inserted."""
-        return bisect_left(self.keys, key)
-
-    def put(self, key: Any, value: Any) -> None:
-        """Set the value of `key`."""
-        self._snapshot = None
-        position = self.position(key)
-        if position < len(self.keys) and self.keys[position] == key:
-            self._values[position] = value
-        else:
-            self.keys.insert(position, key)
-            self._values.insert(position, value)
-
-    def discard(self, key: Any) -> None:
-        """Remove `key`, which exists."""
-        self._snapshot = None
-        position = self.position(key)
-        del self.keys[position], self._values[position]
 
 
 class Numbering(NamedTuple):
     """The task indices of the pods of one selector, starting at 0.
 
     Attributes:
-        addresses: the addresses by task index, ascending.
+        members: the task index of each member, ascending.
         end: the task index at which the tasks of the next selector start.
-        unindexed: the names of the members without an index.
         first: the lowest task index that a pod has, even if it is not a member.
-        done: the pods that are done by task index.
+        done: the pods that are done by task index, ascending.
         duplicates: task index to the names of the pods that claim it, if there are several.
     """
 
-    addresses: dict[int, str]
+    members: Sequence[int]
     end: int
-    unindexed: Sequence[str]
     first: int = 0
     done: Mapping[int, MatchedPod] = {}
     duplicates: Mapping[int, list[str]] = {}
 
 
-Entries: TypeAlias = "dict[tuple[str, Any], Any]"
-"""What follows from one pod: values by the name of the list that they belong to and their key in it."""
-
-
 class SelectorTasks:
     """The pods of one selector of a job: the members in task order, and the other pods with the reasons.
 
-    By name and by labels, the members are numbered without gaps; a pod that is done keeps its number.
+    By name and by labels, the members are numbered without gaps; a pod that is done keeps its number. A pod
+    is done if it has succeeded while others of the same run of its controller are members or may become some.
 
     By index, a missing pod leaves a gap. If a selector matches only a part of the pods of a controller, such
     as the second slice of a JobSet or the workers without their leader, they keep their indices, because
@@ -108,168 +60,148 @@ class SelectorTasks:
     even one that is being deleted, still counts for the size of its group: a restart of worker 3 of the first
     group does not move the tasks of the second group.
 
-    A pod that has ended and that its controller replaces is neither a member nor absent. The object is stale
-    until `fill` is called; until then, `put` and `discard` have no effect.
+    A pod that has ended and that its controller replaces is neither a member nor absent.
+
+    Attributes:
+        is_stale: whether the pods have changed since the last `fill`, which has to be called then.
+        absent: the pods that may become members, by name.
+        unready: the members that are not ready, by name.
+        failed: the pods that have failed and have a controller, by name.
+        with_claims: the members whose ResourceClaims were not read yet.
+        unknown_nodes: the nodes of members by whose labels they are ordered, and which were not read yet.
+        unindexed: the names of the members without an index or label to be ordered by.
+        selected: the pods by pod set.
     """
 
     def __init__(
-        self,
-        job: str,
-        *,
-        order_by: str | LabelOrdering,
-        selector: str = "",
-        controller: Controller | None = None,
+        self, job: str, *, order_by: str | LabelOrdering, selector: str, controller: Controller | None
     ) -> None:
-        self._job = job
-        self._selector = selector
-        self._order_by = order_by
+        self._job, self._order_by, self._selector = job, order_by, selector
         # The pod sets of the pods when there were any, or of those that the selector names.
         self._former: tuple[PodSet, ...] = () if controller is None else (PodSet(controller),)
+        self._reported: dict[str, tuple[MatchedPod, Missing]] = {}  # by the key of the pod
         self.fill(())
         self.is_stale = True
 
     def fill(self, pods: Iterable[MatchedPod]) -> None:
         """Replace all pods."""
         self.is_stale = False
-        self._pods = {pod.key: pod for pod in sorted(pods, key=operator.attrgetter("key"))}
-        self._live: Counter[PodSet | None] = Counter()
-        self._runs: Counter[str] = Counter()  # of the live pods
-        self._succeeded: Counter[str] = Counter()  # the pods that have succeeded, by run
-        self._roles: Counter[str | None] = Counter()
-        self._selection: SelectedPods | None = None
+        self._snapshot: tuple[Endpoint, ...] | None = None
         self._numbering: Numbering | None = None
-        for pod in self._pods.values():
-            self._count(pod, 1)
-        items: defaultdict[str, list[tuple[Any, Any]]] = defaultdict(list)
-        for pod in self._pods.values():
-            for (name, key), value in self._entries(pod).items():
-                items[name].append((key, value))
-        self._lists: defaultdict[str, SortedValues] = defaultdict(SortedValues)
-        for name, pairs in items.items():
-            self._lists[name] = SortedValues(pairs)
-
-    def put(self, pod: MatchedPod) -> None:
-        """Add a pod, or replace the one with the same key."""
-        if not self.is_stale:
-            old, self._pods[pod.key] = self._pods.get(pod.key), pod
-            self._change(old, pod)
-
-    def discard(self, pod: MatchedPod) -> None:
-        """Remove a pod."""
-        if not self.is_stale:
-            self._change(self._pods.pop(pod.key, None), None)
-
-    def _change(self, old: MatchedPod | None, new: MatchedPod | None) -> None:
-        before = self._done_runs, len(self._roles) > 1
-        old_entries = {} if old is None else self._entries(old)
-        for pod, change in ((old, -1), (new, 1)):
-            if pod is not None:
-                self._count(pod, change)
-        if (self._done_runs, len(self._roles) > 1) != before:
-            self.is_stale = True  # other pods are done now, or no longer, or have other indices
-            return
-        new_entries = {} if new is None else self._entries(new)
-        for name, key in old_entries.keys() - new_entries.keys():
-            self._lists[name].discard(key)
-        for (name, key), value in new_entries.items():
-            self._lists[name].put(key, value)
-        if _numbered(old_entries) != _numbered(new_entries):
-            self._numbering = None
-
-    def _entries(self, pod: MatchedPod) -> Entries:
-        """Return what follows from the pod, while the same runs are done and there are as many roles."""
-        entries: Entries = {}
-        is_member, is_done = pod.endpoint is not None, self._is_done(pod)
-        by_index = self._order_by == "index"
-        if is_member or is_done or by_index:
-            key = self._order_key(pod)
-            if key is not None:
-                name = "members" if is_member else "done" if is_done else "others"
-                entries[name, key] = pod.endpoint if is_member else pod
-            elif is_member or not by_index:
-                entries["unindexed", pod.key] = pod.full_name
-        if pod.failure is not None:
-            entries["failed", pod.key] = self._missing(pod, pod.failure)
-        elif pod.fault is not None and not pod.is_replaced and not is_done:
-            entries["absent", pod.key] = self._missing(pod, pod.fault)
-        elif pod.unready is not None:
-            entries["unready", pod.key] = self._missing(pod, pod.unready)
-        if pod.claims:
-            entries["with_claims", pod.key] = pod
-        return entries
-
-    def _order_key(self, pod: MatchedPod) -> Any:
-        """Return by what the pod is ordered; None if it has no place."""
-        if isinstance(self._order_by, LabelOrdering):
-            key = self._order_by.key(pod.labels, pod.node or "")
-            return None if key is None else (key, pod.key)
-        if self._order_by == "index":
-            index = pod.label.among(len(self._roles))
-            return None if index is None else (index, pod.key)
-        return pod.key
-
-    def _missing(self, pod: MatchedPod, reason: str) -> Missing:
-        has_succeeded = pod.is_final and pod.has_succeeded
-        return Missing(self._job, pod.full_name, reason, is_final=pod.is_final, has_succeeded=has_succeeded)
-
-    @property
-    def _done_runs(self) -> list[str]:
-        """The runs that have live pods and pods that have succeeded."""
-        return [run for run in self._succeeded if run in self._runs]
-
-    def _is_done(self, pod: MatchedPod) -> bool:
-        """Whether the pod has succeeded while others of the same run of its controller are live."""
-        return pod.has_succeeded and pod.run in self._runs
-
-    def _count(self, pod: MatchedPod, change: int) -> None:
-        """Count a pod for `selected`, and its role."""
+        self._positions: dict[str, int] = {}  # of the members by key, from the first `change` on
+        by_key = sorted({pod.key: pod for pod in pods}.values(), key=operator.attrgetter("key"))
+        members = [pod for pod in by_key if pod.endpoint is not None]
+        others = [pod for pod in by_key if pod.endpoint is None]
+        absent = [(pod, pod.fault) for pod in others if pod.fault is not None and not pod.is_replaced]
         # Without a controller, nothing shows that pods belong together.
-        if pod.has_succeeded and pod.run:
-            _add(self._succeeded, pod.run, change)
-            self._selection = None
-        elif pod.endpoint is not None or (pod.fault is not None and not pod.is_replaced):
-            if pod.run:
-                _add(self._runs, pod.run, change)
-            if _add(self._live, pod.pod_set, change):
-                self._selection = None
-        elif pod.failure is not None:
-            self._selection = None
-        if pod.label.in_role is not None:  # with a second role, indices count over all of them
-            _add(self._roles, pod.label.role, change)
+        live = [*members, *(pod for pod, _ in absent if not (pod.has_succeeded and pod.run))]
+        runs = {pod.run for pod in live} - {""}
+        done = {pod.key for pod in others if pod.has_succeeded and pod.run in runs}
+        before, self._reported = self._reported, {}
+        self.absent = self._missing([each for each in absent if each[0].key not in done], before)
+        self._unready = {pod.key: pod for pod in members if pod.unready is not None}
+        self.unready = self._missing(((pod, pod.unready or "") for pod in self._unready.values()), before)
+        failed = [(pod, pod.failure) for pod in others if pod.failure is not None]
+        self.failed = self._missing(failed, before)
+        self.with_claims = tuple([pod for pod in members if pod.claims])
+        self.selected = self._select(live, [pod for pod in others if pod.has_succeeded or pod.failure], done)
+        self._order(by_key, {pod.key for pod in members} | done if others else None)
+
+    def change(self, old: MatchedPod | None, new: MatchedPod | None) -> None:
+        """Replace one pod; None if it did not exist before, or no longer does."""
+        # Usually a member becomes ready or changes its address, and one of thousands at a time.
+        if (
+            self.is_stale
+            or old is None
+            or new is None
+            or None in (old.endpoint, new.endpoint)
+            or replace(new, endpoint=old.endpoint, unready=old.unready) != old
+        ):
+            self.is_stale = True
+            return
+        if not self._positions:
+            self._positions = {pod.key: position for position, pod in enumerate(self._members)}
+        if (position := self._positions.get(new.key)) is not None:
+            self._endpoints[position] = new.endpoint
+            self._snapshot = None
+        if new.unready != old.unready:
+            unready = {**self._unready, new.key: new}
+            self._unready = {key: pod for key, pod in sorted(unready.items()) if pod.unready is not None}
+            reasons = ((pod, pod.unready or "") for pod in self._unready.values())
+            self.unready = self._missing(reasons, self._reported)
+
+    def _missing(
+        self, pods: Iterable[tuple[MatchedPod, str]], before: Mapping[str, tuple[MatchedPod, Missing]]
+    ) -> tuple[Missing, ...]:
+        """Return what is reported about pods and why, which for most pods is the same as `before`."""
+        found = []
+        for pod, reason in pods:
+            known = before.get(pod.key)
+            if known is None or known[0] is not pod:
+                has_succeeded = pod.is_final and pod.has_succeeded
+                known = (
+                    pod,
+                    Missing(
+                        self._job,
+                        pod.full_name,
+                        reason,
+                        is_final=pod.is_final,
+                        has_succeeded=has_succeeded,
+                    ),
+                )
+            self._reported[pod.key] = known
+            found.append(known[1])
+        return tuple(found)
+
+    def _select(
+        self, live: Sequence[MatchedPod], ended: Sequence[MatchedPod], done: set[str]
+    ) -> SelectedPods:
+        pod_sets = tuple(dict.fromkeys(pod.pod_set for pod in live))
+        known = tuple(one for one in (*pod_sets, *(pod.pod_set for pod in ended)) if one is not None)
+        self._former = tuple(dict.fromkeys(known)) or self._former
+        of_done = Counter(pod.pod_set for pod in ended if pod.key in done)
+        return SelectedPods(self._selector, pod_sets, of_done, () if live else self._former)
+
+    def _order(self, pods: list[MatchedPod], tasks: set[str] | None) -> None:
+        """Put `pods`, which are in the order of their names, into task order.
+
+        `tasks` has the keys of the members and of the pods that are done; None if all pods are members.
+        """
+        self._indices: list[PodIndex] | None = None
+        self.unindexed: list[str] = []
+        self.unknown_nodes: set[str] = set()
+        keys: list[Any] | None = None
+        if self._order_by == "index":
+            roles = {pod.label.role for pod in pods if pod.label.in_role is not None}
+            keys = [pod.label.among(len(roles)) for pod in pods]
+        elif tasks is not None:
+            pods = [pod for pod in pods if pod.key in tasks]
+        if isinstance(self._order_by, LabelOrdering):
+            ordering = self._order_by
+            keys = [ordering.key(pod.labels, pod.node or "") for pod in pods]
+            self.unknown_nodes = {pod.node or "" for pod in pods if ordering.is_unknown(pod.node or "")}
+        if keys is not None:
+            keyed = list(zip(keys, pods, strict=True))
+            self.unindexed = [
+                pod.full_name
+                for key, pod in keyed
+                if key is None and (pod.endpoint is not None or self._order_by != "index")
+            ]
+            # Stable: pods with the same labels or index remain in the order of their names.
+            keyed = sorted((each for each in keyed if each[0] is not None), key=operator.itemgetter(0))
+            pods = [pod for _, pod in keyed]
+            if self._order_by == "index":
+                self._indices = [index for index, _ in keyed]
+        self._ordered, self._tasks = pods, tasks
+        self._members = pods if tasks is None else [pod for pod in pods if pod.endpoint is not None]
+        self._endpoints: list[Any] = [pod.endpoint for pod in self._members]
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The members in task order; the same tuple until one of them changes."""
-        return self._lists["members"].values
-
-    @property
-    def absent(self) -> tuple[Missing, ...]:
-        """The pods that may become members, by name; the same tuple until one of them changes."""
-        return self._lists["absent"].values
-
-    @property
-    def unready(self) -> tuple[Missing, ...]:
-        """The members that are not ready, by name; the same tuple until one of them changes."""
-        return self._lists["unready"].values
-
-    @property
-    def failed(self) -> tuple[Missing, ...]:
-        """The pods that have failed and have a controller, by name."""
-        return self._lists["failed"].values
-
-    @property
-    def with_claims(self) -> tuple[MatchedPod, ...]:
-        """The members whose ResourceClaims were not read yet."""
-        return self._lists["with_claims"].values
-
-    @property
-    def unknown_nodes(self) -> set[str]:
-        """The nodes of members by whose labels they are ordered, and which were not read yet."""
-        ordering = self._order_by
-        if not isinstance(ordering, LabelOrdering) or not ordering.node_keys:
-            return set()
-        ordered = (pod for pod in self._pods.values() if pod.endpoint is not None or self._is_done(pod))
-        return {node for pod in ordered if ordering.is_unknown(node := pod.node or "")}
+        if self._snapshot is None:
+            self._snapshot = tuple(self._endpoints)
+        return self._snapshot
 
     @property
     def order(self) -> str:
@@ -277,144 +209,93 @@ class SelectorTasks:
         return str(self._order_by)
 
     @property
-    def selected(self) -> SelectedPods:
-        """The pods by pod set; the same object until the pod sets change."""
-        if self._selection is None:
-            of_ended = {pod.pod_set for pod in self._pods.values() if pod.has_succeeded or pod.failure}
-            known = tuple(one for one in (*self._live, *of_ended) if one is not None)
-            self._former = known or self._former
-            done = Counter(pod.pod_set for pod in self._pods.values() if self._is_done(pod))
-            former = () if self._live else self._former
-            self._selection = SelectedPods(self._selector, tuple(self._live), done, former)
-        return self._selection
-
-    @property
     def numbering(self) -> Numbering:
-        """The task indices of the members; the same object until an index or an address changes.
+        """The task indices of the members; the same object until an index changes.
 
         Raises:
             PodIndexError: with `order_by="index"`, an index is higher than a cluster can have pods.
         """
         if self._numbering is None:
-            self._numbering = self._by_index() if self._order_by == "index" else self._by_position()
+            self._numbering = self._number()
         return self._numbering
 
-    def _by_position(self) -> Numbering:
-        members, done = self._lists["members"], self._lists["done"]
-        unindexed = self._lists["unindexed"].values
-        if not done.keys:  # nearly always
-            addresses = dict(enumerate(map(operator.attrgetter("address"), members.values)))
-            return Numbering(addresses, len(addresses), unindexed)
-        addresses = {
-            number + done.position(key): endpoint.address
-            for number, (key, endpoint) in enumerate(zip(members.keys, members.values, strict=True))
-        }
-        by_task = {
-            number + members.position(key): pod
-            for number, (key, pod) in enumerate(zip(done.keys, done.values, strict=True))
-        }
-        return Numbering(addresses, len(addresses) + len(by_task), unindexed, done=by_task)
-
-    def _by_index(self) -> Numbering:
-        members, done, others = (self._lists[name] for name in ("members", "done", "others"))
-        indices = [index for index, _ in members.keys]
-        not_members = [index for index, _ in chain(done.keys, others.keys)]
-        starts = _group_starts(self._job, [*indices, *not_members])
-        tasks = [starts[group] + member for group, member in indices]
-        first = min(chain(tasks, (starts[group] + member for group, member in not_members)), default=0)
-        addresses = {task: endpoint.address for task, endpoint in zip(tasks, members.values, strict=True)}
+    def _number(self) -> Numbering:
+        if self._indices is None and self._tasks is None:  # nearly always
+            return Numbering(range(len(self._ordered)), len(self._ordered))
+        tasks: Sequence[int] = range(len(self._ordered))
+        end = len(tasks)
+        if self._indices is not None:
+            starts = _group_starts(self._job, self._indices)
+            tasks, end = [starts[group] + member for group, member in self._indices], starts[-1]
+        members = [task for task, pod in zip(tasks, self._ordered, strict=True) if pod.endpoint is not None]
+        known = set(members)
         claimed: defaultdict[int, list[str]] = defaultdict(list)
-        if len(addresses) < len(tasks):
-            for task, endpoint in zip(tasks, members.values, strict=True):
+        if len(known) < len(members):
+            for task, endpoint in zip(members, self._endpoints, strict=True):
                 claimed[task].append(endpoint.full_name or endpoint.address)
-        of_done = {
-            starts[group] + member: pod
-            for ((group, member), _), pod in zip(done.keys, done.values, strict=True)
-        }
         return Numbering(
-            addresses,
-            starts[-1],
-            self._lists["unindexed"].values,
-            first,
-            {task: pod for task, pod in of_done.items() if task not in addresses},
+            members,
+            end,
+            min(tasks, default=0),
+            {
+                task: pod
+                for task, pod in zip(tasks, self._ordered, strict=True)
+                if task not in known and self._tasks is not None and pod.key in self._tasks
+            },
             {task: names for task, names in claimed.items() if len(names) > 1},
         )
 
 
-def _numbered(entries: Entries) -> Entries:
-    """Return the part of entries that decides about task indices and addresses."""
-    return {
-        (name, key): value.address if name == "members" else value
-        for (name, key), value in entries.items()
-        if name in ("members", "done", "others", "unindexed")
-    }
-
-
-def _add(counts: Counter[T], key: T, change: int) -> bool:
-    """Change a count, and return whether it was zero before or is zero now."""
-    before = counts[key]
-    counts[key] += change
-    if not counts[key]:
-        del counts[key]
-    return not before or key not in counts
-
-
-class JobTasks:
+class JobTasks(NamedTuple):
     """The tasks of one job: those of its selectors, one selector after another.
+
+    Attributes:
+        members: the task index of each member, ascending.
+        endpoints: the members.
+        done: the tasks that are done.
+    """
+
+    members: Sequence[int]
+    endpoints: tuple[Endpoint, ...]
+    done: tuple[DoneTask, ...]
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """The address of each member by task index."""
+        return dict(zip(self.members, map(operator.attrgetter("address"), self.endpoints), strict=True))
+
+
+def number_tasks(job: str, selectors: Sequence[SelectorTasks], *, allow_gaps: bool) -> JobTasks:
+    """Return the tasks of a job.
 
     Args:
         job: the name of the job.
         selectors: its selectors in order.
         allow_gaps: whether a task index may be missing.
 
-    Attributes:
-        done: the tasks that are done, as of the last call of `addresses`.
+    Raises:
+        PodIndexError: a member has no index, two have the same one, or one between two others is missing and
+            may not be.
     """
-
-    def __init__(self, job: str, selectors: Sequence[SelectorTasks], *, allow_gaps: bool) -> None:
-        self.selectors = selectors
-        self.done: tuple[DoneTask, ...] = ()
-        self._job = job
-        self._allow_gaps = allow_gaps
-        self._numberings: list[Numbering] = []
-        self._addresses: dict[int, str] = {}
-
-    def addresses(self) -> dict[int, str]:
-        """Return the members' addresses by task index, ascending; the same object until they change.
-
-        Raises:
-            PodIndexError: a member has no index, two have the same one, or one between two others is missing
-                and may not be.
-        """
-        numberings = [selector.numbering for selector in self.selectors]
-        if not are_identical(numberings, self._numberings):
-            self._addresses = self._number(numberings)
-            self._numberings = numberings
-        return self._addresses
-
-    def _number(self, numberings: Sequence[Numbering]) -> dict[int, str]:
-        starts = list(accumulate((numbering.end for numbering in numberings), initial=0))
-        parts = list(zip(starts, numberings, strict=False))
-        done = dict(_shifted((start, dict(sorted(each.done.items()))) for start, each in parts))
-        self.done = tuple(
-            DoneTask(self._job, task, pod.full_name, pod.uid or None) for task, pod in done.items()
-        )
-        if len(parts) == 1:
-            addresses = parts[0][1].addresses
-        else:
-            addresses = dict(_shifted((start, each.addresses) for start, each in parts))
-        duplicates = dict(_shifted((start, each.duplicates) for start, each in parts))
-        unindexed = [name for numbering in numberings for name in numbering.unindexed]
-        missing = [] if self._allow_gaps else _gaps(parts, addresses, done)
-        if missing or duplicates or unindexed:
-            raise _index_order_error(
-                self._job,
-                missing=missing,
-                duplicates=duplicates,
-                unindexed=unindexed,
-                order=self.selectors[0].order,
-            )
-        return addresses
+    numberings = [selector.numbering for selector in selectors]
+    starts = accumulate((numbering.end for numbering in numberings), initial=0)
+    parts = list(zip(starts, numberings, strict=False))
+    done = dict(_shifted((start, each.done) for start, each in parts))
+    if len(parts) == 1:
+        members, endpoints = numberings[0].members, selectors[0].endpoints
+    else:
+        members = [start + task for start, each in parts for task in each.members]
+        endpoints = tuple([endpoint for selector in selectors for endpoint in selector.endpoints])
+    duplicates = dict(_shifted((start, each.duplicates) for start, each in parts))
+    unindexed = [name for selector in selectors for name in selector.unindexed]
+    missing = [] if allow_gaps else _gaps(parts, members, done)
+    if missing or duplicates or unindexed:
+        raise _index_order_error(job, missing, duplicates, unindexed, order=selectors[0].order)
+    return JobTasks(
+        members,
+        endpoints,
+        tuple(DoneTask(job, task, pod.full_name, pod.uid or None) for task, pod in done.items()),
+    )
 
 
 def _shifted(parts: Iterable[tuple[int, Mapping[int, T]]]) -> Iterator[tuple[int, T]]:
@@ -425,20 +306,21 @@ def _shifted(parts: Iterable[tuple[int, Mapping[int, T]]]) -> Iterator[tuple[int
 
 
 def _gaps(
-    parts: Sequence[tuple[int, Numbering]], addresses: dict[int, str], done: Container[int]
+    parts: Sequence[tuple[int, Numbering]], members: Sequence[int], done: Mapping[int, object]
 ) -> list[int]:
     """Return the task indices without a task before the last member.
 
     Only gaps between the pods of a selector are known: nothing says how many tasks there should be.
     """
-    last = next(reversed(addresses), -1)
-    if last < len(addresses):
+    known = set(members)
+    last = max(known, default=-1)
+    if last < len(known):
         return []
     return [
         task
         for start, numbering in parts
         for task in range(start + numbering.first, min(start + numbering.end, last))
-        if task not in addresses and task not in done
+        if task not in known and task not in done
     ]
 
 
@@ -471,19 +353,14 @@ def _group_starts(job: str, known: Iterable[PodIndex]) -> list[int]:
 
 def _index_order_error(
     job: str,
+    missing: Sequence[int],
+    duplicates: Mapping[int, Sequence[str]],
+    unindexed: Sequence[str],
     *,
-    missing: Sequence[int] = (),
-    duplicates: Mapping[int, Sequence[str]] | None = None,
-    unindexed: Sequence[str] = (),
-    order: str = "index",
+    order: str,
 ) -> PodIndexError:
-    """Return the error for a job that cannot be ordered by `order`; for the others see `PodIndexError`."""
-    faults = []
-    if missing:
-        faults.append(f"no pod has index {_join(missing)}")
-    faults += [
-        f"index {task} is claimed by {' and '.join(names)}" for task, names in (duplicates or {}).items()
-    ]
+    faults = [f"no pod has index {_join(missing)}"] if missing else []
+    faults += [f"index {task} is claimed by {' and '.join(names)}" for task, names in duplicates.items()]
     if unindexed:
         lacking = "no index label or annotation on" if order == "index" else "it is missing for"
         faults.append(f"{lacking} {_join(unindexed)}")
@@ -494,7 +371,7 @@ def _index_order_error(
         ),
         job=job,
         missing=missing,
-        duplicates={index: tuple(names) for index, names in (duplicates or {}).items()},
+        duplicates={index: tuple(names) for index, names in duplicates.items()},
         unindexed=unindexed,
     )
 
@@ -502,8 +379,3 @@ def _index_order_error(
 def _join(values: Sequence[object]) -> str:
     shown = ", ".join(str(value) for value in values[:10])
     return shown if len(values) <= 10 else f"{shown} and {len(values) - 10} more"
-
-
-def are_identical(some: Sequence[object], others: Sequence[object]) -> bool:
-    """Whether two sequences consist of the very same objects."""
-    return len(some) == len(others) and all(map(operator.is_, some, others))

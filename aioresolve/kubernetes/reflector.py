@@ -40,9 +40,10 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve.kubernetes.api.errors import WATCH_VERBS, error_from_watch_event, is_expired
-from aioresolve.kubernetes.api.objects import Bookmark, Deleted, EventLines, Failed, WatchEvent
 from aioresolve.spec import Observation
+
+from .api.errors import WATCH_VERBS, error_from_watch_event, is_expired
+from .api.objects import Bookmark, Deleted, EventLines, Failed, WatchEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import StreamingResponse
-    from aioresolve.kubernetes.api.client import Found, ObjectAPI
-    from aioresolve.kubernetes.api.queries import Query
 
+    from .api.client import Found, ObjectAPI
+    from .api.queries import Query
     from .cluster_cache import ObjectCache
 
 logger = logging.getLogger("aioresolve.watch")
@@ -78,6 +79,8 @@ Without the feature gate WatchList it is 422.
 
 MAX_OBJECTS = 200_000
 """The maximum number of objects before the first bookmark: more pods than Kubernetes supports (150,000)."""
+
+CHECK_SERVER = "Check the server, and the proxies and load balancers before it."
 
 UNRELATED_TO_VERSION = frozenset({401, 403, 408, 429, 502, 503})
 """Failure statuses whose cause cannot be the version to resume from. After others, the pods are listed."""
@@ -127,6 +130,7 @@ class WatchState:
     Attributes:
         query: the query.
         is_listed: whether there is a version to watch from.
+        has_received_event: whether the watch that is open reported something.
         error: why the query fails at present; None if it does not.
         stale_since: since when it fails.
         timer: makes the query stale without a watch, or current when the watch has caught up; None before.
@@ -134,12 +138,11 @@ class WatchState:
 
     def __init__(self, query: Query[Any], backoff: RetryPolicy, outage: Outage) -> None:
         self.query = query
-        self.is_listed = False
+        self.is_listed = self.has_received_event = False
         self.error: ResolveError | None = None
         self.stale_since: datetime | None = None
         self.timer: asyncio.TimerHandle | None = None
         self._opened_at: float | None = None  # of the watch that is open, on the loop's clock
-        self._has_received_event = False  # in that watch
         self._was_listed = self._was_watched = False
         self._was_just_listed = False  # without a wait or a healthy watch since
         self._current_at: datetime | None = None  # since the last list or watch, while no watch is open
@@ -164,23 +167,17 @@ class WatchState:
 
     def on_open(self, now: float) -> bool:
         """Record that a watch was opened; return whether the query is stale until the watch has caught up."""
-        self._opened_at, self._has_received_event = now, False
-        self._was_watched = True
+        self._opened_at, self._was_watched, self.has_received_event = now, True, False
         if self.timer is not None:
             self.timer.cancel()
-        if self.stale_since is not None:
-            return True
-        self.on_replay()
-        return False
+        if self.stale_since is None:
+            self.on_replay()
+        return self.stale_since is not None
 
     def on_replay(self) -> None:
         """Record that the watch that is open has reported the changes that it missed."""
         self._current_at = self._last_watch_failure = None
         self._mark_current()
-
-    def on_event(self) -> None:
-        """Record that the watch reported something."""
-        self._has_received_event = True
 
     def on_close(self, now: float) -> float | None:
         """Record that the watch, if any, was closed; return for how many seconds it was open."""
@@ -188,7 +185,7 @@ class WatchState:
             return None
         lifetime, self._opened_at = now - self._opened_at, None
         self._current_at = datetime.now(UTC)
-        if lifetime > (MIN_LIFETIME if self._has_received_event else HEALTHY_AFTER):
+        if lifetime > (MIN_LIFETIME if self.has_received_event else HEALTHY_AFTER):
             self._backoff.reset()
             self._was_just_listed = False
         return lifetime
@@ -202,23 +199,26 @@ class WatchState:
         if self._should_give_up(error):
             raise error
         wait = self._backoff.wait(error)
-        if self.is_listed:
-            self._last_watch_failure = error.with_traceback(None)
-        is_silent = self.is_listed and isinstance(error, DeadlineExceededError)
+        if not self.is_listed:
+            self.mark_stale(error)
+            self._was_just_listed = False
+            return wait
+        self._last_watch_failure = error.with_traceback(None)
+        is_silent = isinstance(error, DeadlineExceededError)
         # A single failure of a watch is part of normal operation, but not a long time without events.
-        if not self.is_listed or self.failures > 1 or is_silent:
+        if self.failures > 1 or is_silent:
             self.mark_stale(error)
         # After an expired version (410) or an invalid event, changes were missed. A silent watch may have
         # missed some, and so may the next one: a proxy may hold back all events, and a server that was
         # restored from a backup sends none until it reaches the version to resume from.
-        is_version_lost = isinstance(error, ProtocolError | DeadlineExceededError) or (
-            isinstance(error, APIError) and error.status not in UNRELATED_TO_VERSION
+        self.is_listed = not (
+            is_silent
+            or isinstance(error, ProtocolError)
+            or (isinstance(error, APIError) and error.status not in UNRELATED_TO_VERSION)
         )
-        if self.is_listed and is_version_lost:
-            self.is_listed = False
-            # A version expires without any failure of the server, so list at once, but not in a loop.
-            if is_expired(error) and not self._was_just_listed:
-                return 0.0
+        # A version expires without any failure of the server, so list at once, but not in a loop.
+        if is_expired(error) and not self._was_just_listed:
+            return 0.0
         self._was_just_listed = False
         return wait
 
@@ -249,20 +249,12 @@ class WatchState:
         return self._denials > MAX_DENIALS
 
 
-def _restart_reason(error: ResolveError | None) -> str:
-    """Return in one word why a watch ended, for telemetry."""
-    match error:
-        case None:
-            return "ended"
-        case _ if is_expired(error):
-            return "expired"
-        case UnauthorizedError():
-            return "unauthorized"
-        case DeadlineExceededError():
-            return "silent"
-        case ConnectionFailedError():
-            return "broken"
-    return "failed"
+RESTART_REASONS: dict[type[ResolveError], str] = {
+    UnauthorizedError: "unauthorized",
+    DeadlineExceededError: "silent",
+    ConnectionFailedError: "broken",
+}
+"""Why a watch ended, in one word, for telemetry; besides `ended`, `expired` and `failed`."""
 
 
 class Reflector:
@@ -335,12 +327,12 @@ class Reflector:
                 if not error.retryable:
                     raise
                 self._last = self._last.stale(error, now)
-        failing = [(watch.stale_since, watch.error) for watch in self._watches if watch.stale_since]
+        failing = [watch for watch in self._watches if watch.stale_since is not None]
         if not failing:
             return self._last
-        since, first = min(failing, key=lambda one: one[0])
-        assert first is not None
-        return self._last.stale(first, since)
+        first = min(failing, key=lambda watch: watch.stale_since or now)
+        assert first.error is not None
+        return self._last.stale(first.error, first.stale_since or now)
 
     async def _list_and_watch(self, watch: WatchState) -> None:
         while True:
@@ -354,7 +346,8 @@ class Reflector:
                 error = failure
             lifetime = watch.on_close(anyio.current_time())
             if lifetime is not None:
-                reason = _restart_reason(error)
+                reason = "ended" if error is None else RESTART_REASONS.get(type(error), "failed")
+                reason = "expired" if error is not None and is_expired(error) else reason
                 record_watch_restart(self._api.host, watch.query.scope, reason, seconds=lifetime)
                 self._set_timer(watch, self._policy.max_gap, self._on_gap)
             if error is not None and (wait := self._on_failure(error, watch)):
@@ -379,18 +372,13 @@ class Reflector:
             watch.mark_stale(error)
             self._notify()
 
-        def match(objects: list[Any]) -> list[Any]:
-            with self._updating_cache():
-                return self._cache.match(watch.query, objects)
-
         async def request(progress: Progress) -> Found[Any]:
             progress.on_failure = on_failed_attempt
+            match = partial(self._match, watch)
             return await self._api.objects(watch.query, progress, convert=match, verbs=WATCH_VERBS)
 
         found = await within_deadline(self._timeout, f"the list of {watch.query.scope}", request)
-        with self._updating_cache():
-            self._cache.replace(watch.query, found.items, found.version)
-        watch.on_list()
+        self._on_list(watch, found.items, found.version)
         self._set_timer(watch, self._policy.max_gap, self._on_gap)
         self._notify()
         # From now on the watch reports everything, and the next list may be hours away.
@@ -438,7 +426,7 @@ class Reflector:
                     opened_at = anyio.current_time()
                     events = await self._replace(watch, splitter, stream)
             else:
-                version = self._cache.version(watch.query)
+                version = self._cache.store(watch.query).version
                 stream = await self._open(stack, watch, version, lifetime, policy.response_timeout)
                 opened_at = anyio.current_time()
             is_stale = watch.on_open(opened_at)
@@ -497,10 +485,7 @@ class Reflector:
             if not bookmark.ends_initial_events:
                 self._api.sends_initial_events = False
                 raise self._broken(watch, "it does not mark the end of the existing objects")
-            with self._updating_cache():
-                version = bookmark.object.metadata.resource_version
-                self._cache.replace(watch.query, list(found.values()), version)
-            watch.on_list()
+            self._on_list(watch, list(found.values()), bookmark.object.metadata.resource_version)
             return events[end + 1 :]
         if anyio.current_time() >= deadline:
             self._api.sends_initial_events = False
@@ -519,9 +504,7 @@ class Reflector:
                     each.pop(name, None)
             else:
                 added[name] = changed
-        with self._updating_cache():
-            matched = self._cache.match(watch.query, list(added.values()))
-        found.update(zip(added, matched, strict=True))
+        found.update(zip(added, self._match(watch, list(added.values())), strict=True))
 
     async def _read(
         self,
@@ -538,7 +521,7 @@ class Reflector:
             return b""
         raise DeadlineExceededError(
             f"the watch of {watch.query.scope} by {self._api.host} received no event for {max_silence:g} s",
-            hint="Check the server, and the proxies and load balancers before it.",
+            hint=CHECK_SERVER,
             timeout=max_silence,
         )
 
@@ -553,12 +536,12 @@ class Reflector:
         """Apply events to the cache."""
         failed = [event for event in events if isinstance(event, Failed)]
         if len(failed) < len(events):
-            watch.on_event()
+            watch.has_received_event = True
             with self._updating_cache():
                 has_changed = self._cache.apply(watch.query, events)
             if has_changed:
                 self._notify()
-            if self._cache.version_decreased(watch.query):
+            if self._cache.store(watch.query).version_decreased:
                 raise self._api.invalid_event(watch.query, "its resourceVersion decreased")
         if failed:
             raise self._failure(watch, failed[0])
@@ -566,6 +549,17 @@ class Reflector:
     def _failure(self, watch: WatchState, event: Failed) -> ResolveError:
         """Return the error of an ERROR event."""
         return error_from_watch_event(event.object, watch.query, host=self._api.host, source=self._api.source)
+
+    # The cache
+
+    def _match(self, watch: WatchState, objects: list[Any]) -> list[Any]:
+        with self._updating_cache():
+            return self._cache.match(watch.query, objects)
+
+    def _on_list(self, watch: WatchState, found: list[Any], version: str) -> None:
+        with self._updating_cache():
+            self._cache.replace(watch.query, found, version)
+        watch.on_list()
 
     @contextmanager
     def _updating_cache(self) -> Iterator[None]:
@@ -606,7 +600,7 @@ class Reflector:
     def _broken(self, watch: WatchState, reason: str) -> ConnectionFailedError:
         return ConnectionFailedError(
             f"the watch of {watch.query.scope} by {self._api.host} (from {self._api.source}) broke: {reason}",
-            hint="Check the server, and the proxies and load balancers before it.",
+            hint=CHECK_SERVER,
             host=self._api.host,
             scope=watch.query.scope,
         )

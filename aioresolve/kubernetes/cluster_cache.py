@@ -8,37 +8,34 @@ from __future__ import annotations
 
 import abc
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from aioresolve.kubernetes.api.objects import (
-    Bookmark,
-    Deleted,
-    Failed,
-    is_newer,
-    is_older,
-    oldest_version,
-    version_number,
-)
-from aioresolve.kubernetes.tasks.controllers import Controllers
-from aioresolve.kubernetes.tasks.order_by import LabelOrdering
-from aioresolve.kubernetes.tasks.pod_labels import controller_of_selector
-from aioresolve.kubernetes.tasks.pods import match_pods, raise_not_running
-from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks, are_identical
 from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Observation
+
+from .api.objects import Bookmark, Deleted, Failed, is_newer, is_older, oldest_version, version_number
+from .tasks.controllers import Controllers
+from .tasks.order_by import LabelOrdering
+from .tasks.pod_labels import controller_of_selector
+from .tasks.pods import match_pods, raise_not_running
+from .tasks.task_order import SelectorTasks, number_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from aioresolve.kubernetes.api.objects import Pod, WatchEvent
-    from aioresolve.kubernetes.api.queries import Query
-    from aioresolve.kubernetes.tasks.controllers import SelectedPods
-    from aioresolve.kubernetes.tasks.pod_labels import Controller
-    from aioresolve.kubernetes.tasks.pods import MatchedPod
     from aioresolve.spec import ControllerStatus, ExpectedTasks
+
+    from .api.objects import Pod, WatchEvent
+    from .api.queries import Query
+    from .tasks.accelerators import ClaimedDevices
+    from .tasks.controllers import SelectedPods
+    from .tasks.pod_labels import Controller
+    from .tasks.pods import MatchedPod
+    from .tasks.task_order import JobTasks
 
 T = TypeVar("T")
 
@@ -48,17 +45,15 @@ class QueryStore:
 
     Attributes:
         query: the query.
-        scope: the position of its namespace among those of the resolver.
         is_listed: whether the query has been listed.
         version: the resourceVersion up to which every change is known; empty before the first list.
-        version_number: `version` as a number; None if it is not one.
-        version_decreased: whether the watch reported an older version than that since the last list.
+        version_decreased: whether the watch reported an older version than that since the last list, which
+            happens when a server is restored from a backup.
         selectors: the selectors of jobs that this query is part of.
     """
 
-    def __init__(self, query: Any, scope: int) -> None:
+    def __init__(self, query: Any) -> None:
         self.query = query
-        self.scope = scope
         self.is_listed = False
         self.version = ""
         self.version_number: int | None = None
@@ -96,12 +91,7 @@ class ObjectCache(abc.ABC, Generic[T, S]):
 
     @abc.abstractmethod
     def replace(self, query: Query[T], listed: Sequence[Any], version: str) -> None:
-        """Apply a list: the query matches these objects and no others.
-
-        Args:
-            query: the query that was listed.
-            listed: all objects of the list in any order, as `match` returned them.
-            version: the resourceVersion of the list.
+        """Apply a list: the query matches these objects, as `match` returned them, and no others.
 
         Raises:
             ConfigurationError: an endpoint cannot have an address or port of that kind; nothing was changed.
@@ -150,16 +140,9 @@ class ObjectCache(abc.ABC, Generic[T, S]):
         """
         return False
 
-    def version(self, query: Query[T]) -> str:
-        """Return the resourceVersion to resume the watch of `query` from; empty before the first list."""
-        return self._stores[query].version
-
-    def version_decreased(self, query: Query[T]) -> bool:
-        """Return whether the watch of `query` reported an older version than before since the last list.
-
-        This happens when a server is restored from a backup; only a list shows what it has now.
-        """
-        return self._stores[query].version_decreased
+    def store(self, query: Query[T]) -> S:
+        """Return what `query` matches."""
+        return self._stores[query]
 
 
 class ClusterCache(ObjectCache[T, S]):
@@ -172,6 +155,11 @@ class ClusterCache(ObjectCache[T, S]):
         order_by: `name`, `index` or labels: how the pods of one selector become tasks.
         allow_gaps: with `order_by="index"`, whether a task index between two others may be missing.
         controllers: the objects of the controllers of the pods, as far as they were read.
+
+    Attributes:
+        ordering: the order by labels.
+        controllers: the objects of the controllers.
+        claim_faults: why devices of ResourceClaims are not known, by namespace.
     """
 
     def __init__(
@@ -184,52 +172,44 @@ class ClusterCache(ObjectCache[T, S]):
         allow_gaps: bool = True,
         controllers: Controllers | None = None,
     ) -> None:
-        self._address, self._port, self._order_by = address, port, order_by
+        self._address, self._port, self._allow_gaps = address, port, allow_gaps
+        self._by_index = order_by == "index"
         self.ordering = LabelOrdering(() if isinstance(order_by, str) else order_by)
-        self._controllers = Controllers() if controllers is None else controllers
+        self.claim_faults: Mapping[str, str] = {}
+        self.controllers = Controllers() if controllers is None else controllers
         queries = dict.fromkeys(chain.from_iterable(chain.from_iterable(jobs.values())))
         namespaces = list(dict.fromkeys(query.namespace for query in queries))
         scopes = {name: 0 if None in namespaces else at for at, name in enumerate(namespaces)}
         self._stores = {query: self._new_store(query, scopes[query.namespace]) for query in queries}
+        self._jobs: dict[str, list[SelectorTasks]] = {}
         self._selectors: list[tuple[SelectorTasks, list[S]]] = []
-        self._jobs: dict[str, JobTasks] = {}
         for job in ClusterSpec(dict.fromkeys(jobs, ())).jobs:
-            selectors = [self._new_selector(job, of_selector) for of_selector in jobs[job]]
-            self._jobs[job] = JobTasks(job, selectors, allow_gaps=allow_gaps)
-        self._spec = ClusterSpec({})
-        self._addresses: list[dict[int, str]] = []
+            for of_selector in jobs[job]:
+                text, namespace = of_selector[0].selector, of_selector[0].namespace
+                selector = SelectorTasks(
+                    job,
+                    order_by=order_by if isinstance(order_by, str) else self.ordering,
+                    selector=text,
+                    controller=controller_of_selector(text, namespace if len(of_selector) == 1 else None),
+                )
+                stores = [self._stores[query] for query in of_selector]
+                self._jobs.setdefault(job, []).append(selector)
+                self._selectors.append((selector, stores))
+                for store in stores:
+                    store.selectors.append(selector)
         self._expected: Mapping[str, ExpectedTasks] = {}
         self._ended: Mapping[str, Sequence[ControllerStatus]] = {}
         self._expected_from: list[object] = []
-        self._unsettled: set[Any] = set()  # objects whose changes are `in_transit`
-
-    def _new_selector(self, job: str, queries: Sequence[Query[T]]) -> SelectorTasks:
-        namespace = queries[0].namespace if len(queries) == 1 else None
-        selector = SelectorTasks(
-            job,
-            order_by=self._order_by if isinstance(self._order_by, str) else self.ordering,
-            selector=queries[0].selector,
-            controller=controller_of_selector(queries[0].selector, namespace),
-        )
-        stores = [self._stores[query] for query in queries]
-        self._selectors.append((selector, stores))
-        for store in stores:
-            store.selectors.append(selector)
-        return selector
 
     # What a kind of objects implements
 
     @abc.abstractmethod
     def _new_store(self, query: Query[T], scope: int) -> S:
-        """Return the empty store of a query."""
+        """Return the empty store of a query; `scope` is the position of its namespace among all."""
 
     @abc.abstractmethod
     def _matched(self, store: S) -> Iterable[MatchedPod]:
         """Return the pods that the query of a store matches, or that its objects refer to."""
-
-    @property
-    def in_transit(self) -> bool:
-        return bool(self._unsettled)
 
     # What follows from the objects
 
@@ -239,47 +219,35 @@ class ClusterCache(ObjectCache[T, S]):
 
     def _not_running(self) -> dict[str, str]:
         """Return `namespace/name` of each pod that is not running, with the reason, by query."""
-        return {
-            pod.full_name: pod.fault
-            for store in self._stores.values()
-            for pod in self._matched(store)
-            if pod.fault is not None
-        }
+        pods = chain.from_iterable(map(self._matched, self._stores.values()))
+        return {pod.full_name: pod.fault for pod in pods if pod.fault is not None}
 
     def state(self, now: datetime) -> ClusterState:
-        """Return the cluster state. What has not changed since the last one is the same object.
-
-        Args:
-            now: the current time, in UTC.
+        """Return the cluster state at `now`, in UTC.
 
         Raises:
             PodIndexError: with `order_by="index"`, a member has no index, two have the same one, or one is
                 missing and may not be.
         """
         self._fill_selectors()
-        addresses = [job.addresses() for job in self._jobs.values()]
-        if not are_identical(addresses, self._addresses):
-            by_task = dict(zip(self._jobs, addresses, strict=True))
-            self._spec = ClusterSpec._trusted(lambda: by_task)
-            self._addresses = addresses
+        jobs = {
+            job: number_tasks(job, selectors, allow_gaps=self._allow_gaps)
+            for job, selectors in self._jobs.items()
+        }
         return ClusterState._trusted(
-            {name: _joined(one.endpoints for one in job.selectors) for name, job in self._jobs.items()},
-            self._spec,
+            {job: tasks.endpoints for job, tasks in jobs.items()},
+            ClusterSpec._trusted(partial(_addresses, jobs)),
             oldest_version(store.version for store in self._stores.values()),
             now,
-            tuple(task for job in self._jobs.values() for task in job.done),
+            tuple(task for tasks in jobs.values() for task in tasks.done),
         )
 
     def observation(self, now: datetime) -> Observation:
         """Return the state and the pods that are not members or not ready; without a state until complete.
 
-        Args:
-            now: the current time, in UTC.
-
         Raises:
             PodIndexError: see `state`.
         """
-        self._unsettled.clear()
         if not self.is_complete:
             return Observation(None)
         state = self.state(now)
@@ -295,26 +263,26 @@ class ClusterCache(ObjectCache[T, S]):
 
     def _expect(self) -> None:
         """Derive what controllers say of each job, unless nothing has changed."""
-        selected = [selector.selected for selector, _ in self._selectors]
-        source: list[object] = [*selected, *self._controllers.objects.values()]
-        if not are_identical(source, self._expected_from):
-            self._expected_from, of_jobs = source, self._selected()
-            self._expected = self._controllers.expected(of_jobs)
-            self._ended = self._controllers.ended(of_jobs)
+        selected = self._selected()
+        source: list[object] = [*selected.values(), *self.controllers.objects.values()]
+        if source != self._expected_from:
+            self._expected_from = source
+            self._expected = self.controllers.expected(selected)
+            self._ended = self.controllers.ended(selected)
 
     def _with_vanished(self, state: ClusterState) -> ClusterState:
         """Return `state` with the tasks of Indexed Jobs that are done and whose pods no longer exist."""
         vanished: list[DoneTask] = []
-        for name, job in self._jobs.items():
-            if self._order_by != "index" or len(job.selectors) > 1:
+        for job, selectors in self._jobs.items():
+            if not self._by_index or len(selectors) > 1:
                 continue
-            known = {*state.spec.task_indices(name), *(each.index for each in job.done)}
-            completed = self._controllers.completed(job.selectors[0].selected)
-            vanished += [DoneTask(name, index) for index in sorted(completed - known)]
+            if completed := self.controllers.completed(selectors[0].selected):
+                known = {*state.spec.task_indices(job), *(each.index for each in state.done)}
+                vanished += [DoneTask(job, index) for index in sorted(completed - known)]
         return replace(state, done=(*state.done, *vanished)) if vanished else state
 
     def _selected(self) -> dict[str, list[SelectedPods]]:
-        return {name: [one.selected for one in job.selectors] for name, job in self._jobs.items()}
+        return {job: [one.selected for one in selectors] for job, selectors in self._jobs.items()}
 
     def _fill_selectors(self) -> None:
         for selector, stores in self._selectors:
@@ -332,7 +300,7 @@ class ClusterCache(ObjectCache[T, S]):
     def unread_controllers(self) -> list[Controller]:
         """The controllers that have to be read to know how many tasks each job will have."""
         self._fill_selectors()
-        return self._controllers.unread(self._selected())
+        return self.controllers.unread(self._selected())
 
     @property
     def has_unknown_nodes(self) -> bool:
@@ -354,8 +322,12 @@ class ClusterCache(ObjectCache[T, S]):
         found = chain.from_iterable(selector.with_claims for selector, _ in self._selectors)
         return list({(pod.full_name, pod.uid): pod for pod in found}.values())
 
-    def set_devices(self, counted: Iterable[MatchedPod]) -> None:
+    def set_devices(self, pods: Iterable[MatchedPod], devices: ClaimedDevices) -> None:
         """Add the devices of their claims to members that `with_claims` returned."""
+
+
+def _addresses(jobs: Mapping[str, JobTasks]) -> dict[str, dict[int, str]]:
+    return {job: tasks.addresses for job, tasks in jobs.items()}
 
 
 def _joined(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -368,7 +340,8 @@ class _PodStore(QueryStore):
     """The pods that one query matches, by `namespace/name`."""
 
     def __init__(self, query: Query[Pod], scope: int) -> None:
-        super().__init__(query, scope)
+        super().__init__(query)
+        self.scope = scope
         self.pods: dict[str, MatchedPod] = {}
 
     def put(self, new: MatchedPod) -> bool:
@@ -380,7 +353,7 @@ class _PodStore(QueryStore):
                 return False
         self.pods[new.full_name] = new
         for selector in self.selectors:
-            selector.put(new)
+            selector.change(old, new)
         return True
 
     def discard(self, name: str, uid: str) -> bool:
@@ -390,7 +363,7 @@ class _PodStore(QueryStore):
             return False
         del self.pods[name]
         for selector in self.selectors:
-            selector.discard(old)
+            selector.change(old, None)
         return True
 
 
@@ -426,8 +399,12 @@ class PodCache(ClusterCache["Pod", _PodStore]):
         (matched,) = self.match(store.query, [pod])
         return store.put(matched)
 
-    def set_devices(self, counted: Iterable[MatchedPod]) -> None:
-        for new in counted:
+    def set_devices(self, pods: Iterable[MatchedPod], devices: ClaimedDevices) -> None:
+        for pod in pods:
+            assert pod.endpoint is not None
+            found = devices.added_to(pod.endpoint.accelerators, pod.namespace, pod.claims)
+            endpoint = replace(pod.endpoint, accelerators=found)
+            new = msgspec.structs.replace(pod, claims=(), endpoint=endpoint)
             for store in self._stores.values():
                 # It may have changed while the claims were read.
                 if (known := store.pods.get(new.full_name)) is not None and known.claims:
@@ -436,13 +413,9 @@ class PodCache(ClusterCache["Pod", _PodStore]):
 
 def with_devices_of(pod: MatchedPod, other: MatchedPod) -> MatchedPod:
     """Return `pod` with the accelerators of another version of it, if its ResourceClaims were read."""
-    if (
-        not pod.claims
-        or pod.uid != other.uid
-        or pod.endpoint is None
-        or other.endpoint is None
-        or other.claims
-    ):
+    if not pod.claims or other.claims or pod.uid != other.uid or None in (pod.endpoint, other.endpoint):
         return pod
+    assert pod.endpoint is not None
+    assert other.endpoint is not None
     endpoint = replace(pod.endpoint, accelerators=other.endpoint.accelerators)
     return msgspec.structs.replace(pod, endpoint=endpoint, claims=())

@@ -391,7 +391,7 @@ class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
     deleted does not simply disappear: it is terminating first.
     """
 
-    # Pairs of a query and an identity: what is in transit.
+    # Pairs of a query and an identity that left its slice.
     _unsettled: frozenset[tuple[object, str]] = frozenset()
 
     @property

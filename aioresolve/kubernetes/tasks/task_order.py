@@ -133,7 +133,7 @@ class SelectorTasks:
     def _missing(
         self, pods: Iterable[tuple[MatchedPod, str]], before: Mapping[str, tuple[MatchedPod, Missing]]
     ) -> tuple[Missing, ...]:
-        """Return what is reported about pods and why, which for most pods is the same as `before`."""
+        """Return `pods` with the reasons; most of them are the same as `before`."""
         found = []
         for pod, reason in pods:
             known = before.get(pod.key)

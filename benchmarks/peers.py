@@ -128,9 +128,9 @@ async def bare_bodies(
     """
     import aiohttp
 
-    from aioresolve.kubernetes.auth import CredentialCache, find_connection
+    from aioresolve.kubernetes.auth import find_connection, search_for
 
-    connection = await find_connection(kubeconfig=kubeconfig, cache=CredentialCache())
+    connection = await find_connection(search_for(kubeconfig=kubeconfig))
     credentials = await connection.credentials()
     headers, context = dict(credentials.headers), credentials.ssl_context
     headers["Accept"] = accept

@@ -117,7 +117,7 @@ async def by_msgspec(kubeconfig: Path) -> AsyncIterator[Follow]:
     import aiohttp
     import msgspec
 
-    from aioresolve.kubernetes.auth import CredentialCache, find_connection
+    from aioresolve.kubernetes.auth import find_connection, search_for
 
     metadata = msgspec.defstruct("Metadata", [("name", str, ""), ("resourceVersion", str, "")])
     status = msgspec.defstruct("Status", [("podIP", str, "")])
@@ -126,7 +126,7 @@ async def by_msgspec(kubeconfig: Path) -> AsyncIterator[Follow]:
     pods: Any = list[pod]
     lists: Any = msgspec.json.Decoder(msgspec.defstruct("PodList", [("metadata", metadata), ("items", pods)]))
 
-    connection = await find_connection(kubeconfig=kubeconfig, cache=CredentialCache())
+    connection = await find_connection(search_for(kubeconfig=kubeconfig))
     credentials = await connection.credentials()
     headers, context = dict(credentials.headers), credentials.ssl_context
     url = f"{connection.server}/api/v1/namespaces/{NAMESPACE}/pods"

@@ -25,8 +25,8 @@ TIMEOUT = 2.0
 MAX_OBJECTS = 500
 """The maximum number of namespaces, or of pods of a namespace, whose names or labels are completed."""
 
-OVERRIDES = ("server", "token_file", "impersonate", "impersonate_groups")
-"""The options that replace parts of the kubeconfig, by their arguments of the Python API."""
+OPTIONS = ("kubeconfig", "context", "server", "token_file", "impersonate", "impersonate_groups")
+"""The options that say which cluster it is, by their arguments of the Python API."""
 
 
 def complete_contexts(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -84,17 +84,14 @@ async def _list_metadata(
     import anyio
 
     from aioresolve.kubernetes.api.transport import AiohttpTransport
-    from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
+    from aioresolve.kubernetes.auth import find_connection, search_for
 
     query = {"limit": str(MAX_OBJECTS)}
     headers = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
     with anyio.move_on_after(TIMEOUT):
         try:
             connection = await find_connection(
-                kubeconfig=given.get("kubeconfig") or None,
-                context=given.get("context"),
-                overrides=validate_overrides(**{name: given.get(name) for name in OVERRIDES}),
-                cache=CredentialCache(),
+                search_for(**{name: given.get(name) or None for name in OPTIONS})
             )
             transport = AiohttpTransport(connection)
             try:

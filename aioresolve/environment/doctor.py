@@ -103,10 +103,10 @@ async def _check_versions(_: Progress) -> Finding:
 
 async def _check_kubernetes(_: Progress) -> Finding:
     # Imported here because it loads aiohttp and msgspec.
-    from aioresolve.kubernetes.auth import CredentialCache, find_connection
+    from aioresolve.kubernetes.auth import ServerSearch, find_connection
 
     try:
-        connection = await find_connection(cache=CredentialCache())
+        connection = await find_connection(ServerSearch())
     except CredentialsError as error:
         if not error.tried:
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -11,13 +10,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-import anyio
-
 from aioresolve._core.concurrency import gather
-from aioresolve._core.network import look_up
 from aioresolve.errors import ForbiddenError, Hint, PodIndexError, ResolveError
 from aioresolve.resolver.checks import (
-    SHARE,
     Finding,
     FoundTasks,
     PlannedCheck,
@@ -25,13 +20,10 @@ from aioresolve.resolver.checks import (
     failed,
     some,
     task_checks,
-    time_left,
 )
-from aioresolve.resolver.wait import MAX_CONNECTIONS
 
 from .api.client import ObjectAPI
 from .api.queries import CONTEXT_NAMESPACE, PodQuery
-from .auth.discovery import SERVICE_VARIABLES
 from .cluster_cache import PodCache
 from .endpoint_slices import SliceQuery
 from .own_pod import workload_of
@@ -45,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from aioresolve._core.deadline import Progress
-    from aioresolve.resolver.checks import Result
     from aioresolve.spec import ClusterState, Endpoint, Observation, Task
 
     from .api.client import Found
@@ -99,31 +90,23 @@ async def open_checks(
     """
     server = ServerChecks(find_connection)
     checks = _PodChecks(pods, server, observe)
-    resource = "endpointslices" if pods.reads_slices else "pods"
-    permissions = {
-        (verb, namespace): PlannedCheck(
-            pods.name(f"{verb} {resource}", namespace),
-            partial(checks.check_permission, verb, namespace),
-            (AUTHENTICATION,),
-        )
-        for verb in SMALL_REQUESTS
-        for namespace in pods.namespaces
-    }
-    plan = [*server.plan(), *permissions.values()]
+    plan, lists = server.plan(), dict[str | None, str]()
+    for verb in SMALL_REQUESTS:
+        for namespace in pods.namespaces:
+            name = pods.name(f"{verb} {'endpointslices' if pods.reads_slices else 'pods'}", namespace)
+            check = partial(checks.check_permission, verb, namespace)
+            plan.append(PlannedCheck(name, check, (AUTHENTICATION,)))
+            if verb == "list":
+                lists[namespace] = name
     if any(key.startswith(NODE_LABEL) for key in pods.order_by):
-        plan.append(
-            PlannedCheck(
-                "list nodes", lambda _: server.check_permission("list", ALL_NODES), (AUTHENTICATION,)
-            )
-        )
-    lists = {namespace: check.name for (verb, namespace), check in permissions.items() if verb == "list"}
+        may_list = partial(server.check_permission, "list", ALL_NODES)
+        plan.append(PlannedCheck("list nodes", lambda _: may_list(), (AUTHENTICATION,)))
+    if pods.reads_slices:
+        plan += cluster_checks(observe, this_task, after=tuple(lists.values()), remedy=UNREACHABLE)
+    else:
+        plan += checks.plan(lists)
+        plan += task_checks(checks.tasks, this_task, after=("tasks",), remedy=UNREACHABLE)
     try:
-        if pods.reads_slices:
-            after = tuple(lists.values())
-            plan += cluster_checks(observe, this_task, after=after, remedy=UNREACHABLE)
-        else:
-            plan += checks.plan(lists)
-            plan += task_checks(checks.tasks, this_task, after=("tasks",), remedy=UNREACHABLE)
         yield plan
     finally:
         await server.aclose()
@@ -162,7 +145,6 @@ class _PodChecks:
             PlannedCheck("size", self._check_size, ("tasks",)),
             PlannedCheck("ResourceClaims", self._check_claims, ("tasks",)),
             PlannedCheck("headless Service", self._check_services, after),
-            PlannedCheck("DNS names", self._check_dns_names, after),
         ]
 
     def _query(self, selector: str, namespace: str | None) -> PodQuery:
@@ -329,8 +311,7 @@ class _PodChecks:
     async def _service_fault(self, full_name: str) -> str | None:
         """Return the defect of a Service that pods name; None without one."""
         namespace, _, name = full_name.partition("/")
-        path = f"/api/v1/namespaces/{namespace}/services/{name}"
-        response = await self.server.api.send("GET", path, {})
+        response = await self.server.api.send("GET", f"/api/v1/namespaces/{namespace}/services/{name}", {})
         if response.status == 404:
             return f"there is no Service {full_name}, which pods name in spec.subdomain"
         if response.status != 200:
@@ -339,44 +320,6 @@ class _PodChecks:
             if json.loads(response.body)["spec"].get("clusterIP") == "None":
                 return None
         return f"Service {full_name} is not headless, so that its pods have no DNS names"
-
-    async def _check_dns_names(self, _: Progress) -> Finding:
-        found = {pod.full_name: pod for listed in self.found.values() for pod in listed.items}
-        pods = [pod for pod in found.values() if pod.spec.hostname and pod.spec.subdomain]
-        pods = [pod for pod in pods if not _absence(pod)][:MAX_CONNECTIONS]
-        if not pods:
-            return Finding("no running pod has a DNS name (spec.hostname and spec.subdomain)", "skipped")
-        if not all(map(os.environ.get, SERVICE_VARIABLES)):
-            hint = Hint("Run this in a pod of the cluster.")
-            return Finding("names of pods are found only inside the cluster", "skipped", hint)
-        calls = [partial(_name_fault, pod, SHARE * time_left()) for pod in pods]
-        faults = [fault for fault in await gather(calls, limit=len(calls)) if fault is not None]
-        if not faults:
-            return Finding(f"the names of {len(pods)} pods are found, with the pods' addresses")
-        result: Result = "failed" if self.pods.address == "hostname" else "warning"
-        return Finding(
-            f"{len(faults)} of {len(pods)} names are not right: {some(faults)}",
-            result,
-            Hint(
-                "Check that the headless Service selects these pods, and has publishNotReadyAddresses if they"
-                " are not ready yet; then wait until the DNS cache has expired."
-            ),
-        )
-
-
-async def _name_fault(pod: Pod, timeout: float) -> str | None:
-    """Return why the DNS name of a pod does not lead to the pod; None if it does."""
-    name = f"{pod.spec.hostname}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc"
-    with anyio.move_on_after(timeout):
-        try:
-            found = [address.host for address in await look_up(name, 0)]
-        except OSError as error:
-            return f"{name}: {error.strerror or error}"
-        ips = {entry.ip for entry in pod.status.pod_ips or ()} | {pod.status.pod_ip}
-        if ips & set(found):
-            return None
-        return f"{name} is {', '.join(found)}, but the pod has {pod.status.pod_ip}"
-    return f"{name}: no response within {timeout:.3g} s"
 
 
 def _devices(endpoint: Endpoint) -> str:

@@ -18,7 +18,7 @@ from .api.client import ObjectAPI
 from .api.objects import OwnerReference
 from .api.queries import PodQuery
 from .api.transport import AiohttpTransport
-from .auth import CredentialCache, ExecutableLocation, find_connection
+from .auth import ExecutableLocation, ServerSearch, find_connection
 from .tasks.pod_labels import (
     COMPLETION_INDEX,
     JOBSET_NAME,
@@ -129,9 +129,7 @@ async def find_own_pod(*, timeout: float) -> Pod:
 
 async def fetch_own_pod(progress: Progress) -> Pod:
     """Return the pod that this process runs in, as `find_own_pod`, without a deadline of its own."""
-    connection = await find_connection(
-        executable_location=ExecutableLocation.WITHIN_CLUSTER, cache=CredentialCache()
-    )
+    connection = await find_connection(ServerSearch(location=ExecutableLocation.WITHIN_CLUSTER))
     name, uid = os.environ.get("POD_NAME") or None, os.environ.get("POD_UID") or None
     index = os.environ.get("JOB_COMPLETION_INDEX") or None
     ip = None

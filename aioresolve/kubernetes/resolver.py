@@ -25,14 +25,7 @@ from .api.client import ObjectAPI
 from .api.errors import is_expired
 from .api.queries import CONTEXT_NAMESPACE, NOT_MISSING, NOT_RUNNING, RUNNING, PodQuery
 from .api.transport import AiohttpTransport, client_transport
-from .auth import (
-    NAMESPACE,
-    CredentialCache,
-    find_connection,
-    kubeconfig_paths,
-    validate_location,
-    validate_overrides,
-)
+from .auth import NAMESPACE, CredentialCache, find_connection, search_for
 from .cluster_cache import PodCache
 from .reflector import Reflector, WatchPolicy
 from .tasks.accelerators import device_counts, read_devices
@@ -166,10 +159,10 @@ class KubernetesClusterResolver(ClusterResolver):
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
         self._may_skip_tasks = self._not_running == "skip"
         self._max_concurrency = validate_count("max_concurrency", max_concurrency)
-        self._executable_location = validate_location(
-            executable_location, kubeconfig=kubeconfig, context=context
-        )
-        self._overrides = validate_overrides(
+        self._search = search_for(
+            kubeconfig=kubeconfig,
+            context=context,
+            executable_location=executable_location,
             server=server,
             token_file=token_file,
             impersonate=impersonate,
@@ -179,8 +172,6 @@ class KubernetesClusterResolver(ClusterResolver):
         # Raises for an unsupported client here rather than at the first call.
         transport = None if override_client is None else self._client_transport()
         self._can_watch = transport is None or not transport.only_lists_pods
-        self._context = context
-        self._kubeconfig = kubeconfig
         self._credentials = CredentialCache()
 
     def _client_transport(self) -> Transport:
@@ -189,7 +180,7 @@ class KubernetesClusterResolver(ClusterResolver):
         Raises:
             ConfigurationError: it is not a client, or other arguments contradict it or need more than it has.
         """
-        if self._overrides:
+        if self._search.replaces:
             raise ConfigurationError(
                 "the client has its own server, credentials and impersonation",
                 argument="override_client",
@@ -466,9 +457,8 @@ class KubernetesClusterResolver(ClusterResolver):
     @asynccontextmanager
     async def _opened(self, progress: Progress) -> AsyncIterator[ObjectAPI]:
         """Yield the client of the API server, which resolvers with the same configuration share."""
-        paths, client = kubeconfig_paths(self._kubeconfig), id(self._override_client)
-        where = self._executable_location, CONTEXT_NAMESPACE in self._namespaces
-        key = "kubernetes", paths, self._context, *where, self._overrides, client
+        uses_context = CONTEXT_NAMESPACE in self._namespaces
+        key = "kubernetes", self._search, uses_context, id(self._override_client)
         async with self._connected() as connections:
             yield await connections.get(self, key, partial(self._open, progress))
 
@@ -490,13 +480,7 @@ class KubernetesClusterResolver(ClusterResolver):
         return api
 
     async def _find_connection(self) -> Connection:
-        return await find_connection(
-            kubeconfig=self._kubeconfig,
-            context=self._context,
-            executable_location=self._executable_location,
-            overrides=self._overrides,
-            cache=self._credentials,
-        )
+        return await find_connection(self._search, self._credentials)
 
 
 async def read_details(

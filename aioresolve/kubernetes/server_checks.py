@@ -49,9 +49,6 @@ SOON = timedelta(days=7)
 OUT_OF_TIME = (9, 10)
 """OpenSSL's codes for a certificate that is not valid yet, or has expired."""
 
-MAX_NAMES = 8
-"""How many names of a certificate are shown."""
-
 AUTHENTICATION = "authentication"
 """The last check: those that send requests come after it."""
 
@@ -237,7 +234,7 @@ class ServerChecks:
 def _describe_certificate(certificate: Mapping[str, Any]) -> Finding:
     names = [name for _, name in certificate.get("subjectAltName", ())]
     end = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
-    found = f"certificate for {', '.join(names[:MAX_NAMES])}, valid until {end:%Y-%m-%d}"
+    found = f"certificate for {', '.join(names)}, valid until {end:%Y-%m-%d}"
     if end - datetime.now(UTC) < SOON:
         return Finding(found, "warning", Hint("Renew the certificate of the server."))
     return Finding(found)

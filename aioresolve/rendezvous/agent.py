@@ -34,7 +34,7 @@ from aioresolve.errors import (
 from aioresolve.kubernetes.api.client import ObjectAPI
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.api.transport import AiohttpTransport
-from aioresolve.kubernetes.auth import CredentialCache, find_connection
+from aioresolve.kubernetes.auth import ServerSearch, find_connection
 from aioresolve.kubernetes.own_pod import fetch_own_pod, source_address, workload_of
 from aioresolve.kubernetes.reflector import Reflector, WatchPolicy
 from aioresolve.kubernetes.tasks.pod_labels import index_label, run_of
@@ -228,7 +228,7 @@ class Agent:
 
     async def _open(self, progress: Progress) -> None:
         is_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-        connection = await find_connection(cache=CredentialCache())
+        connection = await find_connection(ServerSearch())
         if is_pod:
             pod = await fetch_own_pod(progress)
             place = place_of(pod, selector=self._selector, address=self._address)

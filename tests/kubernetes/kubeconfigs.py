@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from aioresolve._core.http import Response
-from aioresolve.kubernetes.auth import Connection, CredentialCache, find_connection, validate_overrides
+from aioresolve.kubernetes.auth import Connection, CredentialCache, find_connection, search_for
 
 if TYPE_CHECKING:
     import ssl
@@ -110,13 +110,8 @@ async def connect(
     cache: CredentialCache | None = None,
     **overrides: Any,
 ) -> Connection:
-    return await find_connection(
-        kubeconfig=path,
-        context=context,
-        executable_location=location,
-        overrides=validate_overrides(**overrides),
-        cache=CredentialCache() if cache is None else cache,
-    )
+    search = search_for(kubeconfig=path, context=context, executable_location=location, **overrides)
+    return await find_connection(search, cache)
 
 
 async def headers_of(connection: Connection) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aioresolve import CONTEXT_NAMESPACE, ConfigurationError, KubernetesClusterResolver
-from aioresolve.kubernetes.auth import ExecutableLocation, validate_location
+from aioresolve.kubernetes.auth import ExecutableLocation, search_for
 from aioresolve.kubernetes.resolver import validate_jobs
 
 
@@ -39,7 +39,7 @@ from aioresolve.kubernetes.resolver import validate_jobs
         ({"not_running": "ignore"}, "`not_running=`: 'ignore' is not one of"),
         ({"max_concurrency": True}, "`max_concurrency=`: True"),
         ({"timeout": 0}, "`timeout=`: 0"),
-        ({"kubeconfig": [""]}, "`kubeconfig=`: '' is not a path.*Pass a path"),
+        ({"kubeconfig": [""]}, "`kubeconfig=`: '' is not a path.*Pass the path"),
         ({"context": ""}, "`context=`: '' is not a name.*Pass the name of a context"),
         (
             {"executable_location": "MOON"},
@@ -97,6 +97,7 @@ class KubernetesExecutableLocation(enum.Enum):
 
 
 def test_location_may_be_ours_or_that_of_tensorflow_or_a_string() -> None:
-    assert validate_location(None) is None
+    assert search_for().location is None
     for given in ("OFF_CLUSTER", ExecutableLocation.OFF_CLUSTER, KubernetesExecutableLocation.OFF_CLUSTER):
-        assert validate_location(given, kubeconfig="x") is ExecutableLocation.OFF_CLUSTER
+        location = search_for(kubeconfig="x", executable_location=given).location
+        assert location is ExecutableLocation.OFF_CLUSTER

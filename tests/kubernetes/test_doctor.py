@@ -37,17 +37,10 @@ if TYPE_CHECKING:
 
 CONNECTION = ["configuration", "credentials", "server name", "TCP", "TLS"]
 SERVER = ["API server", "clock", "authentication", "list pods", "watch pods"]
-PODS = [
-    "pods with app=train",
-    "indices of worker",
-    "tasks",
-    "size",
-    "ResourceClaims",
-    "headless Service",
-    "DNS names",
-]
+PODS = ["pods with app=train", "indices of worker", "tasks", "size", "ResourceClaims", "headless Service"]
 TASKS = ["addresses", "devices", "this task"]
 ALL = [*CONNECTION, *SERVER, *PODS, *TASKS]
+FAILURE = b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"
 
 
 @pytest.fixture
@@ -85,20 +78,21 @@ async def test_healthy_cluster_has_only_ok_rows(loopback: Loopback) -> None:
         train(loopback, 0, 1, hostname="train-0", subdomain="train")
         checks = await diagnose(loopback, tf_server_port=int(worker.address.rpartition(":")[2]))
     assert list(checks) == ALL
-    assert names(checks, "skipped") == ["DNS names"]
-    assert names(checks, "ok") == [name for name in ALL if name != "DNS names"]
-    assert {name: checks[name].found for name in ("API server", "tasks", "devices")} == {
-        "API server": "Kubernetes v1.36.2",
-        "tasks": "worker: 2",
-        "devices": "1 of 1 tasks have 4 TPU",
-    }
+    assert names(checks, "ok") == ALL
     source = f"kubeconfig {loopback.kubeconfig}, context 'loopback'"
-    assert checks["configuration"].found == f"{loopback.server.url} from {source}, namespace 'default'"
-    assert checks["credentials"].found == "user 'loopback': token"
-    assert checks["server name"].found == "the API server is at 127.0.0.1"
-    assert checks["pods with app=train"].found == "2 pods in namespace 'ml': 2 running"
-    assert checks["indices of worker"].found == "0 to 1, without gaps"
-    assert checks["TLS"].found.startswith("certificate for localhost, 127.0.0.1, ")
+    for name, found in (
+        ("configuration", f"{loopback.server.url} from {source}, namespace 'default'"),
+        ("credentials", "user 'loopback': token"),
+        ("server name", "the API server is at 127.0.0.1"),
+        ("TLS", "certificate for localhost, 127.0.0.1, "),
+        ("API server", "Kubernetes v1.36.2"),
+        ("pods with app=train", "2 pods in namespace 'ml': 2 running"),
+        ("indices of worker", "0 to 1, without gaps"),
+        ("tasks", "worker: 2"),
+        ("devices", "1 of 1 tasks have 4 TPU"),
+        ("headless Service", "ml/train exists, and is headless"),
+    ):
+        assert checks[name].found.startswith(found)
 
 
 # The configuration and the credentials
@@ -117,26 +111,22 @@ async def test_missing_kubeconfig_is_named_and_everything_else_is_skipped(
     }
 
 
-async def test_broken_plugin_leaves_the_way_to_the_server_checked(loopback: Loopback, tmp_path: Path) -> None:
-    document = json.loads(loopback.kubeconfig.read_text())
-    document["users"][0]["user"] = exec_user(tmp_path / "no-such-plugin")
-    loopback.kubeconfig.write_text(json.dumps(document))
-    checks = await diagnose(loopback)
-    assert names(checks, "failed") == ["credentials"]
-    assert names(checks, "ok") == ["configuration", "server name", "TCP", "TLS"]
-    assert "no-such-plugin" in checks["credentials"].found
-
-
 async def test_kind_and_expiry_of_credentials_are_shown(tmp_path: Path, port: int) -> None:
     for user, result, found in (
-        ({"token": id_token(exp=4102444800)}, "ok", "token, valid until 2100-01-01T00:00:00Z"),
-        ({"token": id_token(exp=0)}, "failed", "token, expired at 1970-01-01T00:00:00Z"),
-        ({}, "warning", "no credentials: requests are anonymous"),
+        ({"token": id_token(exp=4102444800)}, "ok", "user 'dev': token, valid until 2100-01-01T00:00:00Z"),
+        ({"token": id_token(exp=0)}, "failed", "user 'dev': token, expired at 1970-01-01T00:00:00Z"),
+        ({}, "warning", "user 'dev': no credentials: requests are anonymous"),
+        (exec_user(tmp_path / "no-plugin"), "failed", "the plugin 'no-plugin' (kubeconfig "),
     ):
         path = write_file(tmp_path / "config", kubeconfig(user, server=f"https://127.0.0.1:{port}"))
         resolver = KubernetesClusterResolver({"worker": "app=train"}, kubeconfig=path)
-        check = {check.name: check for check in await aioresolve.doctor(resolver)}["credentials"]
-        assert (check.result, check.found) == (result, f"user 'dev': {found}")
+        checks = {check.name: check for check in await aioresolve.doctor(resolver)}
+        assert checks["credentials"].result == result
+        assert checks["credentials"].found.startswith(found)
+        assert checks["server name"].result == "ok"
+        assert checks["TCP"].found == f"no TCP connection to 127.0.0.1:{port}: Connection refused"
+        assert "the server runs" in remedy(checks["TCP"])
+        assert checks["TLS"].found == "not checked, because 'TCP' failed"
 
 
 async def test_expiry_of_a_certificate_and_the_service_account_of_a_pod_are_shown(
@@ -178,21 +168,6 @@ async def test_name_of_the_first_hop_is_looked_up(
     )
     assert remedy(checks["server name"]) == "Correct the server in the kubeconfig, or check the DNS."
     assert checks["credentials"].result == "ok"
-    loopback.edit_kubeconfig(proxy_url="http://proxy.example:3128")
-    check = (await diagnose(loopback))["server name"]
-    assert check.found == "the name 'proxy.example' of the proxy was not found: Name or service not known"
-    assert remedy(check).startswith("Correct proxy-url in the kubeconfig")
-
-
-async def test_closed_port(loopback: Loopback, port: int) -> None:
-    loopback.edit_kubeconfig(server=f"https://127.0.0.1:{port}")
-    checks = await diagnose(loopback)
-    assert names(checks, "failed") == ["TCP"]
-    assert checks["TCP"].found == f"no TCP connection to 127.0.0.1:{port}: Connection refused"
-    assert "the server runs" in remedy(checks["TCP"])
-
-
-FAILURE = b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"
 
 
 async def test_certificate_of_another_authority_and_a_port_without_tls(loopback: Loopback) -> None:
@@ -217,33 +192,25 @@ async def test_certificate_of_another_authority_and_a_port_without_tls(loopback:
     assert remedy(checks["TLS"]).startswith("Check that the port speaks https")
 
 
-@pytest.mark.parametrize(
-    ("host", "begins", "ends", "result", "found", "hint"),
-    [
+async def test_dates_and_names_of_a_certificate(loopback: Loopback) -> None:
+    for host, begins, ends, result, found, hint in (
         ("127.0.0.1", -60, -30, "failed", "certificate has expired", "Renew the"),
         ("127.0.0.1", 30, 60, "failed", "is not yet valid", "Renew the"),
-        ("127.0.0.1", -1, 6.5, "warning", "certificate for 127.0.0.1", ""),
+        ("127.0.0.1", -1, 6.5, "warning", "certificate for 127.0.0.1", "Renew the"),
         ("127.0.0.1", -1, 7.5, "ok", "certificate for 127.0.0.1", ""),
         ("api.example", -1, 30, "failed", "certificate is not valid for '127.0.0.1'", "tls-server-name"),
-    ],
-)
-async def test_dates_and_names_of_a_certificate(
-    loopback: Loopback, host: str, begins: float, ends: float, result: str, found: str, hint: str
-) -> None:
-    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    dates = [datetime.now(UTC) + timedelta(days=days) for days in (begins, ends)]
-    authority.issue_cert(host, not_before=dates[0], not_after=dates[1]).configure_cert(context)
-    with peer(responder(FAILURE), context) as port:
-        point_kubeconfig_to(loopback, authority.cert_pem.bytes(), port)
-        checks = await diagnose(loopback)
-        loopback.edit_kubeconfig(tls_server_name=host)
-        named = await diagnose(loopback)
-    assert checks["TLS"].result == result
-    assert found in checks["TLS"].found
-    assert not hint or hint in remedy(checks["TLS"])
-    assert named["TLS"].result == ("ok" if host == "api.example" else result)
-    if result != "failed":
-        assert checks["API server"].found.endswith("returned status 500 ('no reason given')")
+    ):
+        authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        dates = [datetime.now(UTC) + timedelta(days=days) for days in (begins, ends)]
+        authority.issue_cert(host, not_before=dates[0], not_after=dates[1]).configure_cert(context)
+        with peer(responder(FAILURE), context) as port:
+            point_kubeconfig_to(loopback, authority.cert_pem.bytes(), port)
+            checks = await diagnose(loopback)
+        assert checks["TLS"].result == result
+        assert found in checks["TLS"].found
+        assert not hint or hint in remedy(checks["TLS"])
+        if result != "failed":
+            assert checks["API server"].found.endswith("returned status 500 ('no reason given')")
 
 
 async def test_connection_without_verification_or_tls_is_a_warning(loopback: Loopback) -> None:
@@ -264,20 +231,14 @@ async def test_connection_without_verification_or_tls_is_a_warning(loopback: Loo
 
 async def test_proxy_is_the_first_hop(loopback: Loopback, port: int) -> None:
     seen: list[bytes] = []
-    trusting = loopback.kubeconfig.read_text()
     with peer(connect_proxy(seen)) as proxy:
         loopback.edit_kubeconfig(proxy_url=f"http://ada:hunter22@127.0.0.1:{proxy}")
         checks = await diagnose(loopback)
-        authority = base64_of(trustme.CA().cert_pem.bytes())
-        loopback.edit_kubeconfig(certificate_authority_data=authority)
-        untrusted = await diagnose(loopback)
     assert seen
     assert f"through the proxy http://127.0.0.1:{proxy} from" in checks["configuration"].found
     assert checks["TLS"].found == "the certificate is checked by the next request, through the proxy"
     assert checks["authentication"].result == "ok"
-    assert "was not accepted" in untrusted["API server"].found
-    assert "hunter22" not in str(checks) + str(untrusted)
-    loopback.kubeconfig.write_text(trusting)
+    assert "hunter22" not in str(checks)
     loopback.edit_kubeconfig(proxy_url=f"http://127.0.0.1:{port}")
     checks = await diagnose(loopback)
     assert names(checks, "failed") == ["TCP"]
@@ -330,18 +291,16 @@ async def test_rejected_credentials(loopback: Loopback) -> None:
     assert "Log in again" in remedy(checks["authentication"])
 
 
-@pytest.mark.parametrize(("verbs", "denied"), [({"list", "get"}, "watch"), ({"watch", "get"}, "list")])
-async def test_denied_verb(loopback: Loopback, verbs: set[str], denied: str) -> None:
+async def test_denied_verb(loopback: Loopback) -> None:
     train(loopback, 0)
-    loopback.server.verbs["alice"] = verbs
-    checks = await diagnose(loopback)
-    failed = checks[f"{denied} pods"]
-    assert failed.result == "failed"
-    assert failed.found.startswith(f"user 'alice' may not {denied} pods in namespace 'ml'")
-    wanted = "[list, watch]" if denied == "watch" else "[list]"
-    assert f"verbs: {wanted}" in remedy(failed)
-    assert checks["tasks"].result == ("ok" if denied == "watch" else "skipped")
-    assert checks["clock"].result == "ok"
+    for denied, wanted, tasks in (("watch", "[list, watch]", "ok"), ("list", "[list]", "skipped")):
+        loopback.server.verbs["alice"] = {"list", "watch", "get"} - {denied}
+        checks = await diagnose(loopback)
+        failed = checks[f"{denied} pods"]
+        assert failed.result == "failed"
+        assert failed.found.startswith(f"user 'alice' may not {denied} pods in namespace 'ml'")
+        assert f"verbs: {wanted}" in remedy(failed)
+        assert checks["tasks"].result == tasks
 
 
 async def test_denied_namespace_leaves_the_others_checked(loopback: Loopback) -> None:
@@ -465,9 +424,6 @@ async def test_number_of_pods_that_the_controller_wants_is_compared(loopback: Lo
     check = checks["size"]
     assert (check.result, check.found.partition(" (")[0]) == ("ok", "worker: 2 of 2")
     assert checks["indices of worker"].found == "0 to 1, without gaps (Job 'train')"
-    loopback.server.inject(Answer(403), match=lambda request: "/jobs/" in request.path)
-    check = (await diagnose(loopback))["size"]
-    assert (check.result, check.found.partition(":")[0]) == ("ok", "not known")
 
 
 async def test_order_by_labels_of_nodes_needs_a_permission(loopback: Loopback) -> None:
@@ -544,43 +500,9 @@ async def test_missing_service(loopback: Loopback) -> None:
     loopback.server.add(not_headless)
     check = (await diagnose(loopback))["headless Service"]
     assert (check.result, "is not headless" in check.found) == ("failed", True)
-    loopback.server.add(service("train", "ml"))
-    check = (await diagnose(loopback))["headless Service"]
-    assert (check.result, check.found) == ("ok", "ml/train exists, and is headless")
     loopback.server.verbs["alice"] = {"list", "watch"}
     check = (await diagnose(loopback))["headless Service"]
-    assert (check.result, check.found) == (
-        "warning",
-        "unknown: the server returned status 403 for Service ml/train",
-    )
-
-
-async def test_names_of_pods_are_looked_up_inside_the_cluster(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dns = {"train-0.train.ml.svc": "127.0.0.1", "train-1.train.ml.svc": "127.0.0.9"}
-
-    def look_up(host: str, port: int, family: socket.AddressFamily) -> list[network.Address]:
-        if host.endswith(".svc") and host not in dns:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return [network.Address(dns.get(host, host), socket.AF_INET, 0)]
-
-    monkeypatch.setattr(network, "_addresses", look_up)
-    for index in range(3):
-        train(loopback, index, hostname=f"train-{index}", subdomain="train")
-    assert (await diagnose(loopback))["DNS names"].result == "skipped"
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    check = (await diagnose(loopback))["DNS names"]
-    assert check.result == "warning"
-    assert check.found == (
-        "2 of 3 names are not right: train-1.train.ml.svc is 127.0.0.9, but the pod has 127.0.0.1;"
-        " train-2.train.ml.svc: Name or service not known"
-    )
-    assert (await diagnose(loopback, address="hostname"))["DNS names"].result == "failed"
-    dns.update({f"train-{index}.train.ml.svc": "127.0.0.1" for index in range(3)})
-    check = (await diagnose(loopback))["DNS names"]
-    assert (check.result, check.found) == ("ok", "the names of 3 pods are found, with the pods' addresses")
+    assert (check.result, check.found.partition(":")[0]) == ("warning", "unknown")
 
 
 async def test_override_client_has_the_checks_of_every_resolver(loopback: Loopback) -> None:

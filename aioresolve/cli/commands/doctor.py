@@ -78,7 +78,7 @@ sources.add_sources(
     _run_with_source,
     "Check the way to {what}, step by step.\n\nKubernetes: the kubeconfig or service account, its"
     " credentials, the name, port, certificate and version of the API server, clocks, permissions, what each"
-    " selector matches, indices, Services and DNS names. TPUs: where the TPU is named, the metadata server,"
+    " selector matches, indices and Services. TPUs: where the TPU is named, the metadata server,"
     " project and zone, the credentials, the Cloud TPU API, the state and health of each TPU. Then TCP"
     " connections to the tasks, and their devices. Every step that does not need a failed one is checked.",
     {

@@ -1,23 +1,14 @@
 """The API server to connect to, and the credentials for it."""
 
 from .connection import NAMESPACE, Connection, CredentialCache
-from .discovery import (
-    ConnectionOverrides,
-    ExecutableLocation,
-    find_connection,
-    kubeconfig_paths,
-    validate_location,
-    validate_overrides,
-)
+from .discovery import ExecutableLocation, ServerSearch, find_connection, search_for
 
 __all__ = [
     "NAMESPACE",
     "Connection",
-    "ConnectionOverrides",
     "CredentialCache",
     "ExecutableLocation",
+    "ServerSearch",
     "find_connection",
-    "kubeconfig_paths",
-    "validate_location",
-    "validate_overrides",
+    "search_for",
 ]

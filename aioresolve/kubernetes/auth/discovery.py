@@ -12,8 +12,7 @@ import enum
 import os
 import time
 from contextlib import nullcontext, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +25,7 @@ from .addresses import is_host, proxy_from_environment, validate_proxy_url, vali
 from .connection import (
     ClientCertificate,
     Connection,
+    CredentialCache,
     DiscoveredServer,
     Identity,
     Trust,
@@ -44,15 +44,12 @@ from .kubeconfig import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from .connection import CredentialCache
     from .plugins import ExecCall
 
 SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 """The variables that the kubelet sets in every container: the address of the API server."""
-
-KubeconfigPath: TypeAlias = "str | os.PathLike[str]"
 
 
 class ExecutableLocation(enum.StrEnum):
@@ -67,10 +64,17 @@ class ExecutableLocation(enum.StrEnum):
     """Outside: use only kubeconfigs."""
 
 
-class ConnectionOverrides(msgspec.Struct, frozen=True, kw_only=True):
-    """What replaces parts of a kubeconfig or service account, by the rules of client-go's `ConfigOverrides`.
+class ServerSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to look for an API server and its credentials, and what to replace of those that are found.
+
+    A source that exists but cannot be read or is invalid is an error, not a reason to try the next one, which
+    may be another cluster. For the same reason `~/.kube/config` is ignored while `$KUBECONFIG` is set, as by
+    kubectl. The replacements follow the rules of client-go's `ConfigOverrides`.
 
     Attributes:
+        paths: the absolute paths of kubeconfigs; empty for those of the environment.
+        context: the context of the kubeconfig; None for the current one.
+        location: the sources to search; None for all.
         server: the URL of the API server, or HOST:PORT. The CA certificates, the proxy and the credentials of
             the cluster are still used, but not its `tls-server-name`, which belongs to the other address.
         token_file: the absolute path of a file with a bearer token, used instead of all credentials. Unlike
@@ -79,27 +83,141 @@ class ConnectionOverrides(msgspec.Struct, frozen=True, kw_only=True):
         impersonate_groups: the groups to act as, instead of those of the kubeconfig.
     """
 
+    paths: tuple[str, ...] = ()
+    context: str | None = None
+    location: ExecutableLocation | None = None
     server: str = ""
     token_file: str = ""
     impersonate: str = ""
     impersonate_groups: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        """Whether anything is replaced."""
-        return self != NO_OVERRIDES
+    @property
+    def replaces(self) -> bool:
+        """Whether any part of the server or of the credentials is replaced."""
+        return bool(self.server or self.token_file or self.impersonate or self.impersonate_groups)
 
-    def apply(self, selection: Selection) -> Selection:
-        """Return the context with these parts replaced."""
-        cluster, user, given = selection.cluster, selection.user, []
+    def find(self) -> DiscoveredServer:
+        """Return the first of: the given kubeconfigs, `$KUBECONFIG`, service account, `~/.kube/config`.
+
+        If none exists, a given server is used alone.
+        """
+        if self.paths:
+            return self._from_files()
+        in_pod = ExecutableLocation.WITHIN_CLUSTER
+        attempts: dict[str, Callable[[], DiscoveredServer | str]] = {}
+        if self.location is not in_pod:
+            attempts["$KUBECONFIG"] = self._from_variable
+        if self.location is not ExecutableLocation.OFF_CLUSTER and self.context is None:
+            attempts["in-cluster service account"] = self._from_service_account
+        if self.location is not in_pod:
+            attempts["~/.kube/config"] = self._from_home
+        tried: list[str] = []
+        for name, attempt in attempts.items():
+            result = attempt()
+            if isinstance(result, DiscoveredServer):
+                return result
+            tried.append(f"{name}: {result}")
+        if self.server and self.context is None and self.location is not in_pod:
+            return self._from_given_server()
+        hint = "Pass {kubeconfig}, set KUBECONFIG, or run in a pod that has a service account."
+        if self.location is in_pod:
+            hint = "WITHIN_CLUSTER works only in a pod that has a service account."
+        raise CredentialsError(
+            f"no credentials for an API server were found. Tried {'; '.join(tried)}", hint=hint, tried=tried
+        )
+
+    # Each of these returns the server, or why none was found.
+
+    def _from_variable(self) -> DiscoveredServer | str:
+        variable = os.environ.get("KUBECONFIG")
+        if not variable:
+            return "is not set"
+        return self._from_existing(
+            [_absolute_path(entry) for entry in dict.fromkeys(variable.split(os.pathsep)) if entry]
+        )
+
+    def _from_home(self) -> DiscoveredServer | str:
+        if os.environ.get("KUBECONFIG"):
+            return "ignored while KUBECONFIG is set"
+        home = os.environ.get("HOME")
+        if not home:
+            return "HOME is not set"
+        return self._from_existing([os.path.normpath(os.path.join(home, ".kube", "config"))])
+
+    def _from_existing(self, paths: Sequence[str]) -> DiscoveredServer | str:
+        contents = {path: _read_if_exists(path, f"kubeconfig {path}") for path in paths}
+        files = [parse_kubeconfig(content, path) for path, content in contents.items() if content is not None]
+        if not files:
+            return f"{', '.join(paths)}: no such file" if paths else "names no file"
+        config = merge_kubeconfigs(files)
+        if config.is_empty:
+            return f"{', '.join(config.paths)}: has no clusters, contexts or users"
+        return self._from_kubeconfig(config)
+
+    def _from_service_account(self) -> DiscoveredServer | str:
+        for name in SERVICE_VARIABLES:
+            if not os.environ.get(name):
+                return f"{name} is not set, so this process is not in a pod"
+        host, port = (os.environ[name] for name in SERVICE_VARIABLES)
+        server = validate_server_url(
+            f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+            "the address in KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
+        )
+        token, authorities = (os.path.join(service_account.FOLDER, name) for name in ("token", "ca.crt"))
+        for path in (authorities,) if self.token_file else (token, authorities):
+            if _read_if_exists(path, path) is None:
+                return f"{path}: no such file (automountServiceAccountToken may be false)"
+        where = "in-cluster service account"
+        selection = Selection(
+            where=where,
+            namespace=service_account.pod_namespace(os.environ),
+            cluster=Cluster(where=where, server=server, certificate_authority=authorities),
+            user=User(where=where, token_file=token),
+        )
+        return self._from_selection(selection, self._service_account_again)
+
+    def _service_account_again(self) -> DiscoveredServer:
+        found = self._from_service_account()
+        if isinstance(found, str):
+            raise ConfigurationError(found)
+        return found
+
+    # These raise an error instead.
+
+    def _from_files(self) -> DiscoveredServer:
+        files = [parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path) for path in self.paths]
+        return self._from_kubeconfig(merge_kubeconfigs(files))
+
+    def _from_kubeconfig(self, config: Kubeconfig) -> DiscoveredServer:
+        selection = select_context(config, self.context)
+        token = os.path.join(service_account.FOLDER, "token")
+        is_in_pod = all(map(os.environ.get, SERVICE_VARIABLES)) and os.path.isfile(token)
+        if selection.namespace is None and is_in_pod:
+            # As for kubectl, also if the context is that of another cluster than the pod's.
+            selection = replace(selection, namespace=service_account.pod_namespace(os.environ))
+        return self._from_selection(
+            selection, replace(self, paths=config.paths, context=selection.context)._from_files
+        )
+
+    def _from_given_server(self) -> DiscoveredServer:
+        """Return a server without a kubeconfig, verified by the system's CA certificates, as for kubectl."""
+        where = "an empty kubeconfig"
+        selection = Selection(where=where, cluster=Cluster(where=where), user=User(where=where))
+        return self._from_selection(selection, self._from_given_server)
+
+    def _from_selection(
+        self, selection: Selection, reread: Callable[[], DiscoveredServer]
+    ) -> DiscoveredServer:
+        cluster, user, where = selection.cluster, selection.user, selection.where
+        given = []
         if self.server:
             cluster = replace(cluster, server=self.server, tls_server_name="")
             given.append("server")
         if self.token_file:
-            user = User(
-                where="given credentials",
-                token_file=self.token_file,
-                **{name: getattr(user, name) for name in ("as_user", "as_uid", "as_groups", "as_user_extra")},
-            )
+            acting = {
+                name: getattr(user, name) for name in ("as_user", "as_uid", "as_groups", "as_user_extra")
+            }
+            user = User(where="given credentials", token_file=self.token_file, **acting)
             given.append("token file")
         if self.impersonate or self.impersonate_groups:
             user = replace(
@@ -108,77 +226,81 @@ class ConnectionOverrides(msgspec.Struct, frozen=True, kw_only=True):
                 as_groups=self.impersonate_groups or user.as_groups,
             )
             given.append("impersonation")
-        where = f"{selection.where} with the given {' and '.join(given)}" if given else selection.where
-        return replace(selection, where=where, cluster=cluster, user=user)
+        if given:
+            where += f" with the given {' and '.join(given)}"
+        server = validate_server_url(cluster.server, f"{cluster.where}: server", cluster.default_scheme)
+        cluster = replace(cluster, server=server)
+        proxy = proxy_from_environment(server, os.environ)
+        if cluster.proxy_url:
+            proxy = validate_proxy_url(cluster.proxy_url, f"{cluster.where}: proxy-url")
+        compression = (("Accept-Encoding", "identity"),) if cluster.disable_compression else ()
+        found = DiscoveredServer(
+            server=server,
+            source=where,
+            namespace=selection.namespace,
+            proxy=proxy,
+            headers=(*user.impersonation, *compression),
+            reread=reread,
+        )
+        if not server.startswith("https:"):
+            # As in client-go: credentials are not sent over a connection that others can read.
+            return replace(found, source=f"{where} (no credentials are sent over plain http)")
+        name, trust = _tls_server_name(cluster), _trust(cluster)
+        plugin = _plugin(user, replace(cluster, tls_server_name=name), trust)
+        files = cluster.certificate_authority, user.token_file, user.client_certificate, user.client_key
+        return replace(
+            found,
+            tls_server_name=name or None,
+            trust=trust,
+            user=str(user),
+            plugin=plugin,
+            identity=Identity() if plugin is not None else _identity(user),
+            rotates=any(files),
+        )
 
 
-NO_OVERRIDES = ConnectionOverrides()
-
-
-async def find_connection(
-    *,
-    kubeconfig: KubeconfigPath | Sequence[KubeconfigPath] | None = None,
-    context: str | None = None,
-    executable_location: str | None = None,
-    overrides: ConnectionOverrides = NO_OVERRIDES,
-    cache: CredentialCache,
-) -> Connection:
-    """Return the connection to the API server of the environment. Sends no request and runs no plugin."""
-    location = validate_location(executable_location, kubeconfig=kubeconfig, context=context)
-    paths, search = kubeconfig_paths(kubeconfig), Search(dict(os.environ), context, location, overrides)
+async def find_connection(search: ServerSearch, cache: CredentialCache | None = None) -> Connection:
+    """Return the connection to the API server. Sends no request and runs no plugin."""
     # The thread of a read that hangs, as on a lost network drive, is abandoned when the deadline passes.
-    shown = os.pathsep.join(paths) or search.environ.get("KUBECONFIG") or "of this user"
-    discovered = await run_in_thread(f"read the kubeconfig {shown}", search.find, paths)
-    return Connection(discovered, cache)
+    shown = os.pathsep.join(search.paths) or os.environ.get("KUBECONFIG") or "of this user"
+    discovered = await run_in_thread(f"read the kubeconfig {shown}", search.find)
+    return Connection(discovered, CredentialCache() if cache is None else cache)
 
 
-# The arguments of a resolver. Nothing is read.
-
-
-def validate_location(
-    location: object,
+def search_for(
     *,
-    kubeconfig: KubeconfigPath | Sequence[KubeconfigPath] | None = None,
-    context: object = None,
-) -> ExecutableLocation | None:
-    """Return `executable_location` as a member; None for both sides.
+    kubeconfig: Any = None,
+    context: Any = None,
+    executable_location: Any = None,
+    server: Any = None,
+    token_file: Any = None,
+    impersonate: Any = None,
+    impersonate_groups: Any = None,
+) -> ServerSearch:
+    """Return the search that these arguments of a resolver describe. Reads nothing.
 
     TensorFlow's `KubernetesExecutableLocation` is accepted as well, by the names of its members.
     """
-    kubeconfig_paths(kubeconfig)
     if context is not None and (not isinstance(context, str) or not context):
         raise ConfigurationError(
             f"{context!r} is not a name",
             argument="context",
             hint="Pass the name of a context, or None for the current one.",
         )
-    if location is None:
-        return None
-    name = location.name if isinstance(location, enum.Enum) else location
-    if name not in list(ExecutableLocation):
+    paths = kubeconfig if isinstance(kubeconfig, (list, tuple)) and kubeconfig else [kubeconfig]
+    location = getattr(executable_location, "name", executable_location)
+    if location not in (None, *ExecutableLocation):
         raise ConfigurationError(
-            f"{location!r} is invalid",
+            f"{executable_location!r} is invalid",
             argument="executable_location",
             hint="Pass ExecutableLocation.WITHIN_CLUSTER, ExecutableLocation.OFF_CLUSTER, or None.",
         )
-    side = ExecutableLocation(str(name))
-    if side is ExecutableLocation.WITHIN_CLUSTER and (kubeconfig is not None or context is not None):
+    if location == "WITHIN_CLUSTER" and (kubeconfig is not None or context is not None):
         raise ConfigurationError(
             "WITHIN_CLUSTER uses only the service account of the pod",
             argument="executable_location",
             hint="Pass either it, or {kubeconfig} and {context}.",
         )
-    return side
-
-
-def validate_overrides(
-    *,
-    server: object = None,
-    token_file: object = None,
-    impersonate: object = None,
-    impersonate_groups: object = None,
-) -> ConnectionOverrides:
-    """Return these arguments of a resolver as overrides."""
     if server is not None:
         validate_server_url(str(server), None)
     groups = (impersonate_groups,) if isinstance(impersonate_groups, str) else impersonate_groups or ()
@@ -188,7 +310,10 @@ def validate_overrides(
             argument="impersonate_groups",
             hint="Pass the name of a group, or a list of names.",
         )
-    return ConnectionOverrides(
+    return ServerSearch(
+        paths=() if kubeconfig is None else tuple(_validate_path("kubeconfig", path) for path in paths),
+        context=context,
+        location=None if location is None else ExecutableLocation(location),
         server=str(server or ""),  # as it is: the scheme of HOST:PORT depends on the cluster
         token_file="" if token_file is None else _validate_path("token_file", token_file),
         impersonate="" if impersonate is None else _validate_subject("impersonate", impersonate),
@@ -207,14 +332,6 @@ def _validate_subject(argument: str, name: object) -> str:
     return name.strip(" \t")
 
 
-def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
-    """Return the absolute paths of the given kubeconfigs, with a `~` at the start expanded."""
-    if kubeconfig is None:
-        return ()
-    given = kubeconfig if isinstance(kubeconfig, (list, tuple)) and kubeconfig else [kubeconfig]
-    return tuple(_validate_path("kubeconfig", path) for path in given)
-
-
 def _validate_path(argument: str, path: object) -> str:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise ConfigurationError(
@@ -228,170 +345,6 @@ def _validate_path(argument: str, path: object) -> str:
 def _absolute_path(path: str) -> str:
     """Return an absolute path of the same file: `..` may follow a symbolic link, and `file/` is an error."""
     return os.path.join(os.getcwd(), path)
-
-
-class Search(msgspec.Struct, frozen=True):
-    """A search for an API server and its credentials.
-
-    A source that exists but cannot be read or is invalid is an error, not a reason to try the next one, which
-    may be another cluster. For the same reason `~/.kube/config` is ignored while `$KUBECONFIG` is set, as by
-    kubectl.
-
-    Attributes:
-        environ: the environment variables.
-        context: the context of the kubeconfig; None for the current one.
-        location: the sources to search; None for all.
-        overrides: replace parts of the server and credentials that are found.
-    """
-
-    environ: Mapping[str, str]
-    context: str | None = None
-    location: ExecutableLocation | None = None
-    overrides: ConnectionOverrides = NO_OVERRIDES
-
-    def find(self, paths: Sequence[str] = ()) -> DiscoveredServer:
-        """Return the first of: the given kubeconfigs, `$KUBECONFIG`, service account, `~/.kube/config`.
-
-        If none exists, a given server is used alone.
-        """
-        if paths:
-            return self._from_files(paths)
-        in_pod = ExecutableLocation.WITHIN_CLUSTER
-        attempts: dict[str, Callable[[], DiscoveredServer | str]] = {}
-        if self.location is not in_pod:
-            attempts["$KUBECONFIG"] = self._from_variable
-        if self.location is not ExecutableLocation.OFF_CLUSTER and self.context is None:
-            attempts["in-cluster service account"] = self._from_service_account
-        if self.location is not in_pod:
-            attempts["~/.kube/config"] = self._from_home
-        tried: list[str] = []
-        for name, attempt in attempts.items():
-            result = attempt()
-            if isinstance(result, DiscoveredServer):
-                return result
-            tried.append(f"{name}: {result}")
-        if self.overrides.server and self.context is None and self.location is not in_pod:
-            return self._from_given_server()
-        hint = "Pass {kubeconfig}, set KUBECONFIG, or run in a pod that has a service account."
-        if self.location is in_pod:
-            hint = "WITHIN_CLUSTER works only in a pod that has a service account."
-        raise CredentialsError(
-            f"no credentials for an API server were found. Tried {'; '.join(tried)}", hint=hint, tried=tried
-        )
-
-    # Each of these returns the server, or why none was found.
-
-    def _from_variable(self) -> DiscoveredServer | str:
-        variable = self.environ.get("KUBECONFIG")
-        if not variable:
-            return "is not set"
-        return self._from_existing(
-            [_absolute_path(entry) for entry in dict.fromkeys(variable.split(os.pathsep)) if entry]
-        )
-
-    def _from_home(self) -> DiscoveredServer | str:
-        if self.environ.get("KUBECONFIG"):
-            return "ignored while KUBECONFIG is set"
-        home = self.environ.get("HOME")
-        if not home:
-            return "HOME is not set"
-        return self._from_existing([os.path.normpath(os.path.join(home, ".kube", "config"))])
-
-    def _from_existing(self, paths: Sequence[str]) -> DiscoveredServer | str:
-        contents = {path: _read_if_exists(path, f"kubeconfig {path}") for path in paths}
-        files = [parse_kubeconfig(content, path) for path, content in contents.items() if content is not None]
-        if not files:
-            return f"{', '.join(paths)}: no such file" if paths else "names no file"
-        config = merge_kubeconfigs(files)
-        if config.is_empty:
-            return f"{', '.join(config.paths)}: has no clusters, contexts or users"
-        return self._from_kubeconfig(config)
-
-    def _from_service_account(self) -> DiscoveredServer | str:
-        for name in SERVICE_VARIABLES:
-            if not self.environ.get(name):
-                return f"{name} is not set, so this process is not in a pod"
-        host, port = (self.environ[name] for name in SERVICE_VARIABLES)
-        server = validate_server_url(
-            f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-            "the address in KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
-        )
-        token, authorities = (os.path.join(service_account.FOLDER, name) for name in ("token", "ca.crt"))
-        for path in (authorities,) if self.overrides.token_file else (token, authorities):
-            if _read_if_exists(path, path) is None:
-                return f"{path}: no such file (automountServiceAccountToken may be false)"
-        where = "in-cluster service account"
-        selection = Selection(
-            where=where,
-            namespace=service_account.pod_namespace(self.environ),
-            cluster=Cluster(where=where, server=server, certificate_authority=authorities),
-            user=User(where=where, token_file=token),
-        )
-        return self._from_selection(selection, self._service_account_again)
-
-    def _service_account_again(self) -> DiscoveredServer:
-        found = self._from_service_account()
-        if isinstance(found, str):
-            raise ConfigurationError(found)
-        return found
-
-    # These raise an error instead.
-
-    def _from_files(self, paths: Sequence[str]) -> DiscoveredServer:
-        files = [parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path) for path in paths]
-        return self._from_kubeconfig(merge_kubeconfigs(files))
-
-    def _from_kubeconfig(self, config: Kubeconfig) -> DiscoveredServer:
-        selection = select_context(config, self.context)
-        token = os.path.join(service_account.FOLDER, "token")
-        is_in_pod = all(map(self.environ.get, SERVICE_VARIABLES)) and os.path.isfile(token)
-        if selection.namespace is None and is_in_pod:
-            # As for kubectl, also if the context is that of another cluster than the pod's.
-            selection = replace(selection, namespace=service_account.pod_namespace(self.environ))
-        again = replace(self, context=selection.context)
-        return self._from_selection(selection, partial(again._from_files, config.paths))
-
-    def _from_given_server(self) -> DiscoveredServer:
-        """Return a server without a kubeconfig, verified by the system's CA certificates, as for kubectl."""
-        where = "an empty kubeconfig"
-        selection = Selection(where=where, cluster=Cluster(where=where), user=User(where=where))
-        return self._from_selection(selection, self._from_given_server)
-
-    def _from_selection(
-        self, selection: Selection, reread: Callable[[], DiscoveredServer]
-    ) -> DiscoveredServer:
-        selection = self.overrides.apply(selection)
-        cluster, user = selection.cluster, selection.user
-        server = validate_server_url(cluster.server, f"{cluster.where}: server", cluster.default_scheme)
-        cluster = replace(cluster, server=server)
-        proxy = proxy_from_environment(server, self.environ)
-        if cluster.proxy_url:
-            proxy = validate_proxy_url(cluster.proxy_url, f"{cluster.where}: proxy-url")
-        compression = (("Accept-Encoding", "identity"),) if cluster.disable_compression else ()
-        found = DiscoveredServer(
-            server=server,
-            source=selection.where,
-            namespace=selection.namespace,
-            proxy=proxy,
-            headers=(*user.impersonation, *compression),
-            reread=reread,
-        )
-        if not server.startswith("https:"):
-            # As in client-go: credentials are not sent over a connection that others can read.
-            source = f"{selection.where} (no credentials are sent over plain http)"
-            return replace(found, source=source)
-        name, trust = _tls_server_name(cluster), _trust(cluster)
-        plugin = _plugin(user, replace(cluster, tls_server_name=name), trust)
-        files = cluster.certificate_authority, user.token_file, user.client_certificate, user.client_key
-        return replace(
-            found,
-            tls_server_name=name or None,
-            trust=trust,
-            user=str(user),
-            plugin=plugin,
-            identity=Identity() if plugin is not None else _identity(user),
-            rotates=any(files),
-        )
 
 
 # The parts of a server and of its credentials

@@ -47,7 +47,8 @@ from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve.errors import ConfigurationError, LaunchError, MissingDependencyError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
 from aioresolve.kubernetes.own_pod import find_own_pod, workload_of
-from aioresolve.resolver.wait import validate_condition, wait_until_complete
+from aioresolve.resolver.completeness import validate_condition
+from aioresolve.resolver.wait import wait_until_complete
 from aioresolve.sync.loop_thread import get_loop_thread
 
 try:
@@ -177,7 +178,7 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
     # Pods may become ready only after their processes have found one another.
     condition = validate_condition(count, None, False, False, 0.0, needs_all=True)
     state = await wait_until_complete(
-        resolver._call_changes(condition.want, 30.0),
+        resolver.changes(condition.want, 30.0),
         condition,
         timeout=deadline.next_timeout,
         source=repr(resolver),

@@ -8,8 +8,9 @@ import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
+from hashlib import blake2b
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.connections import Copyable
@@ -18,9 +19,7 @@ from aioresolve.errors import ConfigurationError, InvalidClusterError
 from aioresolve.resolver.base import ClusterResolver
 
 from .poller import Poller, StatusStream
-from .sharding import shard_of, validate_shard
-from .status import condition_of, statuses_html
-from .target import Target
+from .status import Target, condition_of, statuses_html
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -38,6 +37,13 @@ T = TypeVar("T")
 
 MAX_NAMES = 10
 """Targets that an error message names."""
+
+SHARD_INDEX = "JOB_COMPLETION_INDEX"
+"""The environment variable with the index of a pod in an Indexed Job:
+https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode."""
+
+MAX_SHARDS = 1000
+"""The maximum number of shards: finding the shard of a target takes a hash for each."""
 
 
 class Fleet(Copyable):
@@ -99,7 +105,7 @@ class Fleet(Copyable):
     ) -> None:
         self._timeout = validate_seconds("timeout", timeout)
         self._max_concurrency = validate_count("max_concurrency", max_concurrency)
-        self._shard = validate_shard(shard, os.environ)
+        self._shard = _validate_shard(shard)
         self._targets: dict[str, Target] = {}
         self._resolvers: dict[str, ClusterResolver] = {}
         self._statuses: dict[str, TargetStatus] = {}
@@ -376,7 +382,14 @@ class Fleet(Copyable):
         if self._shard is None:
             return True
         index, number = self._shard
-        return shard_of(name, number) == index
+
+        # Rendezvous hashing: each process computes the shard from the name alone, whatever other targets it
+        # knows. A new shard takes its share from all the others, and no other target moves. Thaler and
+        # Ravishankar, "Using name-based mappings to increase hit rates", 1998.
+        def weight(shard: int) -> bytes:
+            return blake2b(f"{shard}:{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+        return max(range(number), key=weight) == index
 
 
 def named_resolvers(targets: Mapping[str, T] | None) -> Mapping[str, T]:
@@ -393,3 +406,35 @@ def named_resolvers(targets: Mapping[str, T] | None) -> Mapping[str, T]:
             hint="Give each resolver a name, such as Fleet(dict(trainers=resolver)).",
         )
     return targets
+
+
+def _validate_shard(shard: Any) -> tuple[int, int] | None:
+    """Return the index of the shard and the number of shards; None for the whole fleet."""
+    if shard is None:
+        return None
+    is_pair = isinstance(shard, tuple) and len(shard) == 2
+    index, number = shard if is_pair else (0, shard)
+    if type(index) is not int or type(number) is not int or not 0 <= index < number:
+        raise ConfigurationError(
+            f"{shard!r} is not a valid shard",
+            argument="shard",
+            hint="Pass the index of the shard, from 0, and the number of shards, such as (0, 4); or the"
+            f" number alone in a pod of an Indexed Job, which has its index in ${SHARD_INDEX}.",
+        )
+    if number > MAX_SHARDS:
+        raise ConfigurationError(
+            f"{number} shards are more than {MAX_SHARDS:,}",
+            argument="shard",
+            hint="Pass the number of processes that share the fleet, such as 4.",
+        )
+    if not is_pair:
+        text = os.environ.get(SHARD_INDEX)
+        if text is None or not text.isdecimal() or int(text) >= number:
+            raise ConfigurationError(
+                f"cannot determine which of {number} shards this is, because ${SHARD_INDEX} is"
+                f" {'not set' if text is None else repr(text)}",
+                argument="shard",
+                hint="Pass the index as well, or run as many pods of an Indexed Job as there are shards.",
+            )
+        index = int(text)
+    return index, number

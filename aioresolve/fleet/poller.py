@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import Observation
 
-    from .status import TargetStatus
-    from .target import Target
+    from .status import Target, TargetStatus
 
 logger = logging.getLogger("aioresolve.fleet")
 

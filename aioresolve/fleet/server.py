@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from aioresolve.spec import Member
 
-    from .status import Health, TargetStatus
-    from .target import Target
+    from .status import Health, Target, TargetStatus
 
 MAX_STREAMS = 1000
 """The number of event streams that are open at the same time."""

@@ -1,25 +1,34 @@
-"""`TargetStatus`: the latest known state of one target of a fleet, and its health."""
+"""`Target`: a resolver in a fleet, and what its requests have found: its latest `TargetStatus`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import anyio
 
 from aioresolve._core.validation import validate_count
 from aioresolve.errors import ConfigurationError
-from aioresolve.resolver.wait import WaitCondition, shortfall
+from aioresolve.resolver.completeness import Completeness, WaitCondition
+from aioresolve.spec import Observation
 from aioresolve.spec.display import html_table, short_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from datetime import datetime
+    from collections.abc import Awaitable, Callable, Iterable
 
     from aioresolve.errors import ResolveError
-    from aioresolve.resolver.wait import Shortfall
-    from aioresolve.spec import ClusterState, Missing, Observation
+    from aioresolve.resolver.base import ClusterResolver
+    from aioresolve.spec import ClusterState, Missing
+    from aioresolve.spec.observation import Want
+
+T = TypeVar("T")
+
+MAX_CAUSES = 8
+"""Errors, each the cause of the previous one, that a status keeps."""
 
 Expected = int | Mapping[str, int] | Literal["controller"]
 """The number of tasks of a target: of all jobs, of each job, or as many as their controllers want."""
@@ -215,93 +224,6 @@ def condition_of(expected: Any) -> WaitCondition:
     return WaitCondition((expected, expected))
 
 
-def status_of(
-    name: str,
-    observation: Observation,
-    condition: WaitCondition,
-    *,
-    since: Callable[[Health], datetime],
-    latency: float | None = None,
-    confirmed_at: datetime | None = None,
-) -> TargetStatus:
-    """Return the status of a target after an observation.
-
-    Args:
-        name: the name of the target.
-        observation: its latest members, with the error if the last request failed.
-        condition: when it is ready.
-        since: returns since when the target has this health.
-        latency: seconds until the response.
-        confirmed_at: when the source last confirmed the members, if no watch reports changes of them.
-    """
-    error, state = observation.error, observation.state
-    # While there is an error, the numbers are those of the last response.
-    lacking = shortfall(replace(observation, error=None), condition)
-    found = _found(observation, condition)
-    if error is not None:
-        health, reason = Health.ERROR if state is None else Health.STALE, error.summary
-    elif lacking is None:
-        health, reason = Health.READY, ""
-    elif any(found.values()) or observation.absent or observation.unready:
-        health, reason = Health.DEGRADED, _reason(observation, lacking) or _shortage(found, lacking)
-    else:
-        health, reason = Health.EMPTY, _reason(observation, lacking) or "nothing was found"
-    return TargetStatus(
-        name=name,
-        health=health,
-        reason=reason,
-        since=since(health),
-        state=state,
-        error=error,
-        latency=latency,
-        confirmed_at=confirmed_at,
-        stale_since=None if state is None else observation.stale_since,
-        absent=observation.absent,
-        unready=observation.unready,
-        found=found,
-        wanted=_wanted(observation, condition),
-    )
-
-
-def _found(observation: Observation, condition: WaitCondition) -> dict[str, int]:
-    if observation.state is None:
-        return {}
-    unready = Counter(one.job for one in observation.unready)
-    done = Counter(one.job for one in observation.state.done)
-    done |= Counter({job: expected.done for job, expected in observation.expected.items()})
-    tasks = observation.state.endpoints
-    jobs = tasks if condition.jobs is None else condition.jobs
-    return {job: max(0, len(tasks.get(job, ())) + done[job] - unready[job]) for job in jobs}
-
-
-def _wanted(observation: Observation, condition: WaitCondition) -> dict[str, int]:
-    if condition.count is not None:
-        return {"": condition.count[0]}
-    if condition.jobs is not None:
-        return {job: number for job, (number, _) in condition.jobs.items()}
-    return {job: expected.number for job, expected in observation.expected.items()}
-
-
-def _reason(observation: Observation, lacking: Shortfall) -> str:
-    """Return why the first task is missing; empty if none of those that are missing was found."""
-    faults = list(dict.fromkeys((*observation.absent, *lacking.missing))) or list(observation.failed)
-    if not faults:
-        return ""
-    more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-    return f"{faults[0].name}: {faults[0].reason}{more}"
-
-
-def _shortage(found: Mapping[str, int], lacking: Shortfall) -> str:
-    """Return which job has too few tasks, and what says so."""
-    for job, wanted in lacking.least.items():
-        number = found.get(job, 0) if job else sum(found.values())
-        if number < wanted:
-            of = f"job {job!r}: " if job else ""
-            source = f" ({lacking.sources[job]})" if job in lacking.sources else ""
-            return f"{of}{number} of {wanted} tasks{source}"
-    return ", ".join(f"job {job!r}: nothing was found" for job, number in found.items() if not number)
-
-
 def _content(status: TargetStatus) -> tuple[object, ...]:
     error = status.error
     identity = None if error is None else (type(error), str(error))
@@ -314,3 +236,150 @@ def _missing_documents(missing: Iterable[Missing]) -> list[dict[str, str]]:
 
 def _instant(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+
+
+class Target:
+    """A name, a resolver, and the latest status, which is passed to `publish` until the target is removed.
+
+    Attributes:
+        failing_since: since when its state is stale, or its requests fail, in UTC; None if it responds.
+        status: the latest status, if there is one.
+        num_requests: the number of its requests so far; a watch counts as one.
+        num_errors: how many of them have failed, by the class of the error.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        resolver: ClusterResolver,
+        condition: WaitCondition,
+        publish: Callable[[TargetStatus], None],
+    ) -> None:
+        self.name = name
+        self.resolver = resolver
+        self.failing_since: datetime | None = None
+        self.is_removed = False
+        self.status: TargetStatus | None = None
+        self.num_requests = 0
+        self.num_errors: Counter[str] = Counter()
+        self._condition = condition
+        self._publish = publish
+        self._last_good = Observation(None)
+        self._completeness = Completeness(self._last_good, condition)
+        self._confirmed_at: datetime | None = None
+        self._latency: float | None = None
+        self._scopes: set[anyio.CancelScope] = set()
+
+    @property
+    def want(self) -> Want:
+        """What its observations have to say: the controllers of jobs, unless the expected number is known."""
+        return self._condition.want
+
+    def update(
+        self, observation: Observation, latency: float | None, *, is_watched: bool = False
+    ) -> TargetStatus:
+        """Store and return the status after an observation.
+
+        Args:
+            observation: what the source says.
+            latency: seconds until the response; None for a change that a watch reported.
+            is_watched: whether a watch will report the next change, so that the observation remains current.
+        """
+        if observation.state is not None:
+            self._last_good = replace(observation, error=None, stale_since=None)
+            self._completeness = Completeness(self._last_good, self._condition)
+        if observation.error is not None:
+            return self.fail(observation.error, latency, observation.stale_since)
+        self._confirmed_at = None if is_watched else datetime.now(UTC)
+        self.failing_since = None
+        return self._store(None, latency)
+
+    def fail(self, error: ResolveError, latency: float | None, since: datetime | None = None) -> TargetStatus:
+        """Store and return the status after a failure; until `since`, a watch reported all changes."""
+        self.failing_since = self.failing_since or since or self._confirmed_at or datetime.now(UTC)
+        self.num_errors[type(error).__name__] += 1
+        return self._store(strip_error(error), latency)
+
+    async def run_unless_removed(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Return the result of `work`; None if the target is removed during it, which cancels it."""
+        if self.is_removed:  # before its task started
+            return None
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                return await work()
+            finally:
+                self._scopes.discard(scope)
+        return None
+
+    def remove(self) -> None:
+        """Cancel its requests; no further status of it is published."""
+        self.is_removed = True
+        for scope in tuple(self._scopes):
+            scope.cancel()
+
+    def _store(self, error: ResolveError | None, latency: float | None) -> TargetStatus:
+        self._latency = self._latency if latency is None else latency
+        # While there is an error, the members and the numbers are those of the last response.
+        last, found = self._last_good, self._completeness
+        if error is not None:
+            health, reason = Health.ERROR if last.state is None else Health.STALE, error.summary
+        elif found.is_complete:
+            health, reason = Health.READY, ""
+        else:
+            has_tasks = any(found.found.values()) or last.absent or last.unready
+            health = Health.DEGRADED if has_tasks else Health.EMPTY
+            reason = _first_fault(found) or (
+                found.counts(only_short=True) if has_tasks else "nothing was found"
+            )
+        self.status = TargetStatus(
+            name=self.name,
+            health=health,
+            reason=reason,
+            since=self._since(health),
+            state=last.state,
+            error=error,
+            latency=self._latency,
+            confirmed_at=self._confirmed_at,
+            stale_since=None if last.state is None else self.failing_since,
+            absent=last.absent,
+            unready=last.unready,
+            found={} if last.state is None else found.found,
+            wanted=found.least,
+        )
+        if not self.is_removed:
+            self._publish(self.status)
+        return self.status
+
+    def _since(self, health: Health) -> datetime:
+        """Return since when the target has this health."""
+        if self.status is not None and self.status.health is health:
+            return self.status.since
+        return datetime.now(UTC)
+
+
+def _first_fault(found: Completeness) -> str:
+    """Return why the first task is missing; empty if none of those that are missing was found."""
+    faults = list(dict.fromkeys((*found.observation.absent, *found.missing)))
+    if not (faults := faults or list(found.observation.failed)):
+        return ""
+    more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+    return f"{faults[0].name}: {faults[0].reason}{more}"
+
+
+def strip_error(error: ResolveError) -> ResolveError:
+    """Remove the tracebacks of `error` and its causes, and the causes beyond `MAX_CAUSES`; return `error`.
+
+    Tracebacks keep the variables of their frames alive, such as the bodies of responses; and an error that a
+    resolver raises repeatedly gets a longer traceback each time.
+    """
+    link: BaseException | None = error
+    for depth in range(MAX_CAUSES):
+        if link is None:
+            break
+        link.__traceback__ = None
+        link.__context__ = None
+        if depth == MAX_CAUSES - 1:
+            link.__cause__ = None
+        link = link.__cause__
+    return error

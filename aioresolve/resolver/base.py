@@ -304,16 +304,16 @@ class ClusterResolver(Copyable, abc.ABC):
                 there are more tasks than `count` or `jobs` permits.
             ResolveError: another error that is not retryable.
         """
-        from .wait import reject_impossible, validate_condition, wait_until_complete
+        from .completeness import validate_condition
+        from .wait import wait_until_complete
 
         condition = validate_condition(count, jobs, ready, reachable, stable_for)
-        timeout = validate_seconds("timeout", timeout)
-        reject_impossible(condition, timeout=timeout, known_jobs=self.known_jobs)
         return await wait_until_complete(
             self._call_changes(condition.want, validate_seconds("interval", interval)),
             condition,
-            timeout=timeout,
+            timeout=validate_seconds("timeout", timeout),
             source=repr(self),
+            known_jobs=self.known_jobs,
         )
 
     async def cluster_spec(self, *, timeout: float | None = None) -> ClusterSpec:

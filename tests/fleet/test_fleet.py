@@ -97,6 +97,33 @@ class TestShards:
         assert counts == Counter(list(targets))
         assert [shard.shard for shard in shards] == [(index, 4) for index in range(4)]
 
+    def test_new_shard_takes_its_share_from_all_others_and_nothing_else_moves(self) -> None:
+        def shard_of(number: int) -> dict[str, int]:
+            shards = {index: Fleet(targets, shard=(index, number)).targets for index in range(number)}
+            return {name: index for index, names in shards.items() for name in names}
+
+        targets = scripted(1000)
+        before, after = shard_of(4), shard_of(5)
+        assert all(after[name] in (before[name], 4) for name in targets)
+        for counts in (Counter(before.values()), Counter(after.values())):
+            assert all(0.8 < count * len(counts) / len(targets) < 1.2 for count in counts.values())
+        assert [after[name] for name in ("t0", "t1", "t2", "t3", "t4", "t5")] == [1, 3, 0, 1, 4, 3]
+
+    def test_invalid_shard_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def rejects(shard: Any, problem: str) -> None:
+            with pytest.raises(ConfigurationError, match=rf"^`shard=`: {problem}"):
+                Fleet(shard=shard)
+
+        for shard in (0, True, "4", 4.0, (4, 4), (-1, 4), (0,), (0, 1, 2), (True, 2), [0, 2]):
+            rejects(shard, r".*such as \(0, 4\)")
+        assert Fleet(shard=(999, 1000)).shard == (999, 1000)
+        rejects((0, 1001), "1001 shards are more than 1,000")
+        monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
+        rejects(4, r".*INDEX is not set\. Pass the index as well")
+        for index in ("", "one", "-1", "1.0", "²", "4"):
+            monkeypatch.setenv("JOB_COMPLETION_INDEX", index)
+            rejects(4, f".*INDEX is '{index}'")
+
     def test_index_is_that_of_the_pod(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("JOB_COMPLETION_INDEX", "2")
         fleet = Fleet(scripted(50), shard=4)

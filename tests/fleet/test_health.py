@@ -65,7 +65,7 @@ async def status_of(observation: Observation, expected: Any = "controller") -> T
         ),
         (Observation(state(worker=0)), "controller", "Empty", "nothing was found"),
         (Observation(state()), "controller", "Empty", "nothing was found"),
-        (Observation(state(worker=2, ps=0)), "controller", "Degraded 2/2", "job 'ps': nothing was found"),
+        (Observation(state(worker=2, ps=0)), "controller", "Degraded 2/2", "job 'ps': 0 tasks"),
         # with the number of the controller
         (Observation(state(worker=2), expected=controller(2)), "controller", "Ready 2/2", ""),
         (
@@ -95,7 +95,7 @@ async def status_of(observation: Observation, expected: Any = "controller") -> T
         ),
         # with the number of the user
         (Observation(state(worker=2, ps=1)), 3, "Ready 3/3", ""),
-        (Observation(state(worker=2, ps=1)), 4, "Degraded 3/4", "3 of 4 tasks"),
+        (Observation(state(worker=2, ps=1)), 4, "Degraded 3/4", "3 of 4 tasks in total"),
         (Observation(state(worker=2, ps=1)), {"worker": 2}, "Ready 2/2", ""),
         (Observation(state(worker=2, ps=1)), {"ps": 2}, "Degraded 1/2", "job 'ps': 1 of 2 tasks"),
         (Observation(state(worker=2), (PENDING,)), 2, "Ready 2/2", ""),

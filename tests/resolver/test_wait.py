@@ -26,12 +26,7 @@ from aioresolve.errors import (
 )
 from aioresolve.resolver import SimpleClusterResolver, UnionClusterResolver
 from aioresolve.resolver import wait as waiting
-from aioresolve.resolver.wait import (
-    MAX_REASONS,
-    WaitCondition,
-    shortfall,
-    validate_condition,
-)
+from aioresolve.resolver.completeness import MAX_REASONS, Completeness, WaitCondition, validate_condition
 from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, ExpectedTasks, Missing, Observation
 from tests.resolver.shown import PATIENCE, Shown
 from tests.virtual_time import in_virtual_time
@@ -95,7 +90,7 @@ async def test_invalid_argument_is_named_before_the_wait() -> None:
             assert text in str(caught.value)
 
 
-# Shortfalls
+# Completeness
 
 
 def expecting(observation: Observation, number: int) -> Observation:
@@ -123,8 +118,9 @@ ANY = WaitCondition()
         (expecting(observe(worker=2), 3), wanted(jobs={"worker": 2})),
     ],
 )
-def test_complete_cluster_has_no_shortfall(observation: Observation, condition: WaitCondition) -> None:
-    assert shortfall(observation, condition) is None
+def test_cluster_is_complete(observation: Observation, condition: WaitCondition) -> None:
+    found = Completeness(observation, condition)
+    assert (found.is_complete, found.missing) == (True, [])
 
 
 STOPPED = observe(lost("a"), worker=2).stale(DOWN, NOON)
@@ -157,15 +153,15 @@ CREATING = [Missing("worker", "b", "CREATING", tasks=tasks) for tasks in (None, 
         (STOPPED, ANY, {"worker": 2}, "the source, a", False),
     ],
 )
-def test_incomplete_cluster_has_a_shortfall(
+def test_cluster_is_not_complete(
     observation: Observation, condition: WaitCondition, found: dict[str, int], missing: str, is_final: bool
 ) -> None:
-    lacking = shortfall(observation, condition)
-    assert lacking is not None
-    assert (dict(lacking.found), ", ".join(lacking.reasons), lacking.is_final) == (found, missing, is_final)
+    lacking = Completeness(observation, condition)
+    assert not lacking.is_complete
+    assert (lacking.found, ", ".join(lacking.reasons), lacking.is_final) == (found, missing, is_final)
 
 
-def test_shortfall_is_formatted_as_one_line() -> None:
+def test_completeness_is_formatted_as_one_line() -> None:
     many = observe(*(pending(f"pod-{number}") for number in range(1000)), worker=1)
     for observation, condition, text in (
         (Observation(None), ANY, "no job was found"),
@@ -183,7 +179,7 @@ def test_shortfall_is_formatted_as_one_line() -> None:
         (observe(worker=2).stale(DOWN, NOON), ANY, f"job 'worker': 2 tasks; the source: {DOWN}"),
         (many, ANY, f"; and {1000 - MAX_REASONS} more"),
     ):
-        assert str(shortfall(observation, condition)).endswith(text)
+        assert str(Completeness(observation, condition)).endswith(text)
 
 
 # Waiting

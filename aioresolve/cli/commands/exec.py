@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aioresolve.cli.live import StatusReporter
     from aioresolve.cli.program import Program
     from aioresolve.resolver.base import ClusterResolver
-    from aioresolve.resolver.wait import WaitCondition
+    from aioresolve.resolver.completeness import WaitCondition
     from aioresolve.spec import ClusterState
 
 CONSUMERS = (
@@ -168,7 +168,7 @@ def _exec_source(
     request = sources.new_request(source, parameters)
     _validate(request, consumer, hostfile)
     from aioresolve.cli.program import find_program, leave_init_process, replace_process
-    from aioresolve.resolver.wait import WaitCondition
+    from aioresolve.resolver.completeness import WaitCondition
 
     condition = WaitCondition()
     if given:

@@ -11,7 +11,6 @@ import click
 
 from aioresolve.cli import clusters, formats, options, sources, streams
 from aioresolve.cli.application import run_async
-from aioresolve.errors import IncompleteClusterError
 
 from .tpu import find_slices, format_workers
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from aioresolve.resolver.base import ClusterResolver
-    from aioresolve.resolver.wait import Shortfall, WaitCondition
+    from aioresolve.resolver.completeness import Completeness, WaitCondition
     from aioresolve.spec import ClusterState
 
 SLICES_TIMEOUT = 1.0
@@ -161,7 +160,7 @@ def new_condition(
         raise click.UsageError(f"--jobs {job}: no -l selects this job; add -l {job}=SELECTOR")
     if reachable == "probe":
         streams.silence_grpc()
-    from aioresolve.resolver.wait import validate_condition
+    from aioresolve.resolver.completeness import validate_condition
 
     return validate_condition(
         count, number_by_job or None, not allow_unready, reachable, stable_for or 0.0, needs_all=needs_all
@@ -178,27 +177,21 @@ async def wait_for_cluster(
         FailedClusterError: the cluster cannot become complete.
         ResolveError: another error that is not retryable.
     """
-    from aioresolve.resolver.wait import reject_impossible, wait_until_complete
+    from aioresolve.resolver.wait import wait_until_complete
 
-    ends = time.monotonic() + request.timeout
-    reject_impossible(condition, timeout=request.timeout, known_jobs=resolver.known_jobs)
-    with _show_shortfall(request, ends) as on_shortfall:
-        try:
-            return await wait_until_complete(
-                resolver._call_changes(condition.want, interval),
-                condition,
-                timeout=max(ends - time.monotonic(), 0.0),
-                source=request.scope,
-                on_shortfall=on_shortfall,
-            )
-        except IncompleteClusterError as error:
-            # The deadline of the whole command, not only of the time after the resolver was opened.
-            error.timeout = request.timeout
-            raise
+    with _show_shortfall(request, time.monotonic() + request.timeout) as on_shortfall:
+        return await wait_until_complete(
+            resolver._call_changes(condition.want, interval),
+            condition,
+            timeout=request.timeout,
+            source=request.scope,
+            known_jobs=resolver.known_jobs,
+            on_shortfall=on_shortfall,
+        )
 
 
 @contextmanager
-def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Callable[[Shortfall], None]]:
+def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Callable[[Completeness], None]]:
     """Yield a function that shows what the cluster lacks on stderr, until the block ends.
 
     On a terminal this is drawn in place, and removed at the end. Otherwise, and if `-v` writes log lines, it
@@ -206,12 +199,12 @@ def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Ca
     """
     from aioresolve.cli.live import call_periodically, draw_live
 
-    lacking: Shortfall | None = None
+    lacking: Completeness | None = None
     written = ""
 
-    def update(shortfall: Shortfall) -> None:
+    def update(found: Completeness) -> None:
         nonlocal lacking
-        lacking = shortfall
+        lacking = found
 
     def render(columns: int, lines: int) -> RenderableType:
         from rich.console import Group

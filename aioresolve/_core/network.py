@@ -47,12 +47,17 @@ def is_loopback(host: str) -> bool:
 def environment_proxy(url: URL) -> str | None:
     """Return the URL of the proxy that the environment configures for `url`; None for this machine.
 
-    The variables and their precedence are those of urllib, and so of requests.
+    The variables and their precedence are those of urllib, and so of requests, which also knows blocks of
+    addresses in NO_PROXY.
     """
-    host = url.host or ""
-    proxy = urllib.request.getproxies().get(url.scheme)
+    host, proxies = url.host or "", urllib.request.getproxies()
+    proxy = proxies.get(url.scheme)
     if not proxy or is_loopback(host) or urllib.request.proxy_bypass(f"{host}:{url.port}"):
         return None
+    for entry in proxies.get("no", "").split(","):
+        with suppress(ValueError):
+            if ipaddress.ip_address(host) in ipaddress.ip_network(entry.strip(), strict=False):
+                return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if not proxy.startswith(("http://", "https://")):
         raise ConfigurationError(

@@ -12,6 +12,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from msgspec.structs import replace
+
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.deadline import Backoff, Progress, within_deadline
 from aioresolve._core.validation import validate_choice, validate_count, validate_port
@@ -388,23 +390,26 @@ class KubernetesClusterResolver(ClusterResolver):
         inconclusive, or the server no longer has their version.
         """
         skips = self._not_running == "skip"
-        rows = await api.rows(query.in_phases(NOT_MISSING) if skips else query, progress)
+        rows = await api.rows(replace(query, phases=NOT_MISSING) if skips else query, progress)
         if rows is None:
             return None
         # Names are counted, because in all namespaces several pods may have the same name.
         unread = Counter(rows.inconclusive)
         try:
             if len(unread) > MAX_NAMED_REQUESTS and not skips:
-                others = await api.objects(query.in_phases(NOT_RUNNING).at(rows.version), progress)
+                others = await api.objects(replace(query, phases=NOT_RUNNING, version=rows.version), progress)
                 listed = [others]
                 unread -= Counter(pod.metadata.name for pod in others.items)
-                by_name = query.in_phases(RUNNING)
+                by_name = replace(query, phases=RUNNING)
             else:
                 listed, by_name = [], query
             if len(unread) > MAX_NAMED_REQUESTS:
                 return None
             listed += await gather(
-                [partial(api.objects, by_name.named(name).at(rows.version), progress) for name in unread],
+                [
+                    partial(api.objects, replace(by_name, name=name, version=rows.version), progress)
+                    for name in unread
+                ],
                 limit=self._max_concurrency,
             )
         except APIError as error:

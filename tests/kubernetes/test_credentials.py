@@ -150,15 +150,29 @@ async def test_no_credentials_are_sent_over_plain_http(tmp_path: Path) -> None:
 async def test_proxy_of_the_cluster_comes_before_that_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://env:3128")
-    assert (await connect_as({}, tmp_path)).proxy == "http://env:3128"
-    monkeypatch.setenv("NO_PROXY", "10.0.0.0/8")
-    assert (await connect_as({}, tmp_path)).proxy is None
+    monkeypatch.setenv("HTTP_PROXY", "http://plain:3128")
+    monkeypatch.setenv("HTTPS_PROXY", "env:3128")
+    assert (await connect_as({}, tmp_path, server="https://api.example")).proxy == "http://env:3128"
+    assert (await connect_as({}, tmp_path, server="http://api.example")).proxy == "http://plain:3128"
+    for server, exempt in (
+        ("https://10.0.0.1:6443", "10.0.0.0/8"),
+        ("https://[fd00::1]:6443", "x, fd00::/8"),
+        ("https://api.example:6443", "example"),
+        ("https://api.example:6443", "api.example:6443"),
+        ("https://localhost:6443", ""),
+    ):
+        for no_proxy in (exempt, "11.0.0.0/8,ample,api.example:443"):
+            monkeypatch.setenv("NO_PROXY", no_proxy)
+            proxy = (await connect_as({}, tmp_path, server=server)).proxy
+            assert (proxy is None) == (no_proxy == exempt or "localhost" in server)
     connection = await connect_as({}, tmp_path, **{"proxy-url": "http://me:hunter22@own:1"})
     assert connection.proxy == "http://me:hunter22@own:1"
     assert repr(connection) == (
         f"<Connection to {SERVER} through http://own:1 from kubeconfig {tmp_path}/config, context 'dev'>"
     )
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://me:hunter22@p:1")
+    with pytest.raises(ConfigurationError, match="HTTPS_PROXY is not the URL of an HTTP proxy"):
+        await connect_as({}, tmp_path, server="https://api.example:444")
 
 
 # TLS

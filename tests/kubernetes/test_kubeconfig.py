@@ -167,7 +167,10 @@ async def test_server_without_scheme_uses_https_if_the_cluster_has_options_for_i
     insecure = {"insecure-skip-tls-verify": True}
     for server, options, url in (
         ("HTTPS://API.example:6443/k8s/?a=b#c", {}, "https://API.example:6443/k8s"),
+        ("https://[fd00::1]:6443", {}, "https://[fd00::1]:6443"),
         ("10.0.0.1:8080", {}, "http://10.0.0.1:8080"),
+        ("localhost:8080", {}, "http://localhost:8080"),
+        ("api.example", {}, "http://api.example"),
         ("10.0.0.1:6443", {"certificate-authority-data": CA}, "https://10.0.0.1:6443"),
         ("10.0.0.1:6443", insecure, "https://10.0.0.1:6443"),
         ("http://h", {**insecure, "certificate-authority": "ca"}, "http://h"),
@@ -324,11 +327,26 @@ async def test_error_for_an_invalid_user_names_file_and_field(folder: Path, user
 @pytest.mark.parametrize(
     ("cluster", "expected"),
     [
-        ({"server": "https://me:hunter22@h"}, "server: the URL contains a user name or password"),
+        *(
+            ({"server": server}, "server: the URL contains a user name or password")
+            for server in ("https://me:hunter22@h", "https://hunter22@h", "me:hunter22@host:1")
+        ),
+        *(
+            ({"server": server}, "is not the URL of a server. Write https://HOST:PORT.")
+            for server in (
+                "ftp://h",
+                "https://",
+                "https://h:99999",
+                "https://[fd00::1",
+                "https://h h",
+                "a/path",
+            )
+        ),
         ({"insecure-skip-tls-verify": True, "certificate-authority": "ca"}, "verify: true contradict one"),
         ({"insecure-skip-tls-verify": "true"}, "insecure-skip-tls-verify: Expected `bool`, got `str`"),
         ({"tls-server-name": "a..b"}, "tls-server-name: not a host name or address"),
         ({"proxy-url": "me:hunter22"}, "proxy-url: not the URL of an HTTP proxy"),
+        ({"proxy-url": "socks5://me:hunter22@p:1080"}, "proxy; SOCKS proxies are not supported"),
     ],
 )
 async def test_error_for_an_invalid_cluster_names_file_and_field(

@@ -129,6 +129,9 @@ class ObjectAPI:
     """The objects of one API server; at most `max_concurrency` requests are sent at a time.
 
     Attributes:
+        host: the server, `scheme://host:port`.
+        source: where the credentials come from, as text.
+        has_tables: whether `rows` can be used.
         namespace: the one that the credentials came with: that of the context, or of the pod.
         limiter: limits the number of requests that are sent at a time.
         sends_initial_events: whether the server may support watches that start with the existing objects. It
@@ -138,26 +141,13 @@ class ObjectAPI:
     sends_initial_events = True
 
     def __init__(self, transport: Transport, *, max_concurrency: int, namespace: str = "default") -> None:
+        self.host, self.source = transport.host, transport.source
+        self.has_tables = not transport.only_lists_pods
         self.namespace = namespace
         self._transport = transport
         self.limiter = anyio.CapacityLimiter(max_concurrency)
         self._policy = RetryPolicy()
         self._closed = anyio.Event()
-
-    @property
-    def host(self) -> str:
-        """The server, `scheme://host:port`."""
-        return self._transport.host
-
-    @property
-    def source(self) -> str:
-        """Where the credentials come from, as text."""
-        return self._transport.source
-
-    @property
-    def has_tables(self) -> bool:
-        """Whether `rows` can be used."""
-        return not self._transport.only_lists_pods
 
     @property
     def is_closed(self) -> bool:

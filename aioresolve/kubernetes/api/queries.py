@@ -116,10 +116,6 @@ class Query(msgspec.Struct, Generic[T], frozen=True):
         """The request as text for messages."""
         return f"selector {self.selector!r} in {self.where}" if self.selector else self.where
 
-    def at(self, version: str) -> Self:
-        """Return the request for the objects as they were at this resourceVersion."""
-        return replace(self, version=version)
-
     def page(self, limit: int | None, continue_: str) -> Self:
         """Return the request for one page; for all objects in one response if `limit` is None."""
         return replace(self, limit=limit, continue_=continue_)
@@ -159,11 +155,3 @@ class PodQuery(Query[Pod], frozen=True, kw_only=True):
             prefix = f"pod with IP address {self.ip} of "
         suffix = ", phase other than Running" if self.phases == NOT_RUNNING else ""
         return f"{prefix}{super().scope}{suffix}"
-
-    def named(self, name: str) -> PodQuery:
-        """Return the request for the pods of one name."""
-        return replace(self, name=name)
-
-    def in_phases(self, phases: str) -> PodQuery:
-        """Return the request for the pods in phases that the term of a field selector describes."""
-        return replace(self, phases=phases)

@@ -6,32 +6,25 @@ One call reads everything it needs, so that loading a kubeconfig takes one switc
 
 from __future__ import annotations
 
-import base64
-import binascii
 import enum
+import ipaddress
 import os
-import time
-from contextlib import nullcontext, suppress
+import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 from msgspec.structs import replace
+from yarl import URL
 
 from aioresolve._core import service_account
+from aioresolve._core.network import environment_proxy
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError
 
-from .addresses import is_host, proxy_from_environment, validate_proxy_url, validate_server_url
-from .connection import (
-    ClientCertificate,
-    Connection,
-    CredentialCache,
-    DiscoveredServer,
-    Identity,
-    Trust,
-    bearer,
-    jwt_claims,
-)
+from .connection import Connection, CredentialCache, DiscoveredServer, Identity, Trust
+from .credentials import exec_call, read_file, read_if_exists, read_pem, static_identity
 from .kubeconfig import (
     Cluster,
     Kubeconfig,
@@ -46,7 +39,6 @@ from .kubeconfig import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .plugins import ExecCall
 
 SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 """The variables that the kubelet sets in every container: the address of the API server."""
@@ -145,7 +137,7 @@ class ServerSearch(msgspec.Struct, frozen=True, kw_only=True):
         return self._from_existing([os.path.normpath(os.path.join(home, ".kube", "config"))])
 
     def _from_existing(self, paths: Sequence[str]) -> DiscoveredServer | str:
-        contents = {path: _read_if_exists(path, f"kubeconfig {path}") for path in paths}
+        contents = {path: read_if_exists(path, f"kubeconfig {path}") for path in paths}
         files = [parse_kubeconfig(content, path) for path, content in contents.items() if content is not None]
         if not files:
             return f"{', '.join(paths)}: no such file" if paths else "names no file"
@@ -165,7 +157,7 @@ class ServerSearch(msgspec.Struct, frozen=True, kw_only=True):
         )
         token, authorities = (os.path.join(service_account.FOLDER, name) for name in ("token", "ca.crt"))
         for path in (authorities,) if self.token_file else (token, authorities):
-            if _read_if_exists(path, path) is None:
+            if read_if_exists(path, path) is None:
                 return f"{path}: no such file (automountServiceAccountToken may be false)"
         where = "in-cluster service account"
         selection = Selection(
@@ -185,7 +177,7 @@ class ServerSearch(msgspec.Struct, frozen=True, kw_only=True):
     # These raise an error instead.
 
     def _from_files(self) -> DiscoveredServer:
-        files = [parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path) for path in self.paths]
+        files = [parse_kubeconfig(read_file(path, f"kubeconfig {path}"), path) for path in self.paths]
         return self._from_kubeconfig(merge_kubeconfigs(files))
 
     def _from_kubeconfig(self, config: Kubeconfig) -> DiscoveredServer:
@@ -230,7 +222,7 @@ class ServerSearch(msgspec.Struct, frozen=True, kw_only=True):
             where += f" with the given {' and '.join(given)}"
         server = validate_server_url(cluster.server, f"{cluster.where}: server", cluster.default_scheme)
         cluster = replace(cluster, server=server)
-        proxy = proxy_from_environment(server, os.environ)
+        proxy = environment_proxy(URL(server))
         if cluster.proxy_url:
             proxy = validate_proxy_url(cluster.proxy_url, f"{cluster.where}: proxy-url")
         compression = (("Accept-Encoding", "identity"),) if cluster.disable_compression else ()
@@ -246,7 +238,9 @@ class ServerSearch(msgspec.Struct, frozen=True, kw_only=True):
             # As in client-go: credentials are not sent over a connection that others can read.
             return replace(found, source=f"{where} (no credentials are sent over plain http)")
         name, trust = _tls_server_name(cluster), _trust(cluster)
-        plugin = _plugin(user, replace(cluster, tls_server_name=name), trust)
+        plugin = None
+        if user.exec is not None and not user.has_static_credentials:  # which client-go prefers
+            plugin = exec_call(user.exec, replace(cluster, tls_server_name=name), trust.authorities)
         files = cluster.certificate_authority, user.token_file, user.client_certificate, user.client_key
         return replace(
             found,
@@ -254,7 +248,7 @@ class ServerSearch(msgspec.Struct, frozen=True, kw_only=True):
             trust=trust,
             user=str(user),
             plugin=plugin,
-            identity=Identity() if plugin is not None else _identity(user),
+            identity=Identity() if plugin is not None else static_identity(user),
             rotates=any(files),
         )
 
@@ -352,7 +346,7 @@ def _absolute_path(path: str) -> str:
 
 def _tls_server_name(cluster: Cluster) -> str:
     name = cluster.tls_server_name.removeprefix("[").removesuffix("]").removesuffix(".")
-    if name and not is_host(name):
+    if name and not _is_host(name):
         raise ConfigurationError(
             f"{cluster.where}: tls-server-name: not a host name or address",
             hint="Write the name in the server's certificate.",
@@ -368,109 +362,56 @@ def _trust(cluster: Cluster) -> Trust:
             hint="Remove insecure-skip-tls-verify.",
         )
     where = f"{cluster.where}: certificate-authority"
-    authorities = _read_pem(where, cluster.certificate_authority, cluster.certificate_authority_data)
+    authorities = read_pem(where, cluster.certificate_authority, cluster.certificate_authority_data)
     return Trust(authorities, where, verify=not cluster.insecure_skip_tls_verify)
 
 
-def _plugin(user: User, cluster: Cluster, trust: Trust) -> ExecCall | None:
-    """Return the command to run; None if the user has static credentials, which client-go prefers."""
-    if user.exec is None or user.has_static_credentials:
-        return None
-    # Imported here: most users have a token or a certificate.
-    from .plugins import exec_call
+def validate_server_url(url: str, where: str | None, scheme: str = "http") -> str:
+    """Return the URL of an API server: scheme, host, port and path prefix, without a trailing slash.
 
-    return exec_call(user.exec, cluster, trust.authorities)
-
-
-def _identity(user: User) -> Identity:
-    identity = Identity(authorization=_authorization(user))
-    if identity.authorization is None and user.auth_provider is not None:
-        identity = _identity_of_provider(user)
-    where = f"{user.where}: client-certificate"
-    chain = _read_pem(where, user.client_certificate, user.client_certificate_data)
-    key = chain and _read_pem(f"{user.where}: client-key", user.client_key, user.client_key_data)
-    if chain and key:
-        certificate = ClientCertificate(chain, key, where=f"{where} and client-key")
-        identity = replace(identity, certificate=certificate)
-    return identity
-
-
-def _authorization(user: User) -> str | None:
-    """Return the header with the token or with user name and password, if the user has them."""
-    if user.token_file:
-        where, content = f"{user.where}: tokenFile {user.token_file}", b""
-        # As in client-go: `token` is for the time at which the file cannot be read or is empty.
-        with suppress(ConfigurationError) if user.token else nullcontext():
-            content = _read_file(user.token_file, where)
-        if content.strip() or not user.token:
-            return bearer(content.decode("utf-8", "replace"), where)
-    if user.token:
-        return bearer(user.token, f"{user.where}: token")
-    if user.username:  # RFC 7617
-        return "Basic " + base64.b64encode(f"{user.username}:{user.password}".encode()).decode("ascii")
-    return None
-
-
-def _identity_of_provider(user: User) -> Identity:
-    """Return the token of the auth-provider `oidc`, which older kubeconfigs have instead of a plugin.
-
-    An expired token is not refreshed: issuers accept a refresh token once, and the new one would have to be
-    written to the user's kubeconfig, which is the task of kubectl.
+    `where` says where it comes from; None for the argument `server` of a resolver. `scheme` is that of a
+    HOST:PORT.
     """
-    provider = user.auth_provider
-    assert provider is not None
-    where, token = f"{user.where}, auth-provider {provider.name!r}", provider.config.get("id-token", "")
-    if provider.name != "oidc":
-        raise ConfigurationError(
-            f"{where} is not supported, and not by kubectl since 1.26 either",
-            hint="Replace it with an exec plugin (gke-gcloud-auth-plugin for gcp, kubelogin for azure).",
-        )
-    end = (jwt_claims(token) or {}).get("exp")
-    expires = float(end) if isinstance(end, (int, float)) else None
-    if not token or (expires is not None and expires <= time.time()):
-        raise CredentialsError(
-            f"{where}: its token {'has expired' if token else 'is missing'}",
-            hint="Run any kubectl command, which gets and stores a new one.",
-        )
-    return Identity(authorization=bearer(token, f"{where}: its token"), expires=expires)
-
-
-def _read_pem(where: str, path: str, data: str) -> bytes | None:
-    """Return the PEM text in the base64 text `data` or in the file `path`; None if neither is given."""
-    if path and data:
-        raise ConfigurationError(f"{where} is both a path and data", hint="Remove one of them.")
-    if path:
-        return _read_file(path, f"{where} {path}")
-    if not data:
-        return None
-    with suppress(binascii.Error, ValueError):  # ValueError: not ASCII
-        return base64.b64decode("".join(data.split()), validate=True)
+    has_scheme = "://" in url
+    parts = _split(url if has_scheme else f"{scheme}://{url}")
+    problem = "is not the URL of a server"
+    if parts is not None and (has_scheme or parts.path in ("", "/")):
+        if parts.username is None:
+            # As in client-go, a query and a fragment are ignored. The scheme of `parts` is in lower case.
+            return parts._replace(query="", fragment="").geturl().rstrip("/")
+        problem = "contains a user name or password, which belong to the user of the kubeconfig"
+    shown = "the URL" if "@" in url or "?" in url else repr(url)  # both may have a password
     raise ConfigurationError(
-        f"{where}-data is not valid base64", hint="Encode the PEM file with `base64 -w0`."
+        f"{'' if where is None else f'{where}: '}{shown} {problem}",
+        argument="server" if where is None else None,
+        hint="Write https://HOST:PORT.",
     )
 
 
-def _read_file(path: str, where: str) -> bytes:
-    """Return the content of a file; `where` describes it for messages."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (OSError, ValueError) as error:  # ValueError: such as a null character
-        reason = getattr(error, "strerror", None) or str(error)
+def validate_proxy_url(url: str, where: str) -> str:
+    """Return `url`, the URL of a proxy, which may contain user name and password."""
+    if _split(url) is None:
+        # The error does not quote it: without a scheme it is not known which part may be a password.
         raise ConfigurationError(
-            f"{where} cannot be read: {reason}", hint="Check the path and its permissions."
-        ) from error
+            f"{where}: not the URL of an HTTP proxy; SOCKS proxies are not supported",
+            hint="Write http://HOST:PORT.",
+        )
+    return url
 
 
-def _read_if_exists(path: str, where: str) -> bytes | None:
-    """Return the content of a file; None if it does not exist.
+def _split(url: str) -> SplitResult | None:
+    """Return the parts of an http or https URL; None if it is not valid."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and parts.port != 0 and url.isprintable()
+        return parts if is_valid and " " not in url and _is_host(parts.hostname or "") else None
+    return None
 
-    As in client-go, any other reason why it cannot be read (permissions, a file in place of a folder, or
-    circular symbolic links) is an error: the file may exist.
-    """
-    try:
-        return _read_file(path, where)
-    except ConfigurationError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
+
+def _is_host(host: str) -> bool:
+    """Whether it is an address, or a name that TLS and the resolver accept."""
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    with suppress(UnicodeError):
+        return re.fullmatch(r"[\w.-]+", host.encode("idna").decode()) is not None
+    return False

@@ -1,6 +1,6 @@
-"""Exec plugins: commands, named in a kubeconfig, that print credentials.
+"""How a user of a kubeconfig authenticates: by tokens and certificates, or by a plugin that prints them.
 
-Protocol: `client.authentication.k8s.io/v1` and `v1beta1`,
+Protocol of plugins: `client.authentication.k8s.io/v1` and `v1beta1`,
 https://kubernetes.io/docs/reference/config-api/client-authentication.v1/.
 
 `kubernetes_asyncio.config` is not used. It reads one pipe of a plugin after the other, which deadlocks with a
@@ -12,32 +12,35 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+import time
+from contextlib import nullcontext, suppress
 from datetime import datetime  # noqa: TC003 - msgspec reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from aioresolve._core.concurrency import wait_until_done
 from aioresolve._core.redaction import Confidential, redact
 from aioresolve._core.threads import run_in_thread
-from aioresolve.errors import CredentialsError, Hint
+from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
-from .connection import ClientCertificate, Identity, bearer
+from .connection import ClientCertificate, Identity, bearer, jwt_claims
 from .kubeconfig import parse_document, without_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from typing import IO
 
-    from .kubeconfig import Cluster, ExecPlugin
+    from .kubeconfig import Cluster, ExecPlugin, User
 
 MAX_OUTPUT = 16 << 20
 """The maximum length of the standard output, and of the standard error, in bytes."""
@@ -50,6 +53,104 @@ CHECK_INTERVAL = 0.1
 
 KILL_GRACE = 5.0
 """Seconds to wait for the exit of a killed process; it takes milliseconds unless the kernel hangs."""
+
+
+def static_identity(user: User) -> Identity:
+    """Return the credentials in the kubeconfig and in files; empty if there are none."""
+    identity = Identity(authorization=_authorization(user))
+    if identity.authorization is None and user.auth_provider is not None:
+        identity = _identity_of_provider(user)
+    where = f"{user.where}: client-certificate"
+    chain = read_pem(where, user.client_certificate, user.client_certificate_data)
+    key = chain and read_pem(f"{user.where}: client-key", user.client_key, user.client_key_data)
+    if chain and key:
+        certificate = ClientCertificate(chain, key, where=f"{where} and client-key")
+        identity = replace(identity, certificate=certificate)
+    return identity
+
+
+def _authorization(user: User) -> str | None:
+    """Return the header with the token or with user name and password, if the user has them."""
+    if user.token_file:
+        where, content = f"{user.where}: tokenFile {user.token_file}", b""
+        # As in client-go: `token` is for the time at which the file cannot be read or is empty.
+        with suppress(ConfigurationError) if user.token else nullcontext():
+            content = read_file(user.token_file, where)
+        if content.strip() or not user.token:
+            return bearer(content.decode("utf-8", "replace"), where)
+    if user.token:
+        return bearer(user.token, f"{user.where}: token")
+    if user.username:  # RFC 7617
+        return "Basic " + base64.b64encode(f"{user.username}:{user.password}".encode()).decode("ascii")
+    return None
+
+
+def _identity_of_provider(user: User) -> Identity:
+    """Return the token of the auth-provider `oidc`, which older kubeconfigs have instead of a plugin.
+
+    An expired token is not refreshed: issuers accept a refresh token once, and the new one would have to be
+    written to the user's kubeconfig, which is the task of kubectl.
+    """
+    provider = user.auth_provider
+    assert provider is not None
+    where, token = f"{user.where}, auth-provider {provider.name!r}", provider.config.get("id-token", "")
+    if provider.name != "oidc":
+        raise ConfigurationError(
+            f"{where} is not supported, and not by kubectl since 1.26 either",
+            hint="Replace it with an exec plugin (gke-gcloud-auth-plugin for gcp, kubelogin for azure).",
+        )
+    end = (jwt_claims(token) or {}).get("exp")
+    expires = float(end) if isinstance(end, (int, float)) else None
+    if not token or (expires is not None and expires <= time.time()):
+        raise CredentialsError(
+            f"{where}: its token {'has expired' if token else 'is missing'}",
+            hint="Run any kubectl command, which gets and stores a new one.",
+        )
+    return Identity(authorization=bearer(token, f"{where}: its token"), expires=expires)
+
+
+def read_pem(where: str, path: str, data: str) -> bytes | None:
+    """Return the PEM text in the base64 text `data` or in the file `path`; None if neither is given."""
+    if path and data:
+        raise ConfigurationError(f"{where} is both a path and data", hint="Remove one of them.")
+    if path:
+        return read_file(path, f"{where} {path}")
+    if not data:
+        return None
+    with suppress(binascii.Error, ValueError):  # ValueError: not ASCII
+        return base64.b64decode("".join(data.split()), validate=True)
+    raise ConfigurationError(
+        f"{where}-data is not valid base64", hint="Encode the PEM file with `base64 -w0`."
+    )
+
+
+def read_file(path: str, where: str) -> bytes:
+    """Return the content of a file; `where` describes it for messages."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:  # ValueError: such as a null character
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(
+            f"{where} cannot be read: {reason}", hint="Check the path and its permissions."
+        ) from error
+
+
+def read_if_exists(path: str, where: str) -> bytes | None:
+    """Return the content of a file; None if it does not exist.
+
+    As in client-go, any other reason why it cannot be read (permissions, a file in place of a folder, or
+    circular symbolic links) is an error: the file may exist.
+    """
+    try:
+        return read_file(path, where)
+    except ConfigurationError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+
+
+# Exec plugins
 
 
 async def run_command(

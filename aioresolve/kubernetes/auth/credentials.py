@@ -56,7 +56,7 @@ KILL_GRACE = 5.0
 
 
 def static_identity(user: User) -> Identity:
-    """Return the credentials in the kubeconfig and in files; empty if there are none."""
+    """Return the credentials in the kubeconfig and in files, if there are any."""
     identity = Identity(authorization=_authorization(user))
     if identity.authorization is None and user.auth_provider is not None:
         identity = _identity_of_provider(user)

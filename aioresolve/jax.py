@@ -43,8 +43,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from aioresolve import launch
 from aioresolve._core.deadline import Deadline, within_deadline
-from aioresolve.errors import ConfigurationError, LaunchError, MissingDependencyError
+from aioresolve.errors import ConfigurationError, MissingDependencyError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
 from aioresolve.kubernetes.own_pod import find_own_pod, workload_of
 from aioresolve.resolver.completeness import validate_condition
@@ -85,8 +86,6 @@ COUNT, ID = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 @dataclass(frozen=True, slots=True)
 class _Processes:
-    """The processes of the cluster, as JAX needs them."""
-
     coordinator: str
     count: int
     id: int
@@ -119,16 +118,12 @@ class AioresolveCluster(ClusterEnv):
     @classmethod
     def get_process_count(cls) -> int:
         """Return the number of processes."""
-        if _is_started_by_exec():
-            return _number(COUNT)
-        return cls._resolved().count
+        return _number(COUNT) if _is_started_by_exec() else cls._resolved().count
 
     @classmethod
     def get_process_id(cls) -> int:
         """Return the number of this process: the rank of its pod."""
-        if _is_started_by_exec():
-            return _number(ID, minimum=0)
-        return cls._resolved().id
+        return _number(ID, minimum=0) if _is_started_by_exec() else cls._resolved().id
 
     @classmethod
     def _resolved(cls) -> _Processes:
@@ -137,16 +132,10 @@ class AioresolveCluster(ClusterEnv):
         return cls._processes
 
 
-def _register() -> None:
-    """Move the environment, which JAX appended to its list, before JAX's own support for Kubernetes."""
-    own = [AioresolveCluster]
-    others = [each for each in _environments if each.name != AioresolveCluster.name]
-    names = [each.__name__ for each in others]
-    position = names.index("K8sCluster") if "K8sCluster" in names else len(others)
-    _environments[:] = others[:position] + own + others[position:]
-
-
-_register()
+# JAX has appended it to its list, behind its own support for Kubernetes.
+_environments[:] = [each for each in _environments if each.name != AioresolveCluster.name]
+_names = [each.__name__ for each in _environments]
+_environments.insert(_names.index("K8sCluster") if "K8sCluster" in _names else len(_names), AioresolveCluster)
 
 
 def _is_started_by_exec() -> bool:
@@ -183,17 +172,8 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
         timeout=deadline.next_timeout,
         source=repr(resolver),
     )
-    indices = [task.index for task in state.tasks]
-    # The indices of a group of a LeaderWorkerSet begin after those of the groups before it.
-    if missing := set(range(indices[0], indices[-1] + 1)).difference(indices):
-        raise LaunchError(
-            f"the process ids of JAX have no gaps, but of the pods that match {selector!r}, none has index"
-            f" {min(missing)}",
-            hint="Correct AIORESOLVE_COUNT or AIORESOLVE_SELECTOR.",
-            consumer="jax",
-        )
     task = await resolver.this_task(state, timeout=deadline.next_timeout)
-    return _Processes(state.tasks[0].address, count, task.rank)
+    return _Processes(launch.jax(state, task)["JAX_COORDINATOR_ADDRESS"], count, task.rank)
 
 
 async def _find_peers(timeout: float) -> tuple[str, str]:

@@ -140,7 +140,7 @@ def jax(cluster: Cluster, task: Task, *, port: int | None = None) -> dict[str, s
         LaunchError: there are several jobs, the task indices have gaps, or the port is missing.
     """
     tasks = _equal_tasks(cluster, task, "jax")
-    local = [each for each in tasks if _host(each) == _host(task)]
+    local = _on_host_of(task, tasks)
     return {
         "JAX_COORDINATOR_ADDRESS": _with_port(tasks[0], port, "jax"),
         "JAX_NUM_PROCESSES": str(len(tasks)),
@@ -227,7 +227,7 @@ def torch(cluster: Cluster, task: Task, *, port: int | None = None) -> dict[str,
     """
     tasks = _equal_tasks(cluster, task, "torch")
     host, master_port = split_host_port(_with_port(tasks[0], port, "torch"))
-    local = [each for each in tasks if _host(each) == _host(task)]
+    local = _on_host_of(task, tasks)
     node = str([*dict.fromkeys(map(_host, tasks))].index(_host(task)))
     return {
         "MASTER_ADDR": host,
@@ -424,12 +424,10 @@ def environment(consumer: str, cluster: Cluster, task: Task, **options: Any) -> 
 
 def _first_index(cluster: Cluster, job: str) -> int:
     """Return the first task index of a job if a controller gave its indices and none is missing, else 0."""
-    if not isinstance(cluster, ClusterState):
+    if not isinstance(cluster, ClusterState) or not (indices := cluster.spec.task_indices(job)):
         return 0
-    indices = cluster.spec.task_indices(job)
-    has_gaps = not indices or indices != list(range(indices[0], indices[0] + len(indices)))
     is_given = all(endpoint.index is not None for endpoint in cluster.endpoints[job])
-    return 0 if has_gaps or not is_given else indices[0]
+    return indices[0] if is_given and len(indices) == indices[-1] - indices[0] + 1 else 0
 
 
 def _tasks(cluster: Cluster, task: Task | None, consumer: str) -> tuple[Task, ...]:
@@ -487,6 +485,10 @@ def _host(task: Task) -> str:
     return _split(task)[0]
 
 
+def _on_host_of(task: Task, tasks: Sequence[Task]) -> list[Task]:
+    return [each for each in tasks if _host(each) == _host(task)]
+
+
 def _with_port(task: Task, port: int | None, consumer: str) -> str:
     """Return `host:port` of a task, with `port` if it is given, else with the port of its address."""
     host, own_port = _split(task)
@@ -502,7 +504,6 @@ def _with_port(task: Task, port: int | None, consumer: str) -> str:
 
 
 def _checked(host: str, port: int, consumer: str) -> str:
-    """Return `host:port`, if it can be that."""
     try:
         return host_port(host, port)
     except ConfigurationError as error:
@@ -525,7 +526,6 @@ def _slots(cluster: Cluster, slots: int, consumer: str) -> list[tuple[str, int]]
 
 
 def _slice_ranges(num_tasks: int, slices: int | Sequence[range]) -> list[range]:
-    """Return the ranks of the tasks of each slice."""
     if isinstance(slices, int):
         if slices < 1 or num_tasks % slices:
             raise _refusal(
@@ -546,5 +546,4 @@ def _slice_ranges(num_tasks: int, slices: int | Sequence[range]) -> list[range]:
 
 
 def _refusal(consumer: str, problem: str, hint: Hint | str | None = None) -> LaunchError:
-    """Return the error for what a kind of program cannot express."""
     return LaunchError(problem, hint=hint, consumer=consumer)

@@ -157,6 +157,12 @@ def shorten(value: object) -> str:
     return reprlib.repr(value)
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number of things as text: `2 processes`."""
+    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{number} {thing if number == 1 else plural}"
+
+
 def addresses_by_rank(hosts: Iterable[str], first_port: int) -> list[str]:
     """Return `host:port` of each task, for its host: the first task of a host has the first port.
 

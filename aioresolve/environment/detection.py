@@ -40,7 +40,7 @@ from aioresolve.resolver.static import SimpleClusterResolver
 from aioresolve.sources import SOURCES
 from aioresolve.spec import ClusterSpec, split_host_port
 
-from .base import addresses_by_rank
+from .base import addresses_by_rank, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -234,12 +234,6 @@ def invalid(source: str, error: ResolveError) -> Evidence:
 def given(name: str, port: int | None) -> dict[str, Any]:
     """Return the argument of that name; without a port no argument, so that the resolver has its default."""
     return {} if port is None else {name: port}
-
-
-def counted(number: int, thing: str) -> str:
-    """Return a number of things as text: `2 processes`."""
-    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
-    return f"{number} {thing if number == 1 else plural}"
 
 
 # Variables

@@ -43,6 +43,8 @@ from aioresolve.spec import (
 )
 from aioresolve.tpu.finder import shared_metadata_server
 
+from .base import counted
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.gcp.compute_api import GroupMember, Instance, ManagedInstance
     from aioresolve.gcp.credentials import AnyCredentials
-    from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.probe.accelerators import Declared
     from aioresolve.spec.observation import Want
 
@@ -236,27 +237,10 @@ class GCEClusterResolver(ClusterResolver):
 
     async def _observe(self, connections: Connections, want: Want, progress: Progress) -> Observation:
         group = await self._find_group(connections, progress)
-        api: InstanceAPI
-        if self._user_client is not None:
-            api = self._user_client
-        else:
+        api = self._user_client
+        if api is None:
             api = await connections.get(self, ("compute", self._credentials_key), self._new_api)
-        if want.complete:
-            return await self._observe_members(api, group, progress)
-        calls: list[Callable[[], Awaitable[Any]]] = [
-            partial(api.group_members, group, progress),
-            partial(_managed_instances, api, group, progress),
-        ]
-        try:
-            members, managed = await gather(calls, limit=len(calls))
-        except APIError as error:
-            if error.status != 404:
-                raise
-            # As for a TPU, it may be created (again) under that name.
-            reason = f"{group} does not exist (yet): check its name"
-            return Observation(self._state(group, {}), (Missing(self._job, group.name, reason, tasks=None),))
-        running, absent = await self._find_instances(api, group, members, progress)
-        return self._observation(group, running, absent, managed)
+        return await (self._observe_members if want.complete else self._observe_all)(api, group, progress)
 
     async def _observe_members(
         self, api: InstanceAPI, group: InstanceGroupName, progress: Progress
@@ -270,13 +254,22 @@ class GCEClusterResolver(ClusterResolver):
                 raise _not_running_error(group, lacking)
         return Observation(self._state(group, running))
 
-    def _observation(
-        self,
-        group: InstanceGroupName,
-        running: Mapping[InstanceName, Instance],
-        absent: Mapping[InstanceName, Missing],
-        managed: Mapping[InstanceName, ManagedInstance] | None,
+    async def _observe_all(
+        self, api: InstanceAPI, group: InstanceGroupName, progress: Progress
     ) -> Observation:
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            partial(api.group_members, group, progress),
+            partial(_managed_instances, api, group, progress),
+        ]
+        try:
+            members, managed = await gather(calls, limit=len(calls))
+        except APIError as error:
+            if error.status != 404:
+                raise
+            # As for a TPU, it may be created (again) under that name.
+            reason = f"{group} does not exist (yet): check its name"
+            return Observation(self._state(group, {}), (Missing(self._job, group.name, reason, tasks=None),))
+        running, absent = await self._find_instances(api, group, members, progress)
         if managed is None:
             return Observation(self._state(group, running), tuple(absent.values()))
         # The group may start those that are stopped.
@@ -368,13 +361,21 @@ class GCEClusterResolver(ClusterResolver):
 
     async def _find_group(self, connections: Connections, progress: Progress) -> InstanceGroupName:
         """Return the full name of the group; the metadata server is requested for what was not given."""
-        if self._group is None:
-            return await _find_own_group(await shared_metadata_server(self, connections), progress)
-        project, zone = self._project, self._zone
-        unknown = [] if project or is_full_name(self._group) else ["project"]
-        unknown += [] if self._is_located else ["zone"]
+        group, project, zone = self._group, self._project, self._zone
+        unknown = [] if group else ["instance_group"]
+        unknown += ["project"] if group and not (project or is_full_name(group)) else []
+        unknown += ["zone"] if group and not self._is_located else []
+        problem = "no instance group was given, and this machine is not known to belong to a managed one"
+        if group:
+            problem = f"unknown {' and '.join(unknown)} of instance group {group!r}: the metadata server"
+            problem += " of this machine did not report it"
         try:
             metadata = await shared_metadata_server(self, connections) if unknown else None
+            if metadata is not None and not group:
+                group = await metadata.attribute(CREATED_BY, progress)
+                if group is None:
+                    raise ConfigurationError(f"its metadata server has no attribute {CREATED_BY}")
+                return instance_group_name(group)
             if metadata is not None and "project" in unknown:
                 project = await metadata.project_id(progress)
             if metadata is not None and "zone" in unknown:
@@ -382,12 +383,9 @@ class GCEClusterResolver(ClusterResolver):
         except ResolveError as error:
             if error.retryable:
                 raise
-            raise ConfigurationError(
-                f"unknown {' and '.join(unknown)} of instance group {self._group!r}: the metadata server"
-                f" of this machine did not report it: {error.summary}",
-                hint=Hint(f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}."),
-            ) from error
-        return instance_group_name(self._group, project, zone, self._region)
+            hint = Hint(f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}.")
+            raise ConfigurationError(f"{problem}: {error.summary}", hint=hint) from error
+        return instance_group_name(group or "", project, zone, self._region)
 
     async def _declared_accelerators(
         self, task_type: str | None, task_id: int | None, timeout: float
@@ -407,30 +405,12 @@ class GCEClusterResolver(ClusterResolver):
         return ComputeAPI(await stack.enter_async_context(GoogleSession(self._credentials)))
 
 
-async def _find_own_group(metadata: MetadataServer, progress: Progress) -> InstanceGroupName:
-    """Return the managed group that this VM belongs to, as its metadata server reports it."""
-    try:
-        created_by = await metadata.attribute(CREATED_BY, progress)
-        if created_by is None:
-            raise ConfigurationError(f"its metadata server has no attribute {CREATED_BY}")
-        return instance_group_name(created_by)
-    except ResolveError as error:
-        if error.retryable:
-            raise
-        raise ConfigurationError(
-            "no instance group was given, and this machine is not known to belong to a managed one:"
-            f" {error.summary}",
-            hint="Pass {instance_group}.",
-        ) from error
-
-
 def _not_running_error(group: InstanceGroupName, absent: Sequence[Missing]) -> InstanceNotRunningError:
     shown = [f"{one.name}: {one.reason}" for one in absent[:MAX_SHOWN]]
     if len(absent) > len(shown):
         shown.append(f"and {len(absent) - len(shown)} more")
-    subject = "1 instance" if len(absent) == 1 else f"{len(absent)} instances"
     return InstanceNotRunningError(
-        f"{subject} of {group} not running: {'; '.join(shown)}",
+        f"{counted(len(absent), 'instance')} of {group} not running: {'; '.join(shown)}",
         hint="Wait until they run, or pass {not_running=skip} to leave them out.",
         instances={one.name: one.reason for one in absent},
         retryable=not any(one.is_final for one in absent),

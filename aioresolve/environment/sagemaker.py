@@ -19,8 +19,8 @@ from aioresolve.errors import ConfigurationError, EnvironmentVariableError, Task
 from aioresolve.resolver.launchers import launched_process
 from aioresolve.spec import ClusterSpec, ClusterState, split_host_port
 
-from .base import Description, EnvironmentClusterResolver, addresses_by_rank, reject, shorten
-from .detection import Evidence, absent, counted, given, invalid
+from .base import Description, EnvironmentClusterResolver, addresses_by_rank, counted, reject, shorten
+from .detection import Evidence, absent, given, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

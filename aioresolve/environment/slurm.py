@@ -25,8 +25,8 @@ from aioresolve.resolver.launchers import launched_process
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterState, Endpoint, Observation
 
-from .base import Description, EnvironmentClusterResolver, addresses_by_rank, reject, shorten
-from .detection import Evidence, absent, counted, given, invalid
+from .base import Description, EnvironmentClusterResolver, addresses_by_rank, counted, reject, shorten
+from .detection import Evidence, absent, given, invalid
 from .slurm_tasks import (
     JOB_HOSTS,
     NODE_NAME,

@@ -17,8 +17,8 @@ from aioresolve.launch import EVALUATOR
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterSpec, ClusterState, Task
 
-from .base import Description, EnvironmentClusterResolver, reject
-from .detection import Evidence, absent, counted, invalid
+from .base import Description, EnvironmentClusterResolver, counted, reject
+from .detection import Evidence, absent, invalid
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress

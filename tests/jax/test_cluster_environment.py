@@ -271,7 +271,7 @@ def test_missing_index_is_named(server: ThreadedKubernetesServer, monkeypatch: p
     for index in (0, 2):
         server.add(pod(f"train-{index}", "ml", labels=JOB, index=index, ip=IPS[index // 2]))
     monkeypatch.setenv("AIORESOLVE_COUNT", "2")
-    with pytest.raises(LaunchError, match="none has index 1"):
+    with pytest.raises(LaunchError, match="job 'worker' has no task 1"):
         detect()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import pickle
 import pkgutil
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aioresolve
-from aioresolve import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,19 +131,6 @@ def public_members(cls: type) -> Iterator[str]:
         value = getattr(cls, name)
         if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
             yield name
-
-
-ERRORS = [getattr(errors, name) for name in errors.__all__ if name != "Hint"]
-
-
-def test_every_error_derives_from_resolve_error_and_can_be_pickled() -> None:
-    for error in ERRORS:
-        assert issubclass(error, errors.ResolveError)
-        hint = errors.Hint("Raise {timeout} for {name}.", {"name": "x"})
-        original = error("what failed, where and why", hint=hint)
-        original.retryable = True
-        copy = pickle.loads(pickle.dumps(original))
-        assert (type(copy), str(copy), vars(copy)) == (error, str(original), vars(original))
 
 
 WITHOUT = """

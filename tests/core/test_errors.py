@@ -10,15 +10,12 @@ import pytest
 from aioresolve import errors
 from aioresolve.errors import APIError, ProbeDeadlineError, ResolveError, TLSError
 
-CLASSES = [
-    kind
-    for name in errors.__all__
-    if issubclass(kind := getattr(errors, name), ResolveError) and kind is not ProbeDeadlineError
-]
+CLASSES = [getattr(errors, name) for name in errors.__all__ if name != "Hint"]
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind is not ProbeDeadlineError])
 def test_error_is_copied_and_pickled_with_all_attributes(kind: type[ResolveError]) -> None:
+    assert issubclass(kind, ResolveError)
     error = kind("no response", hint="Raise {timeout}.", retryable=True)
     for copied in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
         assert type(copied) is kind

@@ -70,13 +70,8 @@ class TestStep:
 
     async def test_outside_slurm_is_an_error_that_names_srun(self) -> None:
         resolver = SlurmClusterResolver()
-        with pytest.raises(
-            EnvironmentVariableError, match=r"\$SLURM_STEP_NODELIST and \$SLURM_JOB_NODELIST"
-        ) as e:
+        with pytest.raises(EnvironmentVariableError, match=r"NODELIST are not set\. Start .* with `srun`"):
             await resolver.cluster_spec()
-        assert "Start the program with `srun`" in str(e.value)
-        with pytest.raises(RuntimeError):
-            resolver.get_task_info()
         assert repr(resolver) == "<SlurmClusterResolver of jobs ['worker']>"
 
     async def test_jobs_take_the_ranks_in_the_order_of_their_names(self, set_slurm: SetVariables) -> None:
@@ -100,14 +95,6 @@ class TestStep:
 
 
 class TestRanks:
-    @pytest.mark.parametrize("distribution", ["arbitrary", "plane", "fancy"])
-    async def test_distribution_that_says_nothing_is_an_error(
-        self, distribution: str, set_slurm: SetVariables
-    ) -> None:
-        set_slurm(DISTRIBUTION=distribution, **step("a,b,c", "3,1,2"))
-        with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_DISTRIBUTION is .*--distribution"):
-            await addresses()
-
     @given(
         st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
         st.sampled_from(["block", "cyclic", "plane"]),
@@ -180,15 +167,6 @@ class TestRanks:
             file.unlink()
             with pytest.raises(EnvironmentVariableError, match=r"cannot be read: .* No such file"):
                 await addresses()
-
-    async def test_rank_is_compared_with_the_given_task(self, set_slurm: SetVariables) -> None:
-        set_slurm(**step("n[1-2]", "1(x2)", 1))
-        resolver = SlurmClusterResolver()
-        resolver.task_id = 0
-        with pytest.raises(
-            TaskIdentityError, match=r"\$SLURM_PROCID is '1', but this process was identified"
-        ):
-            await resolver.this_task()
 
 
 class TestTasksPerNode:
@@ -268,26 +246,12 @@ class TestJob:
 
 
 class TestHeterogeneous:
-    async def test_missing_component_is_an_error_that_names_it(self, set_slurm: SetVariables) -> None:
-        set_slurm(HET_SIZE=2, JOB_NODELIST_HET_GROUP_0="c1", TASKS_PER_NODE_HET_GROUP_0="1")
-        with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_JOB_NODELIST_HET_GROUP_1 is not set"):
-            await addresses()
-
     async def test_ranks_of_a_step_follow_its_components(self, set_slurm: SetVariables) -> None:
         set_slurm(JOB_NODELIST_PACK_GROUP_0="z1,b1", JOB_NODELIST_PACK_GROUP_1="a[1-2]", PACK_SIZE=2)
         set_slurm(
             DISTRIBUTION="cyclic", DISTRIBUTION_PACK_GROUP_1="cyclic", **step("a[1-2],z1", "2(x2),1", 4)
         )
         assert await addresses() == {"worker": ["z1:8888", "a1:8888", "a2:8888", "a1:8889", "a2:8889"]}
-
-    async def test_node_of_no_component_is_an_error(self, set_slurm: SetVariables) -> None:
-        set_slurm(JOB_NODELIST_HET_GROUP_0="c1", JOB_NODELIST_HET_GROUP_1="c2", HET_SIZE=2)
-        set_slurm(**step("c[1-3]", "1(x3)", 1))
-        with pytest.raises(
-            EnvironmentVariableError,
-            match=r"\$SLURM_STEP_NODELIST is 'c\[1-3\]', but no component .* 'c3' \(\$SLURM_JOB_NODELIST",
-        ):
-            await addresses()
 
 
 class TestMalformed:
@@ -305,6 +269,21 @@ class TestMalformed:
             ({**step("n1", "2"), "PROCID": "-1"}, "$SLURM_PROCID is '-1', not an integer from 0"),
             ({**step("n1", "2"), "PROCID": "2"}, "$SLURM_PROCID is '2', but the step has 2 tasks"),
             ({"HET_SIZE": "129"}, "$SLURM_HET_SIZE is '129', not an integer from 0 to 128"),
+            (
+                {"HET_SIZE": "2", "JOB_NODELIST_HET_GROUP_0": "c1", "TASKS_PER_NODE_HET_GROUP_0": "1"},
+                "$SLURM_JOB_NODELIST_HET_GROUP_1 is not set",
+            ),
+            (
+                {
+                    "HET_SIZE": "2", "JOB_NODELIST_HET_GROUP_0": "c1", "JOB_NODELIST_HET_GROUP_1": "c2",
+                    **step("c[1-3]", "1(x3)", 1),
+                },
+                "$SLURM_STEP_NODELIST is 'c[1-3]', but no component of the job has 'c3' ($SLURM_JOB_NODELIST",
+            ),
+            *(
+                ({**step("a,b,c", "3,1,2"), "DISTRIBUTION": name}, f"$SLURM_DISTRIBUTION is '{name}', which")
+                for name in ("arbitrary", "plane", "fancy")
+            ),
         ],
     )  # fmt: skip
     async def test_each_variable_is_named_with_its_problem(

@@ -29,8 +29,6 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from .progress_bar import ProgressBar
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -116,13 +114,6 @@ def pytest_configure(config: pytest.Config) -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    config = session.config
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and config.option.verbose == -1 and config.option.capture != "no":
-        config.pluginmanager.register(ProgressBar(session, reporter))
 
 
 def _is_quick(config: pytest.Config) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import pkgutil
 import subprocess
 import sys
@@ -24,11 +23,7 @@ ROOT = Path(aioresolve.__file__).parent
 def packages_loaded_by(statement: str) -> set[str]:
     """Return the top-level packages that are loaded after `statement` in a new interpreter."""
     script = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
-    return set(
-        subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True
-        ).stdout.split()
-    )
+    return set(subprocess.check_output([sys.executable, "-c", script], text=True).split())
 
 
 def test_importing_aioresolve_loads_no_third_party_library() -> None:
@@ -133,39 +128,20 @@ def public_members(cls: type) -> Iterator[str]:
             yield name
 
 
-WITHOUT = """
+WITHOUT_GRPC = """
 import asyncio, sys
-sys.modules[sys.argv[1]] = None
+sys.modules["grpc"] = None
 import aioresolve
 try:
-    asyncio.run(eval(sys.argv[2]))
+    asyncio.run(aioresolve.TPUClusterResolver("grpc://127.0.0.1:1").num_accelerators())
 except ImportError as error:
     print(type(error).__name__, error)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("library", "call", "package"),
-    [
-        ("grpc", "aioresolve.TPUClusterResolver('grpc://127.0.0.1:1').num_accelerators()", "grpcio"),
-    ],
-)
-def test_call_that_needs_a_library_that_is_not_installed_names_its_package(
-    library: str, call: str, package: str, tmp_path: Path
-) -> None:
-    credentials = tmp_path / "credentials.json"
-    credentials.write_text(
-        '{"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}'
-    )
-    kubeconfig = tmp_path / "config"
-    kubeconfig.write_text("apiVersion: v1\nkind: Config\n")
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, library, call, str(kubeconfig)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "GOOGLE_APPLICATION_CREDENTIALS": str(credentials)},
-    )
+def test_call_that_needs_a_library_that_is_not_installed_names_its_package() -> None:
+    command = [sys.executable, "-c", WITHOUT_GRPC]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingDependencyError ")
-    assert f"pip install {package}`" in done.stdout
+    assert "pip install grpcio`" in done.stdout

@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,34 +116,18 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A changed module.
-
-    Attributes:
-        path: the module, relative to the project.
-        line: the line of the change.
-        before: the source.
-        after: the changed source.
-    """
+    """A changed module: its path in the project, the line of the change, and its source before and after."""
 
     path: str
     line: int
     before: str
     after: str
 
-    @property
-    def diff(self) -> str:
-        """The change as a unified diff."""
-        lines = self.before.splitlines(keepends=True), self.after.splitlines(keepends=True)
-        return "".join(difflib.unified_diff(*lines, self.path, self.path, n=2))
-
 
 def mutants_of(path: str, source: str) -> Iterator[Mutant]:
     """Yield every mutant of one module, in the order of the source."""
-    lines = source.encode().splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
     encoded = source.encode()
+    starts = [0, *accumulate(map(len, encoded.splitlines(keepends=True)))]
     for node, changed in _changes(ast.parse(source)):
         begin = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
@@ -222,14 +207,6 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
             yield ast.Pass()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Whether a test noticed a mutant; `by` is the test, or why the outcome does not count."""
-
-    kind: str  # "noticed", "survived" or "unclear"
-    by: str = ""
-
-
 class Scratch:
     """A copy of the project, in which mutants are tested.
 
@@ -243,8 +220,11 @@ class Scratch:
         self._phases = [QUICK] if quick else [QUICK, REST]
         shutil.copytree(ROOT, self._copy, ignore=NOT_COPIED)
 
-    def judge(self, mutant: Mutant) -> Outcome:
-        """Run the tests of the module with the mutant in place."""
+    def judge(self, mutant: Mutant) -> tuple[str, str]:
+        """Run the tests of the module with the mutant in place.
+
+        Returns `noticed` and the test, `survived`, or `unclear` and why the outcome does not count.
+        """
         file = self._copy / mutant.path
         try:
             file.write_text(mutant.after)
@@ -253,16 +233,16 @@ class Scratch:
                 if code not in (0, 5):
                     break
             else:
-                return Outcome("survived")
+                return "survived", ""
         finally:
             file.write_text(mutant.before)
         if code is None:  # a single test that hangs fails by its own timeout
-            return Outcome("unclear", f"the tests took more than {RUN_TIMEOUT} s")
+            return "unclear", f"the tests took more than {RUN_TIMEOUT} s"
         if failed is None:  # pytest itself has failed
-            return Outcome("unclear", f"pytest exits with {code}, and names no test")
+            return "unclear", f"pytest exits with {code}, and names no test"
         if self._run("-m", "", failed)[0] != 0:
-            return Outcome("unclear", f"fails without the mutant too: {failed}")
-        return Outcome("noticed", failed)
+            return "unclear", f"fails without the mutant too: {failed}"
+        return "noticed", failed
 
     def _tests(self, path: str) -> list[str]:
         """Return the test files of a module; those that name it are first, because they fail sooner."""
@@ -321,12 +301,13 @@ def main() -> int:
         scratch = Scratch(Path(folder), quick=options.quick)
         for mutant in sample:
             started_at = time.monotonic()
-            outcome = scratch.judge(mutant)
-            counts[outcome.kind] += 1
+            outcome, reason = scratch.judge(mutant)
+            counts[outcome] += 1
             seconds = time.monotonic() - started_at
-            print(f"{outcome.kind} ({seconds:.0f} s) {mutant.path}:{mutant.line} {outcome.by}", flush=True)
-            if outcome.kind == "survived":
-                print(mutant.diff, flush=True)
+            print(f"{outcome} ({seconds:.0f} s) {mutant.path}:{mutant.line} {reason}", flush=True)
+            if outcome == "survived":
+                lines = mutant.before.splitlines(keepends=True), mutant.after.splitlines(keepends=True)
+                print("".join(difflib.unified_diff(*lines, mutant.path, mutant.path, n=2)), flush=True)
     print(f"of {counts['noticed'] + counts['survived']} mutants, {counts['noticed']} were noticed", end="")
     print(f"; {counts['unclear']} are unclear")
     return 0

@@ -47,7 +47,7 @@ from aioresolve import launch
 from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve.errors import ConfigurationError, MissingDependencyError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
-from aioresolve.kubernetes.own_pod import find_own_pod, workload_of
+from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 from aioresolve.resolver.completeness import validate_condition
 from aioresolve.resolver.wait import wait_until_complete
 from aioresolve.sync.loop_thread import get_loop_thread
@@ -181,7 +181,7 @@ async def _find_peers(timeout: float) -> tuple[str, str]:
     selector = os.environ.get("AIORESOLVE_SELECTOR")
     if selector:
         return selector, f"the pods of AIORESOLVE_SELECTOR, {selector!r}"
-    pod = await find_own_pod(timeout=timeout)
+    pod = await within_deadline(timeout, "the lookup of the pod of this process", fetch_own_pod)
     workload = workload_of(pod)
     if workload is None:
         raise ConfigurationError(

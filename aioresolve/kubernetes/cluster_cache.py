@@ -19,7 +19,7 @@ from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Observation
 from .api.objects import Bookmark, Deleted, Failed, is_newer, is_older, oldest_version, version_number
 from .tasks.controllers import Controllers
 from .tasks.order_by import LabelOrdering
-from .tasks.pod_labels import controller_of_selector
+from .tasks.pod_labels import parse_selector
 from .tasks.pods import match_pods, raise_not_running
 from .tasks.task_order import SelectorTasks, number_tasks
 
@@ -190,7 +190,7 @@ class ClusterCache(ObjectCache[T, S]):
                     job,
                     order_by=order_by if isinstance(order_by, str) else self.ordering,
                     selector=text,
-                    controller=controller_of_selector(text, namespace if len(of_selector) == 1 else None),
+                    controller=parse_selector(text).job(namespace if len(of_selector) == 1 else None),
                 )
                 stores = [self._stores[query] for query in of_selector]
                 self._jobs.setdefault(job, []).append(selector)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -186,33 +186,17 @@ def validate_arguments(selectors: Any, address: Any, order_by: str | tuple[str, 
         )
 
 
-class ServicePod(NamedTuple):
-    """A pod of a Service, or another endpoint, as one slice describes it.
-
-    Attributes:
-        identity: `namespace/name` of the pod, or the address of an endpoint without a `targetRef`.
-        is_anonymous: whether the endpoint has no `targetRef`.
-        is_terminating: whether it is terminating.
-        pod: what the order of tasks is made from.
-    """
-
-    identity: str
-    is_anonymous: bool
-    is_terminating: bool
-    pod: MatchedPod
-
-
 class _SliceStore(QueryStore):
     """The slices of one Service in one namespace or in all.
 
     Attributes:
-        slices: by `namespace/name`, each with what its endpoints describe, in order.
-        pods: the pods of the Service, each once, by identity, in the order of tasks by name.
+        slices: by `namespace/name`, each with the pods that its endpoints describe, in order.
+        pods: the pods of the Service, each once, by key, in the order of tasks by name.
     """
 
     def __init__(self, query: SliceQuery, scope: int, address: str, port: int) -> None:
         super().__init__(query)
-        self.slices: dict[str, tuple[EndpointSlice, list[ServicePod]]] = {}
+        self.slices: dict[str, tuple[EndpointSlice, list[MatchedPod]]] = {}
         self.pods: dict[str, MatchedPod] = {}
         self._scope, self._address, self._default_port = scope, address, port
         self._service: str = query.service
@@ -228,7 +212,7 @@ class _SliceStore(QueryStore):
         slices |= {each.full_name: (each, self._read(each)) for each in changed}
         pods = self._merged(slices.values())
         has_changed = list(pods) != list(self.pods) or not all(
-            new.equals(self.pods[identity]) for identity, new in pods.items()
+            new.equals(self.pods[key]) for key, new in pods.items()
         )
         self.slices = slices
         if has_changed:
@@ -277,8 +261,8 @@ class _SliceStore(QueryStore):
             )
         return next(iter(ports.values()), None) or self._default_port
 
-    def _read(self, slice_: EndpointSlice) -> list[ServicePod]:
-        """Return what the endpoints of a slice describe, in order."""
+    def _read(self, slice_: EndpointSlice) -> list[MatchedPod]:
+        """Return the pods that the endpoints of a slice describe, in order."""
         endpoints = [each for each in slice_.endpoints or () if each.addresses]
         if slice_.address_type not in FAMILIES or not endpoints:
             return []
@@ -291,9 +275,8 @@ class _SliceStore(QueryStore):
 
     def _pod(
         self, slice_: EndpointSlice, endpoint: SliceEndpoint, name: str, natural_key: str, port: int | None
-    ) -> ServicePod:
+    ) -> MatchedPod:
         target = endpoint.target_ref or ObjectReference()
-        is_anonymous = endpoint.target_ref is None
         namespace = target.namespace or slice_.metadata.namespace
         full_name = f"{namespace}/{name}"
         conditions = endpoint.conditions or Conditions()
@@ -320,23 +303,18 @@ class _SliceStore(QueryStore):
                 index=index,
             )
         task = None if index is None else PodIndex(0, index)
-        address = endpoint.addresses[0] if is_anonymous else ""
-        return ServicePod(
-            f"{namespace}/{address}" if is_anonymous else full_name,
-            is_anonymous,
-            bool(conditions.terminating),
-            MatchedPod(
-                # As for pods; endpoints without a pod may share a host name.
-                f"{natural_key}\0{name}\0{self._scope:06}{namespace}/{address}",
-                full_name,
-                target.uid,
-                member,
-                fault,
-                unready,
-                is_final=False,
-                is_replaced=False,
-                label=IndexLabel(task, task, None),
-            ),
+        # Endpoints without a pod may share a host name.
+        address = endpoint.addresses[0] if endpoint.target_ref is None else ""
+        return MatchedPod(
+            f"{natural_key}\0{name}\0{self._scope:06}{namespace}/{address}",  # as for pods
+            full_name,
+            target.uid,
+            member,
+            fault,
+            unready,
+            is_final=False,
+            is_replaced=False,
+            label=IndexLabel(task, task, None),
         )
 
     def _address_of(self, slice_: EndpointSlice, endpoint: SliceEndpoint, full_name: str, port: int) -> str:
@@ -354,7 +332,7 @@ class _SliceStore(QueryStore):
         except ConfigurationError as error:
             raise ConfigurationError(f"{subject} cannot be addressed: {error.summary}") from error
 
-    def _merged(self, slices: Iterable[tuple[EndpointSlice, Sequence[ServicePod]]]) -> dict[str, MatchedPod]:
+    def _merged(self, slices: Iterable[tuple[EndpointSlice, Sequence[MatchedPod]]]) -> dict[str, MatchedPod]:
         """Return each pod of the Service once: as the preferred slice describes it."""
         candidates = []
         for slice_, pods in slices:
@@ -362,25 +340,21 @@ class _SliceStore(QueryStore):
             rank = self._families.index(family) if family in self._families else len(self._families)
             newest_first = -(version_number(slice_.metadata.resource_version) or 0)
             for position, pod in enumerate(pods):
-                preference = rank, newest_first, slice_.full_name, pod.is_terminating, position
-                candidates.append((preference, slice_.metadata.namespace, pod))
+                is_terminating = pod.endpoint is None and pod.fault is None
+                candidates.append(((rank, newest_first, slice_.full_name, is_terminating, position), pod))
         found: dict[str, MatchedPod] = {}
-        ranks: dict[str, int] = {}  # namespace to the address type of its endpoints without a pod
-        for (rank, *_), namespace, each in sorted(candidates):
-            # Without a pod, nothing shows that endpoints of two address types are the same.
-            if not each.is_anonymous or ranks.setdefault(namespace, rank) == rank:
-                found.setdefault(each.identity, each.pod)
+        for _, pod in sorted(candidates):
+            found.setdefault(pod.key, pod)
         # In a LeaderWorkerSet the leader of a group is SET-GROUP, and the others are SET-GROUP-INDEX.
         leaders = {pod.full_name.rpartition("-")[0] for pod in found.values()}
         first = PodIndex(0, 0)
-        for identity, leader in found.items():
-            if leader.full_name in leaders:
-                found[identity] = msgspec.structs.replace(
-                    leader,
-                    label=IndexLabel(first, first, None),
-                    endpoint=leader.endpoint and replace(leader.endpoint, index=0),
+        for key, pod in found.items():
+            if pod.full_name in leaders:
+                endpoint = pod.endpoint and replace(pod.endpoint, index=0)
+                found[key] = msgspec.structs.replace(
+                    pod, label=IndexLabel(first, first, None), endpoint=endpoint
                 )
-        return dict(sorted(found.items(), key=lambda item: item[1].key))
+        return dict(sorted(found.items()))
 
 
 class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
@@ -391,7 +365,7 @@ class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
     deleted does not simply disappear: it is terminating first.
     """
 
-    # Pairs of a query and an identity that left its slice.
+    # Pairs of a query and the key of a pod that left its slice.
     _unsettled: frozenset[tuple[object, str]] = frozenset()
 
     @property
@@ -419,11 +393,11 @@ class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
 
     def _apply(self, store: _SliceStore, event: WatchEvent[EndpointSlice]) -> bool:
         slice_: Any = event.object
-        members = {identity for identity, pod in store.pods.items() if pod.endpoint is not None}
+        members = {key for key, pod in store.pods.items() if pod.endpoint is not None}
         others = [each for name, (each, _) in store.slices.items() if name != slice_.full_name]
         has_changed = store.update(() if isinstance(event, Deleted) else (slice_,), others)
-        self._unsettled |= {(store.query, identity) for identity in members}
-        self._unsettled -= {(store.query, identity) for identity in store.pods}
+        self._unsettled |= {(store.query, key) for key in members}
+        self._unsettled -= {(store.query, key) for key in store.pods}
         return has_changed
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import anyio
 from yarl import URL
 
-from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import TaskIdentityError
 
@@ -21,23 +20,25 @@ from .api.transport import AiohttpTransport
 from .auth import ExecutableLocation, ServerSearch, find_connection
 from .tasks.pod_labels import (
     COMPLETION_INDEX,
+    JOB_NAME,
     JOBSET_NAME,
     JOBSET_REPLICATED_JOB,
     KUBEFLOW_ROLES,
     LWS_GROUP,
     LWS_NAME,
     MPI_LAUNCHER,
+    OLD_JOB_NAME,
     POD_GROUP_NAME,
     VOLCANO_JOB,
 )
 
 if TYPE_CHECKING:
+    from aioresolve._core.deadline import Progress
+
     from .api.objects import Pod
 
 KUBEFLOW_NAME = "training.kubeflow.org/job-name"
 KUBEFLOW_OPERATOR = "training.kubeflow.org/operator-name"
-JOB_NAME = "batch.kubernetes.io/job-name"
-OLD_JOB_NAME = "job-name"
 REVISION = "controller-revision-hash"
 
 LOOKUPS = 15
@@ -45,6 +46,8 @@ LOOKUPS = 15
 
 LOOKUP_INTERVAL = 1.0
 """Seconds between two of them."""
+
+NAME_THE_POD = "Let the pod's manifest set $POD_NAME (fieldRef: metadata.name)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,32 +113,24 @@ def workload_of(pod: Pod) -> Workload | None:
     return None
 
 
-async def find_own_pod(*, timeout: float) -> Pod:
+async def fetch_own_pod(progress: Progress) -> Pod:
     """Return the pod that this process runs in, from the API server of its service account.
 
     The pod is found by `$POD_NAME`, or else by its IP address: the one from which this process reaches the
     API server. `$POD_UID` and `$JOB_COMPLETION_INDEX` must be those of the pod, if they are set. Needs
     permission to list pods in the namespace of the pod.
 
-    Args:
-        timeout: the total deadline, in seconds.
-
     Raises:
         TaskIdentityError: the pod was not found, or several have this address, as with `hostNetwork`.
         ResolveError: the pods could not be listed.
     """
-    return await within_deadline(timeout, "the lookup of the pod of this process", fetch_own_pod)
-
-
-async def fetch_own_pod(progress: Progress) -> Pod:
-    """Return the pod that this process runs in, as `find_own_pod`, without a deadline of its own."""
     connection = await find_connection(ServerSearch(location=ExecutableLocation.WITHIN_CLUSTER))
     name, uid = os.environ.get("POD_NAME") or None, os.environ.get("POD_UID") or None
     index = os.environ.get("JOB_COMPLETION_INDEX") or None
     ip = None
     if name is None:
         server = URL(connection.server)
-        ip = await run_in_thread(f"look up {server.host}", source_address, server)
+        ip = await run_in_thread(f"look up {server.host}", source_address, server, NAME_THE_POD)
     query = PodQuery("", connection.default_namespace(), name=name, ip=ip)
     api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
     found: list[Pod] = []
@@ -162,14 +157,18 @@ async def fetch_own_pod(progress: Progress) -> Pod:
         with_identity += f" with the index {index} of $JOB_COMPLETION_INDEX"
     raise TaskIdentityError(
         f"the pod of this process was not found: {query.scope}{with_identity} matches {number}",
-        hint="Let the pod's manifest set $POD_NAME (fieldRef: metadata.name).",
+        hint=NAME_THE_POD,
         tried=(query.scope,),
         candidates=[pod.full_name for pod in found],
     )
 
 
-def source_address(server: URL) -> str:
-    """Return the IP address of this machine from which it reaches `server`. Sends nothing to it."""
+def source_address(server: URL, hint: str) -> str:
+    """Return the IP address of this machine from which it reaches `server`. Sends nothing to it.
+
+    Raises:
+        TaskIdentityError: it does not reach the server; with `hint`.
+    """
     try:
         found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]
@@ -178,7 +177,7 @@ def source_address(server: URL) -> str:
             source: str = probe.getsockname()[0]
     except OSError as error:
         raise TaskIdentityError(
-            f"the IP address of this pod is not known: {server.host} cannot be reached ({error})",
-            hint="Let the pod's manifest set $POD_NAME (fieldRef: metadata.name).",
+            f"the IP address of this machine is not known: {server.host} cannot be reached ({error})",
+            hint=hint,
         ) from error
     return source

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -243,26 +242,22 @@ class KubernetesClusterResolver(ClusterResolver):
         """Request rows of a Table, many times cheaper than whole pods; None if they are not sufficient."""
         async with self._opened(progress) as api:
             listed = await self._run_queries(api, lambda query: self._list_members(api, query, progress))
-            queries = {
-                job: [self._queries(api, selector) for selector in selectors]
-                for job, selectors in self._jobs.items()
-            }
         if self._not_running == "raise":
             raise_not_running(
                 {name: why for each in listed.values() for name, why in each.not_running.items()}
             )
-        if self._not_running == "skip" and any(each.has_succeeded for each in listed.values()):
+        elif any(each.has_succeeded for each in listed.values()):
             return None  # those that are done keep their task indices; which are, only whole pods show
-        return ClusterSpec(
-            {
-                job: [
-                    address
-                    for of_selector in selectors
-                    for address in self._addresses([listed[query] for query in of_selector])
-                ]
-                for job, selectors in queries.items()
-            }
-        )
+        jobs: dict[str, list[str]] = {}
+        for job, selectors in self._jobs.items():
+            jobs[job] = []
+            for selector in selectors:
+                found = [listed[query] for query in self._queries(api, selector)]
+                names = [name for members in found for name in members.names]
+                jobs[job] += addresses_by_name(
+                    names, [each for members in found for each in members.addresses]
+                )
+        return ClusterSpec(jobs)
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         """List the pods or slices and watch them, with one watch for each selector and namespace.
@@ -423,11 +418,6 @@ class KubernetesClusterResolver(ClusterResolver):
         for each in listed:
             members.add_pods(each.items, self._address, self._port)
         return members
-
-    def _addresses(self, listed: Sequence[ListedMembers]) -> list[str]:
-        """Return the addresses of the members of one selector in order, from its lists in all namespaces."""
-        names = list(chain.from_iterable(members.names for members in listed))
-        return addresses_by_name(names, list(chain.from_iterable(members.addresses for members in listed)))
 
     async def _filled_cache(self, want: Want, progress: Progress) -> ClusterCache[Any, Any]:
         """Return a cache with what all queries match now, and with the details that are wanted."""

@@ -236,7 +236,8 @@ class Agent:
             address = self._address
             if address is None:
                 server = URL(connection.server)
-                address = await run_in_thread(f"look up {server.host}", source_address, server)
+                hint = "Pass the address of this machine: `--local-addr`."
+                address = await run_in_thread(f"look up {server.host}", source_address, server, hint)
             process = secrets.token_hex(4)
             lease = f"{self.name}-{process}"
             since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -35,7 +35,7 @@ from aioresolve.kubernetes.resolver import validate_jobs
         ),
         ({"address": "external_ip"}, "`address=`: 'external_ip' is not one of 'pod_ip'"),
         ({"order_by": "age"}, "`order_by=`: 'age' is not one of"),
-        ({"order_by": ["index", "label:a"]}, "`order_by=`: 'index' cannot be combined"),
+        ({"order_by": ["index", "label:a"]}, "`order_by=`: 'index' is not one of 'label:KEY' and"),
         ({"not_running": "ignore"}, "`not_running=`: 'ignore' is not one of"),
         ({"max_concurrency": True}, "`max_concurrency=`: True"),
         ({"timeout": 0}, "`timeout=`: 0"),

@@ -256,32 +256,23 @@ async def test_body_that_is_malformed_states_no_size(loopback: Loopback) -> None
 
 
 @pytest.mark.parametrize(
-    ("selector", "workers", "number", "reads"),
+    ("selector", "number", "reads"),
     [
-        (f"{LWS}/name=llm", [0], 8, 1),
-        (f"{LWS}/name=llm", [1], 8, 1),
-        ("app=llm", [0, 1], 8, 1),
-        ("role=worker", [1, 2], None, 1),
-        ("role=leader", [0], None, 1),
-        (f"{LWS}/name=llm,{LWS}/group-index=0", [0], 4, 0),
-        (f"{LWS}/group-index=0", [1], 4, 0),
-        (f"{LWS}/group-index in (0, 1)", [0], None, 1),
+        (f"{LWS}/name=llm", None, 1),
+        (f"{LWS}/name=llm,{LWS}/group-index=0", 4, 0),
+        (f"{LWS}/group-index in (0)", 4, 0),
+        (f"{LWS}/group-index in (0, 1)", None, 1),
+        (f"{LWS}/group-index=0,role=worker", None, 1),
     ],
 )
-async def test_pods_of_a_leader_worker_set_state_the_size_of_their_groups(
-    loopback: Loopback, selector: str, workers: list[int], number: int | None, reads: int
+async def test_pods_of_one_group_of_a_leader_worker_set_state_its_size(
+    loopback: Loopback, selector: str, number: int | None, reads: int
 ) -> None:
-    found = await expected(
-        loopback, selector, *(lws_pod(group, each) for group in range(2) for each in workers)
-    )
+    found = await expected(loopback, selector, lws_pod(0, 0), lws_pod(0, 1))
     assert found == (None if number is None else ExpectedTasks(number, f"{LWS}/size of the pods"))
     assert len(sizes_read(loopback)) == reads
-
-
-async def test_leader_of_a_group_of_one_has_no_workers(loopback: Loopback) -> None:
-    for size, number in [(0, None), (1, 1), (2, None), ("", None), ("two", None), ("9" * 10, None)]:
-        found = await expected(loopback, "role=leader", lws_pod(0, 0, size=size))
-        assert (found and found.number) == number
+    for size in (0, "", "two", "9" * 10):
+        assert await expected(loopback, f"{LWS}/group-index=0", lws_pod(0, 0, size=size)) is None
 
 
 async def test_pod_group_of_kueue_states_its_size(loopback: Loopback) -> None:

@@ -207,11 +207,8 @@ class TestAddresses:
             await resolved(loopback, address="pod_ipv6")
         assert caught.value.argument == "address"
 
-    async def test_endpoints_without_pods_are_those_of_one_family(self, loopback: Loopback) -> None:
-        loopback.server.add(
-            slice_of(endpoint("fd00::1"), endpoint("fd00::2"), name="six", address_type="IPv6"),
-            slice_of(endpoint("10.8.0.10"), endpoint("10.8.0.9"), name="four"),
-        )
+    async def test_endpoints_without_pods_are_members(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(endpoint("10.8.0.10"), endpoint("10.8.0.9")))
         assert await resolved(loopback) == ["10.8.0.9:8470", "10.8.0.10:8470"]
         state = await resolver(loopback).cluster_state()
         assert [each.name for each in state.endpoints["worker"]] == [None, None]
@@ -404,25 +401,12 @@ def oracle(held: Sequence[EndpointSlice]) -> tuple[dict[str, tuple[str, bool]], 
     of_pods: dict[str, list[Any]] = {}
     for each in held:
         for position, found in enumerate(each.endpoints or ()):
-            if found.target_ref is not None:
-                terminating = bool(found.conditions and found.conditions.terminating)
-                version = int(each.metadata.resource_version)
-                rank = (each.address_type == "IPv4", version, not terminating, -position)
-                of_pods.setdefault(found.target_ref.name, []).append((rank, found))
+            terminating = bool(found.conditions and found.conditions.terminating)
+            version = int(each.metadata.resource_version)
+            rank = (each.address_type == "IPv4", version, not terminating, -position)
+            name = found.target_ref.name if found.target_ref else found.addresses[0]
+            of_pods.setdefault(name, []).append((rank, found))
     chosen = {name: max(candidates, key=lambda one: one[0])[1] for name, candidates in of_pods.items()}
-    anonymous = {
-        family: [
-            found
-            for each in sorted(held, key=lambda one: -int(one.metadata.resource_version))
-            for found in sorted(
-                each.endpoints or (), key=lambda one: bool(one.conditions and one.conditions.terminating)
-            )
-            if each.address_type == family and found.target_ref is None
-        ]
-        for family in ADDRESSES
-    }
-    for found in anonymous["IPv4"] or anonymous["IPv6"]:
-        chosen.setdefault(found.addresses[0], found)
     members: dict[str, tuple[str, bool]] = {}
     faults = set()
     for name, found in chosen.items():

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from aioresolve._core.deadline import Progress
 from aioresolve.errors import CredentialsError, TaskIdentityError
 from aioresolve.kubernetes import own_pod
-from aioresolve.kubernetes.own_pod import Workload, find_own_pod, workload_of
+from aioresolve.kubernetes.own_pod import Workload, fetch_own_pod, workload_of
 from aioresolve.testing import KubernetesServer, pod
 
 from .kubeconfigs import isolate
@@ -104,7 +105,7 @@ async def test_own_pod_is_found_by_its_name(
 ) -> None:
     server.add(pod("train-0", "ml"), pod("train-1", "ml"), pod("train-1", "other"))
     monkeypatch.setenv("POD_NAME", "train-1")
-    assert (await find_own_pod(timeout=30)).full_name == "ml/train-1"
+    assert (await fetch_own_pod(Progress())).full_name == "ml/train-1"
 
 
 async def test_own_pod_is_found_by_its_address_while_others_are_not(server: ThreadedKubernetesServer) -> None:
@@ -114,7 +115,7 @@ async def test_own_pod_is_found_by_its_address_while_others_are_not(server: Thre
         pod("finished", "ml", ip="127.0.0.1", phase="Succeeded"),
         pod("train-0", "other", ip="127.0.0.1"),
     )
-    assert (await find_own_pod(timeout=30)).full_name == "ml/train-0"
+    assert (await fetch_own_pod(Progress())).full_name == "ml/train-0"
 
 
 async def test_own_pod_is_found_as_soon_as_the_kubelet_reports_its_address(
@@ -124,7 +125,7 @@ async def test_own_pod_is_found_as_soon_as_the_kubelet_reports_its_address(
     found: list[str] = []
 
     async def find() -> None:
-        found.append((await find_own_pod(timeout=30)).full_name)
+        found.append((await fetch_own_pod(Progress())).full_name)
 
     async with anyio.create_task_group() as group:
         group.start_soon(find)
@@ -139,11 +140,11 @@ async def test_uid_decides_between_pods_with_the_address_of_a_node(
 ) -> None:
     server.add(pod("train-0", "ml", ip="127.0.0.1"), pod("train-1", "ml", ip="127.0.0.1"))
     with pytest.raises(TaskIdentityError, match=r"127\.0\.0\.1 .* matches 2 pods\. Let the pod") as caught:
-        await find_own_pod(timeout=30)
+        await fetch_own_pod(Progress())
     assert list(caught.value.candidates) == ["ml/train-0", "ml/train-1"]
     assert len(server.requests) == 1  # more lookups would not help
     monkeypatch.setenv("POD_UID", server.pod("train-1", "ml")["metadata"]["uid"])
-    assert (await find_own_pod(timeout=30)).full_name == "ml/train-1"
+    assert (await fetch_own_pod(Progress())).full_name == "ml/train-1"
 
 
 async def test_completion_index_decides_between_pods_with_the_address_of_a_node(
@@ -151,7 +152,7 @@ async def test_completion_index_decides_between_pods_with_the_address_of_a_node(
 ) -> None:
     server.add(*(pod(f"train-{index}", "ml", ip="127.0.0.1", index=index) for index in range(2)))
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
-    assert (await find_own_pod(timeout=30)).full_name == "ml/train-1"
+    assert (await fetch_own_pod(Progress())).full_name == "ml/train-1"
 
 
 async def test_pod_that_was_replaced_is_not_this_one(
@@ -161,13 +162,13 @@ async def test_pod_that_was_replaced_is_not_this_one(
     monkeypatch.setenv("POD_NAME", "train-0")
     monkeypatch.setenv("POD_UID", "an-earlier-uid")
     with pytest.raises(TaskIdentityError, match=r"pod 'train-0' of .* with the uid .* matches no pod"):
-        await find_own_pod(timeout=30)
+        await fetch_own_pod(Progress())
     assert len(server.requests) == 1
 
 
 async def test_address_that_no_pod_has_is_an_error(server: ThreadedKubernetesServer) -> None:
     with pytest.raises(TaskIdentityError, match=r"127\.0\.0\.1 of namespace 'ml' matches no pod"):
-        await find_own_pod(timeout=30)
+        await fetch_own_pod(Progress())
     assert len(server.requests) == own_pod.LOOKUPS
 
 
@@ -176,4 +177,4 @@ async def test_outside_of_a_cluster_there_is_no_own_pod(
 ) -> None:
     isolate(tmp_path, monkeypatch)
     with pytest.raises(CredentialsError, match="KUBERNETES_SERVICE_HOST is not set"):
-        await find_own_pod(timeout=30)
+        await fetch_own_pod(Progress())

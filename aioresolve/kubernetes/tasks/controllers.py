@@ -2,8 +2,8 @@
 
 Where the number comes from, in this order:
 
-1. The pods themselves: the annotation `leaderworkerset.sigs.k8s.io/size` (the pods of one group), the
-   annotation `kueue.x-k8s.io/pod-group-total-count` of a Kueue pod group.
+1. The pods themselves: the annotation `leaderworkerset.sigs.k8s.io/size`, if the selector matches one group,
+   and the annotation `kueue.x-k8s.io/pod-group-total-count` of a Kueue pod group.
 2. The object of the controller: Job (`spec.completions`, `spec.parallelism`), StatefulSet and
    ReplicaSet (`spec.replicas`), JobSet (`spec.replicatedJobs`), LeaderWorkerSet (`spec.replicas`), Volcano
    Job (`spec.tasks`), RayCluster (`spec.workerGroupSpecs`), jobs of the Kubeflow training operator and the
@@ -96,24 +96,6 @@ class ControllerObject(NamedTuple):
     status: ControllerStatus | None = None
     succeeded: int = 0
     completed: frozenset[int] = frozenset()
-
-
-class _Size(NamedTuple):
-    """A number of pods.
-
-    Attributes:
-        number: how many run at the same time.
-        source: what states the number.
-        completions: how many have to succeed, if that are more.
-    """
-
-    number: int
-    source: str
-    completions: int = 0
-
-    def including(self, done: int) -> int:
-        """Return the number of tasks if `done` of them have succeeded already."""
-        return max(self.number, min(self.number + done, self.completions))
 
 
 class SelectedPods(NamedTuple):
@@ -259,51 +241,61 @@ class Controllers:
                 size = self._size(controller, pod_sets, parse_selector(selection.selector))
                 if size is None:
                     return None
+                at_a_time, completions, source = size
                 of_controller = sum(
                     count for one, count in selection.done.items() if one and one.controller == controller
                 )
                 if (read := self.objects.get(controller)) is not None:
                     of_controller = max(of_controller, read.succeeded)
-                number += size.including(of_controller)
+                number += max(at_a_time, min(at_a_time + of_controller, completions))
                 done += of_controller
-                sources.append(size.source)
+                sources.append(source)
         return ExpectedTasks(number, ", ".join(dict.fromkeys(sources)), done) if number else None
 
     def _unread(self, selection: SelectedPods) -> Iterable[Controller]:
         """Yield the controllers that have to be read to know the number of the selected pods."""
         selector = parse_selector(selection.selector)
         for controller, pod_sets in (_by_controller(selection) or {}).items():
-            is_one_group = controller.kind == "LeaderWorkerSet" and selector.group_keys(controller.kind)
-            if controller.kind == "PodGroup" or (is_one_group and self._size(controller, pod_sets, selector)):
-                continue  # the pods carry the number
-            if controller not in self.objects or controller in self._early:
+            is_read = controller in self.objects and controller not in self._early
+            if (
+                not is_read
+                and controller.kind != "PodGroup"
+                and not _declared(controller, pod_sets, selector)
+            ):
                 yield controller
 
-    def _size(self, controller: Controller, pod_sets: Sequence[PodSet], selector: Selector) -> _Size | None:
-        """Return how many of the pods of a controller the selector will match; None if unknown."""
+    def _size(
+        self, controller: Controller, pod_sets: Sequence[PodSet], selector: Selector
+    ) -> tuple[int, int, str] | None:
+        """Return how many of the pods of a controller the selector will match; None if unknown.
+
+        Returns:
+            How many run at the same time, how many have to succeed (0 if not more), and what states that.
+        """
+        if declared := _declared(controller, pod_sets, selector):
+            return declared
         restricted = selector.group_keys(controller.kind)
-        if not restricted <= selector.single:
-            return None
         read = self.objects.get(controller)
-        if read is None or read.roles is None:
-            return _size_from_pods(controller, pod_sets, selector)
         found = {one.role for one in pod_sets}
-        if not found <= read.roles.keys():
+        if (
+            not restricted <= selector.values.keys()
+            or read is None
+            or read.roles is None
+            or not found <= read.roles.keys()
+        ):
             return None
         if not selector.role_keys(controller.kind):
             # The selector cannot match one template without another that has the same values of its labels.
-            selected = [_values(read.roles[role], selector) for role in found]
-            found |= {
-                name
-                for name, role in read.roles.items()
-                if _values(role, selector) in selected
-                and name != MPI_LAUNCHER  # counted as a pod of its own Job
+            labels = {
+                name: [role.labels.get(key) for key in selector.keys] for name, role in read.roles.items()
             }
+            selected = [labels[name] for name in found]
+            # A launcher is counted as a pod of its own Job.
+            found |= {name for name in labels if labels[name] in selected and name != MPI_LAUNCHER}
         roles = [(read.roles[name], 1 if restricted else read.roles[name].groups) for name in found]
         number = sum(role.per_group * groups for role, groups in roles)
         completions = sum(role.completions * groups for role, groups in roles)
-        source = f"{read.fields} of {controller}"
-        return _Size(valid_count(number) or 0, source, valid_count(completions) or 0)
+        return valid_count(number) or 0, valid_count(completions) or 0, f"{read.fields} of {controller}"
 
 
 def _seems_settled(observation: Observation) -> bool:
@@ -331,23 +323,16 @@ def _by_controller(selection: SelectedPods) -> dict[Controller, list[PodSet]] | 
     return found
 
 
-def _values(role: Role, selector: Selector) -> list[str | None]:
-    """Return the values of the labels that a selector names, in the pod template of a role."""
-    return [role.labels.get(key) for key in selector.keys]
-
-
-def _size_from_pods(controller: Controller, pod_sets: Sequence[PodSet], selector: Selector) -> _Size | None:
-    """Return the number that the pods carry; None if they carry none."""
+def _declared(
+    controller: Controller, pod_sets: Sequence[PodSet], selector: Selector
+) -> tuple[int, int, str] | None:
+    """Return the number that the pods carry, as `_size` does; None if they carry none."""
     size = max(one.declared or 0 for one in pod_sets)
     if controller.kind == "PodGroup" and size:
-        return _Size(size, f"{POD_GROUP_COUNT} of the pods")
-    if controller.kind != "LeaderWorkerSet" or not size:
-        return None
-    # Other labels may be those of leaders only, or of their workers only.
-    is_partial = selector.template_keys and len({one.role for one in pod_sets}) < 2
-    if is_partial and size > 1:
-        return None
-    return _Size(size * len({one.group for one in pod_sets}), f"{LWS_SIZE} of the pods")
+        return size, 0, f"{POD_GROUP_COUNT} of the pods"
+    if controller.kind == "LeaderWorkerSet" and size and selector.is_one_group:
+        return size, 0, f"{LWS_SIZE} of the pods"
+    return None
 
 
 def parse_controller(controller: Controller, body: bytes) -> ControllerObject:
@@ -384,31 +369,34 @@ def _confirmed(new: ControllerObject, previous: ControllerObject | None) -> Cont
 
 
 _PHASES: Mapping[str, Literal["failed", "complete", "suspended"]] = {
-    "Complete": "complete",  # Job
-    "Completed": "complete",  # JobSet, Volcano Job
-    "Succeeded": "complete",  # jobs of the Kubeflow training operator and the MPI operator
     "Failed": "failed",
     "Aborted": "failed",  # Volcano Job
     "Terminated": "failed",
+    "Complete": "complete",  # Job
+    "Completed": "complete",  # JobSet, Volcano Job
+    "Succeeded": "complete",  # jobs of the Kubeflow training operator and the MPI operator
     "Suspended": "suspended",
 }
-"""What the condition or the phase of a controller means for the job as a whole."""
+"""What the condition or the phase of a controller means for the job as a whole.
+
+An end is final, and comes before a condition that is left from before it.
+"""
 
 
 def _controller_status(
     controller: Controller, spec: dict[str, Any], status: dict[str, Any]
 ) -> ControllerStatus | None:
     """Return the phase of the job as a whole, from `status.conditions`, `status.state` or `spec.suspend`."""
-    conditions = [each for each in status.get("conditions") or () if each["status"] == "True"]
+    conditions = {each["type"]: each for each in status.get("conditions") or () if each["status"] == "True"}
     if controller.api_version.startswith("batch.volcano.sh/"):
         state = status.get("state") or {}
-        conditions = [{"type": state.get("phase"), **state}]
-    # An end is final, and comes before a condition that is left from before it.
-    for phase in ("failed", "complete", "suspended"):
-        for each in conditions:
-            if _PHASES.get(each["type"]) == phase:
-                text = ": ".join(each[key] for key in ("reason", "message") if each.get(key))
-                return ControllerStatus(_PHASES[each["type"]], str(controller), text)
+        conditions = {state.get("phase"): state}
+    for name, phase in _PHASES.items():
+        if name in conditions:
+            text = ": ".join(
+                conditions[name][key] for key in ("reason", "message") if conditions[name].get(key)
+            )
+            return ControllerStatus(phase, str(controller), text)
     suspended = spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend")
     return ControllerStatus("suspended", str(controller)) if suspended is True else None
 

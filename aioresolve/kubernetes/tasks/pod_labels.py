@@ -36,6 +36,10 @@ import msgspec
 if TYPE_CHECKING:
     from aioresolve.kubernetes.api.objects import Pod
 
+JOB_NAME = "batch.kubernetes.io/job-name"
+OLD_JOB_NAME = "job-name"
+"""The label of pods of Jobs before Kubernetes 1.27, which they still have."""
+
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 KUBEFLOW_INDEX = "training.kubeflow.org/replica-index"
@@ -62,6 +66,7 @@ MAX_DIGITS = 9
 MAX_TASKS = 200_000
 """The maximum number of tasks, more than Kubernetes runs pods (150,000). A larger index is invalid."""
 
+LWS_GROUPS = (LWS_GROUP, "leaderworkerset.sigs.k8s.io/group-key")
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
@@ -97,8 +102,7 @@ _GROUP_LABELS = frozenset(
     {
         JOBSET_JOB,
         *_ONE_JOB,
-        LWS_GROUP,
-        "leaderworkerset.sigs.k8s.io/group-key",
+        *LWS_GROUPS,
         RAY_REPLICA,
         "ray.io/worker-group-replica-name",
     }
@@ -119,11 +123,7 @@ _ROLE_LABELS = frozenset(
 )
 """The labels of controllers in which roles differ, besides the labels of their pod templates."""
 
-_JOB_LABELS = frozenset(
-    {"job-name", "batch.kubernetes.io/job-name", "controller-uid", "batch.kubernetes.io/controller-uid"}
-)
-_LWS_LABELS = frozenset({LWS_NAME, "leaderworkerset.sigs.k8s.io/template-revision-hash"})
-"""The labels that all pods of a LeaderWorkerSet have in common."""
+_JOB_LABELS = frozenset({OLD_JOB_NAME, JOB_NAME, "controller-uid", "batch.kubernetes.io/controller-uid"})
 
 
 class PodIndex(NamedTuple):
@@ -324,20 +324,12 @@ def run_of(pod: Pod) -> str:
     return labels.get(POD_GROUP_NAME, "")
 
 
-def controller_of_selector(selector: str, namespace: str | None) -> Controller | None:
-    """Return the Job whose pods a selector names by their label; None if it names none."""
-    found = _JOB_SELECTOR.search(selector)
-    return None if found is None or namespace is None else Controller("batch/v1", "Job", namespace, found[1])
-
-
 # Selectors
 
 
 _REQUIREMENT = re.compile(r"[^,(]+(?:\([^)]*\))?")
-_JOB_SELECTOR = re.compile(r"(?:^|,)\s*(?:batch\.kubernetes\.io/)?job-name\s*==?\s*([a-z0-9.-]+)\s*(?:,|$)")
 _PARTS = re.compile(r"\s*!?\s*([^\s=!<>(]+)\s*(.*?)\s*")
 _ONE_VALUE = re.compile(r"==?\s*([^\s=,()]+)|in\s*\(\s*([^\s,()]+)\s*\)")
-_IS_LEADER = re.compile(r"!?==?\s*0|(?:not)?in\s*\(\s*0\s*\)")
 
 
 class Selector(msgspec.Struct, frozen=True):
@@ -345,13 +337,18 @@ class Selector(msgspec.Struct, frozen=True):
 
     Attributes:
         keys: the keys.
-        single: the keys for which it permits exactly one value.
-        splits_templates: whether it may match only some pods of one template.
+        values: the value of each key for which it permits only one.
     """
 
     keys: frozenset[str]
-    single: frozenset[str]
-    splits_templates: bool
+    values: dict[str, str]
+
+    @property
+    def splits_templates(self) -> bool:
+        """Whether the selector may match only some pods of one template."""
+        # The leader of a LeaderWorkerSet may have a template of its own.
+        is_leader = self.values.get(LWS_WORKER) == "0"
+        return bool(self.keys & _POD_LABELS - ({LWS_WORKER} if is_leader else set()))
 
     def group_keys(self, kind: str) -> frozenset[str]:
         """Return the keys in which the groups of a controller of this kind differ."""
@@ -362,9 +359,14 @@ class Selector(msgspec.Struct, frozen=True):
         return self.keys & (_ROLE_LABELS | _JOB_LABELS if kind == "JobSet" else _ROLE_LABELS)
 
     @property
-    def template_keys(self) -> frozenset[str]:
-        """The keys that only some pods of a LeaderWorkerSet may have."""
-        return self.keys - _LWS_LABELS - _GROUP_LABELS
+    def is_one_group(self) -> bool:
+        """Whether it matches all pods of one group of a LeaderWorkerSet."""
+        return bool(self.values.keys() & LWS_GROUPS) and self.keys <= {LWS_NAME, *LWS_GROUPS}
+
+    def job(self, namespace: str | None) -> Controller | None:
+        """Return the Job whose pods it matches by the label of their Job; None if it names none."""
+        name = self.values.get(JOB_NAME) or self.values.get(OLD_JOB_NAME)
+        return Controller("batch/v1", "Job", namespace, name) if name and namespace else None
 
 
 @lru_cache(maxsize=256)
@@ -374,9 +376,6 @@ def parse_selector(selector: str) -> Selector:
     for requirement in _REQUIREMENT.findall(selector):
         if parts := _PARTS.fullmatch(requirement):
             requirements[parts[1]] = parts[2]
-    is_leader = _IS_LEADER.fullmatch(requirements.get(LWS_WORKER, ""))  # which has a template of its own
-    return Selector(
-        frozenset(requirements),
-        frozenset(key for key, rest in requirements.items() if _ONE_VALUE.fullmatch(rest)),
-        bool(requirements.keys() & _POD_LABELS - ({LWS_WORKER} if is_leader else set())),
-    )
+    found = {key: _ONE_VALUE.fullmatch(rest) for key, rest in requirements.items()}
+    values = {key: match[1] or match[2] for key, match in found.items() if match}
+    return Selector(frozenset(requirements), values)

@@ -21,7 +21,7 @@ from .pod_labels import IndexLabel, PodSet, index_label, pod_set, run_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-    from aioresolve.kubernetes.api.objects import Condition, ContainerStatus, Pod, Rows, Terminated
+    from aioresolve.kubernetes.api.objects import Condition, ContainerStatus, Pod, Rows
 
 ENDED = frozenset({"Failed", "Succeeded"})
 """The phases in which no container runs or will run again."""
@@ -155,7 +155,7 @@ def _match(
         endpoint,
         fault,
         unready,
-        endpoint is None and is_final(pod),
+        endpoint is None and pod.status.phase in ENDED and not replaced,
         replaced,
         label,
         tuple([metadata.labels.get(label_key) for label_key in label_keys]) if label_keys else (),
@@ -196,12 +196,11 @@ def membership(
 
 
 def _address_error(pod: Pod, choice: str | Callable[[Pod], Any], error: Exception) -> ConfigurationError:
+    hint = "Choose another {address}."
     if callable(choice):
         hint = "Correct the callable that is passed as {address}."
     elif choice == "hostname":
         hint = "Name a headless Service in spec.subdomain of the pods, or choose another {address}."
-    else:
-        hint = "Choose another {address}."
     reason = error.summary if isinstance(error, ResolveError) else error
     return ConfigurationError(f"pod {pod.full_name} cannot be addressed: {reason}", hint=hint)
 
@@ -309,7 +308,10 @@ def pod_address(pod: Pod, choice: str | Callable[[Pod], Any], port: int) -> str 
         return _address_from_callable(choice(pod), port)
     host = pod.status.pod_ip
     if choice in ("pod_ipv4", "pod_ipv6"):
-        host = _pod_ip_of_family(pod, is_ipv6=choice == "pod_ipv6")
+        ips = [entry.ip for entry in pod.status.pod_ips or ()] or [pod.status.pod_ip or ""]
+        host = next((ip for ip in ips if ip and (":" in ip) == (choice == "pod_ipv6")), None)
+        if host is None and any(ips):
+            raise ValueError(f"it has no IP{choice[-2:]} address, only {', '.join(ips)}")
     elif choice == "host_ip":
         host = pod.status.host_ip
     elif choice == "hostname":
@@ -374,11 +376,6 @@ def is_replaced(pod: Pod) -> bool:
     return pod.status.phase in ENDED and pod.metadata.controller is not None
 
 
-def is_final(pod: Pod) -> bool:
-    """Whether the pod has ended for good: it will not run again, and no controller replaces it."""
-    return pod.status.phase in ENDED and pod.metadata.controller is None
-
-
 def _pod_failure(pod: Pod) -> tuple[str | None, ...]:
     """Return the failure of the pod as a whole: `Evicted`, `NodeLost`, `PreemptionByScheduler`."""
     status = pod.status
@@ -402,7 +399,8 @@ def _container_fault(pod: Pod) -> str:
     for label, container in containers:
         ended = container.state.terminated if container.state else None
         if ended is not None and ended.exit_code:
-            return _join(label, ended.reason, _exit_code(container, ended), ended.message)
+            code = _join(f"exit code {ended.exit_code}", _restarts(container), by=", ")
+            return _join(label, ended.reason, code, ended.message)
     waits = [
         (label, container, container.state.waiting)
         for label, container in containers
@@ -425,39 +423,26 @@ def _containers(pod: Pod) -> list[tuple[str, ContainerStatus]]:
     ]
 
 
-def _exit_code(container: ContainerStatus, ended: Terminated) -> str:
-    restarts = container.restart_count
-    return f"exit code {ended.exit_code}" + (f", {_restarts(restarts)}" if restarts else "")
-
-
 def _history(container: ContainerStatus) -> str:
     """Return how often the container was restarted and how it ended last; empty if it never ended."""
     last = container.last_state.terminated if container.last_state else None
-    parts = [_restarts(container.restart_count)] if container.restart_count else []
-    if last is not None:
-        parts.append(f"last exit code {last.exit_code}" + (f" ({last.reason})" if last.reason else ""))
-    return ", ".join(parts)
+    if last is None:
+        return _restarts(container)
+    reason = f" ({last.reason})" if last.reason else ""
+    return _join(_restarts(container), f"last exit code {last.exit_code}{reason}", by=", ")
 
 
-def _restarts(count: int) -> str:
-    return "1 restart" if count == 1 else f"{count} restarts"
+def _restarts(container: ContainerStatus) -> str:
+    count = container.restart_count
+    return f"{count} restart{'s' * (count > 1)}" if count else ""
 
 
 def _condition(pod: Pod, type_: str) -> Condition | None:
     return next((each for each in pod.status.conditions or () if each.type == type_), None)
 
 
-def _join(*texts: str | None) -> str:
-    return ": ".join(text for text in texts if text)
-
-
-def _pod_ip_of_family(pod: Pod, *, is_ipv6: bool) -> str | None:
-    ips = [entry.ip for entry in pod.status.pod_ips or ()] or [pod.status.pod_ip or ""]
-    ip_of_family = next((ip for ip in ips if ip and (":" in ip) == is_ipv6), None)
-    if ip_of_family is None and any(ips):
-        family = "IPv6" if is_ipv6 else "IPv4"
-        raise ValueError(f"it has no {family} address, only {', '.join(ips)}")
-    return ip_of_family
+def _join(*texts: str | None, by: str = ": ") -> str:
+    return by.join(text for text in texts if text)
 
 
 def _address_from_callable(result: Any, port: int) -> str | None:

@@ -28,7 +28,6 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from benchmarks.measure import Effort
-from benchmarks.plot import Panel, plot_bars
 from benchmarks.report import Bar, bar_table, duration, environment, format_table, ratio, size, write_json
 from benchmarks.server import running_server, selectors_of
 
@@ -123,9 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             take_turns(commands, environ, effort)
     print(f"\n{table(commands)}\n{bar_table(bars_of(commands))}", end="")
     figures = [asdict(command) for command in commands]
-    files = [write_json("cold_start", {"environment": about, "figures": figures})]
-    files += plot_bars("cold_start", "Fresh processes; pods on a loopback API server", panels(commands))
-    print("\nwritten:", *files, sep="\n  ")
+    columns = {
+        "time": {command.title: command.seconds for command in commands},
+        "peak memory": {command.title: command.peak for command in commands},
+    }
+    published = {"title": "New processes", "columns": columns}
+    file = write_json("cold_start", {"environment": about, "figures": figures, "published": published})
+    print(f"\nwritten: {file}; for docs/benchmarks.md: python benchmarks/publish.py {file}")
     return 0
 
 
@@ -211,16 +214,6 @@ def bars_of(commands: Sequence[Command]) -> list[Bar]:
         times = those[many].seconds / those[kubectl].seconds
         bars.append(Bar(what=f"{many}, over kubectl", measured=times, most=1, unit="x"))
     return bars
-
-
-def panels(commands: Sequence[Command]) -> list[list[Panel]]:
-    return [
-        [
-            Panel("median time", {command.title: command.seconds for command in commands}, duration),
-            Panel("CPU", {command.title: command.cpu_seconds for command in commands}, duration),
-            Panel("peak memory", {command.title: float(command.peak) for command in commands}, size),
-        ]
-    ]
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ from benchmarks.fleet_peers import WAYS
 from benchmarks.fleet_servers import PODS, Place, running_servers
 from benchmarks.fleet_worker import First, Round
 from benchmarks.measure import Effort
-from benchmarks.plot import Panel, plot_bars
 from benchmarks.report import Bar, bar_table, duration, environment, format_table, ratio, size, write_json
 
 if TYPE_CHECKING:
@@ -222,10 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{bar_table([*bars_of(found), *freshness_bars(fresh)])}", end="")
     figures = {str(scenario): [asdict(each) for each in those] for scenario, those in found.items()}
     about_freshness = [asdict(each) for each in fresh]
-    files = [write_json("fleet", {"environment": about, "figures": figures, "freshness": about_freshness})]
-    plotted = [panels(*each) for each in found.items() if not each[0].bad]
-    files += plot_bars("fleet", f"One poll of many clusters, {PODS} pods each", plotted)
-    print("\nwritten:", *files, sep="\n  ")
+    file = write_json("fleet", {"environment": about, "figures": figures, "freshness": about_freshness})
+    print(f"\nwritten: {file}")
     return 0
 
 
@@ -299,15 +296,6 @@ def bars_of(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
         what = "1,000 targets on one API server, sockets"
         bars.append(Bar(what=what, measured=shared[0].sockets, most=64, unit=""))
     return bars
-
-
-def panels(scenario: Scenario, those: Sequence[Measured]) -> list[Panel]:
-    """Return the panels of one scenario: time, CPU and memory."""
-    return [
-        Panel(f"{scenario}: median time", {each.title: each.seconds for each in those}, duration),
-        Panel("CPU of the client", {each.title: each.cpu_seconds for each in those}, duration),
-        Panel("peak memory of the process", {each.title: float(each.first.peak) for each in those}, size),
-    ]
 
 
 if __name__ == "__main__":

@@ -23,11 +23,10 @@ if __name__ == "__main__":
     # The folder of a script comes first in sys.path, and there `import kubernetes` would import this file.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Effort, Measured, PeerError, measure
 from benchmarks.peers import PEERS
-from benchmarks.plot import Panel, plot_bars, plot_growth
 from benchmarks.report import Bar, bar_table, duration, environment, format_table, ratio, size, write_json
 from benchmarks.server import running_server, selectors_of
 from benchmarks.watch_server import SELECTOR, running_watch_server
@@ -88,11 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if bars := bars_of(found):
         print(f"\n{bar_table(bars)}", end="")
     figures = {str(scenario): [asdict(each) for each in those] for scenario, those in found.items()}
-    files = [write_json("kubernetes", {"environment": about, "figures": figures})]
-    files += plot_bars("kubernetes", title_of(options), [panels(*each) for each in timed.items()])
-    if growth := growth_panels(timed):
-        files += plot_growth("growth", title_of(options), growth)
-    print("\nwritten:", *files, sep="\n  ")
+    written: dict[str, Any] = {"environment": about, "figures": figures}
+    if timed:
+        scenario, those = next(reversed(timed.items()))
+        written["published"] = {"title": str(scenario), "columns": columns_of(those)}
+    file = write_json("kubernetes", written)
+    print(f"\nwritten: {file}; for docs/benchmarks.md: python benchmarks/publish.py {file}")
     return 0
 
 
@@ -260,36 +260,13 @@ def prepared_bars(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
     return bars
 
 
-def panels(scenario: Scenario, those: Sequence[Measured]) -> list[Panel]:
-    """Return the panels of one scenario: time, CPU and memory."""
-    return [
-        Panel(f"{scenario}: median time", {e.peer.title: e.seconds for e in those}, duration),
-        Panel("CPU of the client", {e.peer.title: e.cpu_seconds for e in those}, duration),
-        Panel("peak memory of the process", {e.peer.title: float(e.first.peak) for e in those}, size),
-    ]
-
-
-def growth_panels(
-    found: Mapping[Scenario, Sequence[Measured]],
-) -> dict[str, dict[str, dict[int, float]]]:
-    """Return the panels with CPU and memory by the number of pods of one selector; none for one number."""
-    those = {scenario.pods: each for scenario, each in found.items() if scenario.selectors == 1}
-    if len(those) < 2:
-        return {}
-    seconds: dict[str, dict[int, float]] = {}
-    peaks: dict[str, dict[int, float]] = {}
-    for pods, measured in sorted(those.items()):
-        for each in measured:
-            seconds.setdefault(each.peer.title, {})[pods] = each.cpu_seconds
-            peaks.setdefault(each.peer.title, {})[pods] = each.first.peak / 1e6
-    return {"CPU of the client (s)": seconds, "peak memory of the process (MB)": peaks}
-
-
-def title_of(options: argparse.Namespace) -> str:
-    clients = "a new client for each resolve" if options.cold else "clients open, connections pooled"
-    server = "on a cluster" if options.kubeconfig else "on a loopback API server"
-    server += f" with a delay of {duration(options.delay)}" if options.delay else ""
-    return f"Resolving pods by label selectors {server}, {clients}"
+def columns_of(those: Sequence[Measured]) -> dict[str, dict[str, float]]:
+    """Return the figures of one scenario that docs/benchmarks.md has."""
+    return {
+        "time": {each.peer.title: each.seconds for each in those},
+        "CPU": {each.peer.title: each.cpu_seconds for each in those},
+        "peak memory": {each.peer.title: each.first.peak for each in those},
+    }
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from benchmarks.measure import Effort
-from benchmarks.plot import Panel, plot_bars
 from benchmarks.probe_peers import PROBERS
 from benchmarks.probe_servers import dead_workers, loopback_workers, tensorflow_servers
 from benchmarks.report import Bar, bar_table, duration, environment, format_table, ratio, size, write_json
@@ -192,11 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if bars := bars_of(found):
         print(f"\n{bar_table(bars)}", end="")
     figures = {str(scenario): [asdict(each) for each in those] for scenario, those in found.items()}
-    files = [write_json("probe", {"environment": about, "figures": figures})]
-    files += plot_bars(
-        "probe", "Requesting the devices of workers", [panels(*each) for each in found.items()]
-    )
-    print("\nwritten:", *files, sep="\n  ")
+    file = write_json("probe", {"environment": about, "figures": figures})
+    print(f"\nwritten: {file}")
     return 0
 
 
@@ -247,15 +243,6 @@ def bars_of(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
         what = f"time added by 2 dead of 1,024 workers, with {DEADLINE:g} s each"
         bars.append(Bar(what=what, measured=more, most=DEADLINE, unit=" s"))
     return bars
-
-
-def panels(scenario: Scenario, those: Sequence[Measured]) -> list[Panel]:
-    """Return the panels of one scenario: time, CPU and memory."""
-    return [
-        Panel(f"{scenario}: median time", {each.title: each.seconds for each in those}, duration),
-        Panel("CPU of the client", {each.title: each.cpu_seconds for each in those}, duration),
-        Panel("peak memory of the process", {each.title: float(each.peak) for each in those}, size),
-    ]
 
 
 if __name__ == "__main__":

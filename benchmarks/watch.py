@@ -27,7 +27,6 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from benchmarks.child_process import NoReplyError, running
-from benchmarks.plot import Panel, plot_bars
 from benchmarks.report import Bar, bar_table, duration, environment, format_table, size, write_json
 from benchmarks.watch_changes import addresses_after, digest
 from benchmarks.watch_peers import WATCHERS, Watcher
@@ -315,11 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "idle": {scheme: [asdict(each) for each in those] for scheme, those in idle.items()},
         "held by a watch for each pod": held,
     }
-    files = [write_json("watch", {"environment": about, "figures": figures})]
-    rows = [followed_panels(changes_title(rate, options.pods), those) for rate, those in followed.items()]
-    rows += [idle_panels(idle_title(scheme, effort), those) for scheme, those in idle.items()]
-    files += plot_bars("watch", "Following the changes of pods", rows)
-    print("\nwritten:", *files, sep="\n  ")
+    file = write_json("watch", {"environment": about, "figures": figures})
+    print(f"\nwritten: {file}")
     return 0
 
 
@@ -404,24 +400,6 @@ def bars_of(
             bars.append(Bar(what=f"{what}, CPU of a core", measured=part, most=0.3, unit=" %"))
             bars.append(Bar(what=f"{what}, each", measured=each.memory / 1e3, most=100, unit=" KB"))
     return bars
-
-
-def followed_panels(title: str, those: Sequence[Followed]) -> list[Panel]:
-    """Return the panels of one rate: delay (limited to `PATIENCE`), CPU and memory."""
-    return [
-        Panel(f"{title}: median delay", {e.watcher.title: min(e.delay, PATIENCE) for e in those}, duration),
-        Panel("CPU, of one core", {each.watcher.title: each.load for each in those}, percent),
-        Panel("peak memory of the process", {each.watcher.title: float(each.peak) for each in those}, size),
-    ]
-
-
-def idle_panels(title: str, those: Sequence[Idle]) -> list[Panel]:
-    """Return the panels of idle watches: memory per watch, CPU, and memory of the process."""
-    return [
-        Panel(f"{title}: memory of each", {e.watcher.title: max(e.memory, 1.0) for e in those}, kilobytes),
-        Panel("CPU, of one core", {e.watcher.title: e.many.cpu / e.seconds for e in those}, percent),
-        Panel("memory of the process", {e.watcher.title: float(e.many.resident) for e in those}, size),
-    ]
 
 
 if __name__ == "__main__":

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-HOME = "README.md"
 PATTERNS = (
-    "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -43,8 +41,7 @@ LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?(?=\))")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files of the repository that are outside `docs/`."""
     for path in sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern)):
-        name = path.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, "index.md" if name == HOME else name, abs_src_path=str(path)))
+        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     schema = json.dumps(fleet_schema(), indent=2)
     files.append(File.generated(config, "fleet.schema.json", content=schema))
     return files
@@ -59,7 +56,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = posixpath.normpath(posixpath.join(here, link["path"]))
         if (ROOT / target).is_dir():
             target += "/README.md"
-        uri = "index.md" if target == HOME else target.removeprefix("docs/")
+        uri = target.removeprefix("docs/")
         return posixpath.relpath(uri, posixpath.dirname(source) or ".") + (link["anchor"] or "")
 
     return LINK.sub(replacement, markdown)

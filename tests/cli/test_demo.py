@@ -1,15 +1,34 @@
-"""`aioresolve demo`: its output is correct, and it leaves nothing behind."""
+"""`aioresolve demo`: its output is correct, its clusters serve other commands, and nothing is left."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import signal
+import subprocess
 import sys
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aioresolve.cli import main
+from aioresolve.cli.demo_clusters import COMMANDS, running_clusters, story, write_files
+from aioresolve.fleet import Fleet
+from aioresolve.fleet.config import read_fleet
 
-from .process import environment, run_process
+from .process import COMMAND, environment, run_process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUIET = """
+import sys
+from aioresolve.cli import demo_clusters, main
+demo_clusters.story = lambda clusters: iter([("nothing happens", 3600)])
+sys.exit(main())
+"""
+"""The command with clusters that do not change, however long a busy machine takes."""
 
 
 @pytest.fixture(scope="module")
@@ -23,23 +42,23 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_demo_shows_a_cluster_a_tf_config_and_an_error(shown: str) -> None:
-    assert "worker   3      10.4.3.7:8470\n" in shown
-    workers = [f"10.4.{number}.7:8470" for number in range(4)]
     line = next(line for line in shown.splitlines() if line.startswith('{"cluster"'))
     assert json.loads(line) == {
-        "cluster": {"worker": workers, "ps": ["10.4.4.7:8470"]},
+        "cluster": {
+            "worker": [f"127.0.0.{number}:8470" for number in range(11, 15)],
+            "ps": ["127.0.0.31:8470", "127.0.0.32:8470"],
+        },
         "task": {"type": "worker", "index": 0},
     }
-    assert "error: 1 matching pod is not running: training/train-b-1: Pending" in shown
+    assert "error: 1 matching pod is not running: training/trainer-3: Pending" in shown
 
 
 def test_the_demo_probes_the_workers_of_two_slices(shown: str) -> None:
     rows = [line.split() for line in shown.splitlines() if line.startswith("worker")]
-    addresses = [row[2] for row in rows if row[3:4] and row[3].startswith("trainer-")]
-    assert [row[3:] for row in rows if row[2] in addresses][:4] == [
-        [f"trainer-{task // 2}", str(task % 2), "READY", "HEALTHY", "v4-16"] for task in range(4)
+    assert [row[3:] for row in rows if "v4-16" in row] == [
+        [f"slice-{task // 2}", str(task % 2), "READY", "HEALTHY", "v4-16"] for task in range(4)
     ]
-    assert [row[2] for row in rows if "TPU:4" in row] == addresses
+    assert [row[1] for row in rows if "TPU:4" in row] == ["0", "1", "2", "3"]
 
 
 def test_a_demo_that_fails_exits_with_1(
@@ -51,3 +70,71 @@ def test_a_demo_that_fails_exits_with_1(
     assert written.out == ""
     assert written.err.startswith("error: the demo failed: ")
     assert "pip install 'aioresolve[testing]'" in written.err
+
+
+async def test_in_the_story_targets_become_sick_and_recover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sick = []
+    async with running_clusters() as clusters:
+        write_files(clusters, tmp_path)
+        for name, value in clusters.cloud.environ().items():
+            monkeypatch.setenv(name, value)
+        config = read_fleet(tmp_path / "fleet.yaml")
+        async with Fleet(config.targets, expected=config.expected) as fleet:
+            for _ in islice(story(clusters), 11):
+                statuses = await fleet.resolve()
+                sick.append({name: one.health for name, one in statuses.items() if one.health != "ready"})
+    degraded, recovered = {"east-trainer": "degraded"}, dict[str, str]()
+    tpu, server = {"slices": "degraded"}, {"west-trainer": "stale"}
+    assert sick == [
+        *(recovered, degraded, recovered, degraded, degraded, recovered, tpu, recovered, server),
+        *(recovered, degraded),
+    ]
+
+
+def test_folder_of_another_demo_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--serve", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path} exists: end the demo that uses it")
+    assert tmp_path.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_commands_that_the_demo_prints_work_until_it_ends(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    folder = tmp_path / "files of the demo"
+    variables = environment(tmp_path / "no-kubeconfig")
+    demo = subprocess.Popen(
+        [sys.executable, "-c", QUIET, "demo", "--serve", str(folder)],
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with demo:
+        assert demo.stdout is not None
+        lines = [demo.stdout.readline().strip() for _ in range(len(COMMANDS) + 4)]
+        first, *commands = lines[2:-1]
+        assert first == f"cd {shlex.quote(str(folder))} && . ./env"
+        assert commands == list(COMMANDS)
+        if number == signal.SIGTERM:
+            for command in commands:
+                assert_works(f"{first} && {command}", variables)
+        demo.send_signal(number)
+        assert demo.wait() == code
+    assert not folder.exists()
+
+
+def assert_works(command: str, variables: dict[str, str]) -> None:
+    """Run a command line in a shell: it succeeds, or, if it is endless, it prints something."""
+    command = command.replace("aioresolve ", f"exec {shlex.join(COMMAND)} ").replace(":8080", ":0")
+    is_endless = " watch " in command or " poll " in command
+    with subprocess.Popen(["sh", "-c", command], env=variables, stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline(), command
+        if is_endless:
+            shell.terminate()
+        else:
+            shell.stdout.read()
+        assert shell.wait() == (143 if is_endless else 0), command

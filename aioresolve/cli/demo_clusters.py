@@ -104,7 +104,7 @@ async def running_clusters() -> AsyncIterator[DemoClusters]:
 
 def trainer(number: int, **state: Any) -> dict[str, Any]:
     """Return the pod `trainer-NUMBER` in a state; the arguments are those of `aioresolve.testing.pod`."""
-    placed = {"ip": f"127.0.0.{number + 11}", "node": f"node-{number}"} | state
+    placed: dict[str, Any] = {"ip": f"127.0.0.{number + 11}", "node": f"node-{number}", **state}
     return pod(f"trainer-{number}", NAMESPACE, labels={"app": "trainer"}, **placed)
 
 

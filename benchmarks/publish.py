@@ -72,7 +72,7 @@ def table(columns: Mapping[str, Mapping[str, float]]) -> str:
     for name in names:
         cells = [f"`{name}`" if name.endswith("()") else name]
         for column, values in columns.items():
-            cells.append(FORMATS[column](values[name]))
+            cells.append(FORMATS[column](values[name]).replace(" ", "\N{NO-BREAK SPACE}"))
             if column == "time":
                 cells.append(ratio(values[name], first[column]))
         rows.append(cells)

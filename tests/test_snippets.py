@@ -71,7 +71,7 @@ def console_commands() -> Iterator[object]:
     for document in DOCUMENTS:
         for block in code_blocks(document, "console"):
             for text in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-                command, _, output = text.partition("\n")
+                command, _, output = text.replace("\\\n", "").partition("\n")
                 yield pytest.param(command, output, id=f"{document.name}-{command}")
 
 

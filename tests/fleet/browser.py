@@ -1,4 +1,4 @@
-"""A real browser (Debian's chromium, driven by playwright) for the page of a fleet."""
+"""A real browser (Debian's chromium, driven by playwright)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 @asynccontextmanager
-async def browser_page(url: str, *, servers: Sequence[str] = (), **options: Any) -> AsyncIterator[Any]:
-    """Open a page, and fail if it logs an error or sends a request to another server."""
+async def browser_page(
+    url: str, *, shown: str = "#grid button", servers: Sequence[str] = (), **options: Any
+) -> AsyncIterator[Any]:
+    """Open a page until it shows an element; fail if it logs an error or sends a request to another server."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
     api = pytest.importorskip("playwright.async_api", reason="pip install playwright")
@@ -34,7 +36,7 @@ async def browser_page(url: str, *, servers: Sequence[str] = (), **options: Any)
         page.on("console", lambda message: _note_message(problems, message))
         try:
             await page.goto(url)
-            await page.wait_for_selector("#grid button")
+            await page.wait_for_selector(shown)
             yield page
         finally:
             await browser.close()

@@ -43,7 +43,7 @@ STYLE = (
 
 
 def bars(title: str, values: Mapping[str, float], label: Callable[[float], str]) -> str:
-    """Return a bar chart as SVG, on a logarithmic scale: names above the bars, values beside them."""
+    """Return a bar chart as SVG, on a logarithmic scale: names above the bars, values next to them."""
     least, most = math.log(min(values.values()) / 1.5), math.log(max(values.values()))
     parts = [f'<text class="title" x="0" y="20">{escape(title)} (logarithmic)</text>']
     for number, (name, value) in enumerate(values.items()):

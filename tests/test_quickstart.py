@@ -60,7 +60,7 @@ class Terminal:
         self._shell.communicate()  # until every program in the shell has ended
 
     def run(self, command: str, shown: str) -> None:
-        """Run `command`: it succeeds, and prints what is shown."""
+        """Run `command`: it succeeds, and prints the text shown."""
         self._write(f"{command}\necho '{END}'$?\n")
         output = ""
         while not (line := self._read_line()).startswith(END):
@@ -69,7 +69,7 @@ class Terminal:
         assert re.fullmatch(pattern(shown), output), (command, output)
 
     def start(self, command: str, shown: str) -> str:
-        """Start `command`, and return its output as soon as that is what is shown."""
+        """Start `command`, and return its output as soon as it is the text shown."""
         self._write(f"{command}\n")
         output = self._read_line()
         while not re.fullmatch(pattern(shown), output):

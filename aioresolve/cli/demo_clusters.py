@@ -126,7 +126,7 @@ def story(clusters: DemoClusters) -> Iterator[tuple[str, float]]:
     """Change the clusters; yield after each change what has happened, and for how many seconds it lasts.
 
     A pod crashes, a node is lost, a TPU is repaired, a token is rejected; then everything is ready again, and
-    the story starts anew.
+    the story starts again.
     """
     east, west, cloud = clusters.east, clusters.west, clusters.cloud
     places = itertools.cycle([("node-3", "127.0.0.14"), ("node-4", "127.0.0.15")])

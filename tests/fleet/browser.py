@@ -20,7 +20,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 async def browser_page(
     url: str, *, shown: str = "#grid button", servers: Sequence[str] = (), **options: Any
 ) -> AsyncIterator[Any]:
-    """Open a page until it shows an element; fail if it logs an error or asks another server."""
+    """Open a page until it shows an element; fail if it logs an error or contacts another server."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
     api = pytest.importorskip("playwright.async_api", reason="pip install playwright")

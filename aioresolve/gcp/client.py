@@ -29,7 +29,7 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 
-from .credentials import ANONYMOUS, DEFAULT_UNIVERSE, AccessToken, GoogleCredentials, decode
+from .credentials import ANONYMOUS, GOOGLE, AccessToken, GoogleCredentials, decode
 from .metadata_server import connection_hints
 
 if TYPE_CHECKING:
@@ -244,8 +244,15 @@ class _RequestAuth(Auth):
         scope, service = self.request.scope, self.request.service
         self.progress.waiting(scope, f"no access token yet, from {self.session._credentials.source}")
         self.token = await self.session.identify(service, self.progress)
-        self.progress.waiting(scope, f"{self.session.host(service)} has not responded")
-        return self._for_host()
+        host, cloud = self.session.host(service), self.token.cloud
+        self.progress.waiting(scope, f"{host} has not responded")
+        if cloud != GOOGLE and host.endswith(f".{GOOGLE}"):
+            raise ConfigurationError(
+                f"the credentials of {self.token.source} are of the cloud {cloud}, but {scope} would be"
+                f" requested from {host}",
+                hint=f"Set {OVERRIDE}{service.upper()}=https://{service}.{cloud}, or use other credentials.",
+            )
+        return Credentials(self.token.headers)
 
     async def renew(self, rejected: Credentials, response: Response) -> Credentials | None:
         if not rejected.headers:
@@ -259,20 +266,6 @@ class _RequestAuth(Auth):
             # The rejection is the error to report, and the failed renewal is its cause.
             host = session.host(self.request.service)
             raise error_from_response(response, self.request, host, self.token) from error
-        return self._for_host()
-
-    def _for_host(self) -> Credentials:
-        """Return the headers; a ConfigurationError if they would be sent to the APIs of another cloud."""
-        service, universe = self.request.service, self.token.universe
-        host = self.session.host(service)
-        domain = (URL(host).host or "").removesuffix(".")
-        if universe != DEFAULT_UNIVERSE and f".{domain}".endswith(f".{DEFAULT_UNIVERSE}"):
-            raise ConfigurationError(
-                f"the credentials of {self.token.source} are of the cloud {universe}, but"
-                f" {self.request.scope} would be requested from {host}",
-                hint=f"Set {OVERRIDE}{service.upper()}=https://{service}.{universe},"
-                " or use other credentials.",
-            )
         return Credentials(self.token.headers)
 
 

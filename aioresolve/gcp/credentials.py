@@ -28,7 +28,6 @@ import anyio
 import msgspec
 from yarl import URL
 
-from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import RETRYABLE_STATUSES
 from aioresolve._core.redaction import Confidential
 from aioresolve._core.threads import run_in_thread
@@ -53,11 +52,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+GOOGLE = "googleapis.com"
+"""The domain of the APIs of Google Cloud; Trusted Partner Clouds have others."""
+
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 """The OAuth scope that leaves all decisions to IAM."""
-
-DEFAULT_UNIVERSE = "googleapis.com"
-"""The domain of the APIs of Google Cloud; Trusted Partner Clouds and air-gapped ones have others."""
 
 VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 QUOTA_VARIABLE = "GOOGLE_CLOUD_QUOTA_PROJECT"
@@ -85,14 +84,14 @@ class AccessToken:
         headers: the headers.
         expires: seconds of Unix time; None for never.
         member: the IAM member that they stand for, such as `serviceAccount:a@b`, if known.
-        universe: the domain of the cloud that issued them.
+        cloud: the domain of the APIs of the cloud that issued them.
     """
 
     source: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     expires: float | None = None
     member: str | None = None
-    universe: str = DEFAULT_UNIVERSE
+    cloud: str = GOOGLE
 
     @property
     def is_fresh(self) -> bool:
@@ -268,10 +267,7 @@ async def _refresh(credentials: Any, client: HTTPClient, source: str, *, is_forc
 
 
 def _token_of(credentials: Any, source: str) -> AccessToken | None:
-    """Return the token that credentials of google-auth have; None without one.
-
-    It is called in a thread, because those of a VM request their universe from the metadata server.
-    """
+    """Return the token that credentials of google-auth have; None without one."""
     if not credentials.token:
         return None
     headers: dict[str, str] = {}
@@ -282,8 +278,9 @@ def _token_of(credentials: Any, source: str) -> AccessToken | None:
     expires = (
         None if expiry is None else (expiry if expiry.tzinfo else expiry.replace(tzinfo=UTC)).timestamp()
     )
-    universe = getattr(credentials, "universe_domain", None)
-    return AccessToken(source, headers, expires, member, universe or DEFAULT_UNIVERSE)
+    # Not the public property: credentials of a VM would request it from the metadata server.
+    cloud = getattr(credentials, "_universe_domain", None)
+    return AccessToken(source, headers, expires, member, cloud or GOOGLE)
 
 
 def _credentials_error(error: Exception, source: str, failure: str) -> ResolveError:
@@ -407,7 +404,7 @@ async def _metadata_token(progress: Progress) -> AccessToken:
 
     google-auth's own credentials for a VM are not used: they need the package `requests`.
     """
-    from .metadata_server import UNIVERSE, MetadataServer
+    from .metadata_server import MetadataServer
 
     server, requested_at = MetadataServer(), time.time()
     body = await server.value(f"{DEFAULT_ACCOUNT}/token", progress, query={"scopes": CLOUD_PLATFORM})
@@ -420,8 +417,7 @@ async def _metadata_token(progress: Progress) -> AccessToken:
         token = decode(body.encode(), TokenResponse)
     except ValueError as error:
         raise CredentialsError(f"the metadata server returned an invalid access token: {error}") from error
-    optional = (f"{DEFAULT_ACCOUNT}/email", UNIVERSE)
-    email, universe = await gather([partial(server.optional_value, path) for path in optional], limit=2)
+    email = await server.optional_value(f"{DEFAULT_ACCOUNT}/email")
     headers = {"authorization": f"Bearer {token.access_token}"}
     if quota_project := os.environ.get(QUOTA_VARIABLE):
         headers["x-goog-user-project"] = quota_project
@@ -430,7 +426,6 @@ async def _metadata_token(progress: Progress) -> AccessToken:
         headers,
         requested_at + token.expires_in,
         f"serviceAccount:{email}" if email and "@" in email else None,
-        universe or DEFAULT_UNIVERSE,
     )
 
 

@@ -55,9 +55,6 @@ DETECTION_ATTEMPTS = 3
 POLICY = RetryPolicy(first_wait=0.1, longest_wait=2.0)
 """The waits between attempts."""
 
-UNIVERSE = "universe/universe-domain"
-"""The path of the domain of the APIs of this cloud."""
-
 NOT_GOOGLE_CLOUD = "This machine does not seem to be on Google Cloud; if it is, set GCE_METADATA_HOST."
 UNAVAILABLE = "Check the metadata server of this machine, and GCE_METADATA_HOST if it is set."
 

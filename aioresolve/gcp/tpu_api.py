@@ -6,7 +6,7 @@ Enum values remain strings, so that values added to the API later cause no error
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -224,18 +224,6 @@ class QueuedResource(_Struct, frozen=True):
         return [f"{several.node_id_prefix or own}-{index}" for index in range(several.node_count)]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeList:
-    """The nodes of one zone, or of all zones, in the API's order.
-
-    The nodes of `unreachable` locations (`projects/P/locations/Z`), which the server could not reach, are
-    missing.
-    """
-
-    nodes: tuple[Node, ...]
-    unreachable: tuple[str, ...] = ()
-
-
 class TPUAPI:
     """One version of the Cloud TPU API; v1 supports only legacy TPU nodes, not TPU VMs."""
 
@@ -248,17 +236,22 @@ class TPUAPI:
         request = self._request(str(name), f"TPU node {name}", "tpu.nodes.get", name.project)
         return await self.session.get(request, Node, progress)
 
-    async def nodes(self, project: str, zone: str, progress: Progress) -> NodeList:
-        """Return the nodes of a zone, or of all zones if it is `-`."""
+    async def nodes(self, project: str, zone: str, progress: Progress) -> Page[Node]:
+        """Return the nodes of a zone, or of all zones if it is `-`, in the API's order, as one page.
+
+        The nodes of `unreachable` locations (`projects/P/locations/Z`) are missing.
+        """
         place = ALL_ZONES if zone == ALL_ZONES else validate_zone(zone)
         parent = f"projects/{validate_project(project)}/locations/{place}"
         scope = f"TPU nodes of {f'project {project}' if zone == ALL_ZONES else parent}"
         request = self._request(f"{parent}/nodes", scope, "tpu.nodes.list", project)
         request = replace(request, query={"pageSize": str(PAGE_SIZE)})
         pages = await self.session.get_pages(request, Page[Node], progress)
-        nodes = tuple(node for page in pages for node in page.nodes)
         # Several pages may name the same location.
-        return NodeList(nodes, tuple(dict.fromkeys(place for page in pages for place in page.unreachable)))
+        unreachable = dict.fromkeys(place for page in pages for place in page.unreachable)
+        return Page(
+            nodes=tuple(node for page in pages for node in page.nodes), unreachable=tuple(unreachable)
+        )
 
     async def queued_resource(self, name: TPUName, progress: Progress) -> QueuedResource:
         """Return a queued resource; an APIError with status 404 if it does not exist."""

@@ -8,25 +8,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-import anyio
-from yarl import URL
-
-from aioresolve.errors import ConfigurationError, ConnectionFailedError, Hint, ResolveError
-from aioresolve.gcp.resource_names import is_full_name
+from aioresolve.errors import ConfigurationError, Hint, ResolveError
 from aioresolve.gcp.tpu_api import TPUAPI
-from aioresolve.resolver.checks import (
-    SHARE,
-    Finding,
-    FoundTasks,
-    PlannedCheck,
-    failed,
-    task_checks,
-    time_left,
-)
-from aioresolve.resolver.wait import find_unreachable
-from aioresolve.spec import host_port
+from aioresolve.resolver.checks import Finding, FoundTasks, PlannedCheck, failed, task_checks
 
-from .discovery import GivenWorkers, LocalTPU, MetadataSource, NamedTPUs, WorkersFile, read_workers
+from .discovery import GivenWorkers, LocalTPU, NamedTPUs, WorkersFile, read_workers
 from .readiness import REMEDIES, raise_if_unready
 from .slices import cluster_of, libtpu_ports
 
@@ -57,14 +43,9 @@ async def open_checks(
     job: str,
     this_task: Callable[[ClusterState], Awaitable[Task]],
 ) -> AsyncIterator[list[PlannedCheck]]:
-    """Yield the checks, which share connections inside the block.
+    """Yield the checks of a resolver with this finder and these clients, which are open inside the block.
 
-    Args:
-        find_source: returns where the workers are named.
-        finder: finds the slices.
-        clients: the clients of the resolver, opened when they are needed.
-        job: the job of the workers.
-        this_task: returns which task this process is.
+    `find_source` returns where the workers of `job` are named, and `this_task` which task this process is.
     """
     async with clients as opened:
         try:
@@ -96,23 +77,19 @@ class _TPUChecks:
     def plan(self) -> list[PlannedCheck]:
         """Return the checks in the order in which a user reads them."""
         source = PlannedCheck("source", self._check_source)
-        server = PlannedCheck("metadata server", self._check_metadata_server)
-        match self.source:
-            case NamedTPUs(names=names):
-                way = ("project and zone", "credentials", "Cloud TPU API")
-                return [
-                    source,
-                    server,
-                    PlannedCheck("project and zone", self._check_location, ("metadata server",)),
-                    PlannedCheck("credentials", self._check_credentials),
-                    PlannedCheck("Cloud TPU API", self._check_api),
-                    *(PlannedCheck(f"TPU {name}", partial(self._check_tpu, name), way) for name in names),
-                    PlannedCheck("tasks", self._check_tasks, tuple(f"TPU {name}" for name in names)),
-                ]
-            case MetadataSource():
-                return [source, server, PlannedCheck("tasks", self._check_workers, ("metadata server",))]
-            case _:
-                return [source, PlannedCheck("tasks", self._check_workers, ("source",))]
+        if not isinstance(self.source, NamedTPUs):
+            return [source, PlannedCheck("tasks", self._check_workers, ("source",))]
+        names, way = self.source.names, ("project and zone", "credentials")
+        return [
+            source,
+            PlannedCheck("project and zone", partial(self._check_location, self.source)),
+            PlannedCheck("credentials", self._check_credentials),
+            *(
+                PlannedCheck(f"TPU {name}", partial(self._check_tpu, self.source, name), way)
+                for name in names
+            ),
+            PlannedCheck("tasks", self._check_tasks, tuple(f"TPU {name}" for name in names)),
+        ]
 
     async def _check_source(self, progress: Progress) -> Finding:
         if isinstance(self.source, WorkersFile):
@@ -129,30 +106,8 @@ class _TPUChecks:
         origin = self.source.origin
         return Finding(f"{found}, from {'the argument' if origin == 'tpu' else origin}")
 
-    async def _check_metadata_server(self, progress: Progress) -> Finding:
-        metadata = await self.clients.metadata()
-        project, reason = None, "no response"
-        with anyio.move_on_after(SHARE * time_left()):
-            try:
-                project = await metadata.project_id(progress)
-            except ResolveError as error:
-                reason = error.summary
-        if project is not None:
-            return Finding(f"responds, for the project {project}")
-        remedy = "Pass the name of a TPU as {tpu}, or run this on a TPU VM."
-        if isinstance(self.source, NamedTPUs):
-            remedy = "Pass {project} and {zone}, or run this on a machine of Google Cloud."
-            is_given = bool(self.finder.project or self.source.project)
-            is_given = is_given and bool(self.finder.zone or self.source.zone)
-            if is_given or all(map(is_full_name, self.source.names)):
-                return Finding(f"not found, and not needed: {reason}")
-        raise ConnectionFailedError(
-            f"the metadata server of this machine was not found: {reason}", hint=Hint(remedy)
-        )
-
-    async def _check_location(self, progress: Progress) -> Finding:
-        assert isinstance(self.source, NamedTPUs)
-        project, zone = await self.finder.find_location(self.source, self.clients, progress)
+    async def _check_location(self, source: NamedTPUs, progress: Progress) -> Finding:
+        project, zone = await self.finder.find_location(source, self.clients, progress)
         if project is None or zone is None:
             return Finding("those of the full names")
         return Finding(f"project {project}, zone {zone}")
@@ -167,31 +122,10 @@ class _TPUChecks:
         if token.expires is not None:
             moment = datetime.fromtimestamp(token.expires, UTC).isoformat(timespec="seconds")
             until = f", valid until {moment.replace('+00:00', 'Z')}"
-        return Finding(f"{token.source}{member}{until}")
+        return Finding(f"{token.source}{member}{until}, for {api.session.host('tpu')}")
 
-    async def _check_api(self, _: Progress) -> Finding:
-        from aioresolve._core.network import environment_proxy, origin
-
-        api = await self.clients.api()
-        if not isinstance(api, TPUAPI):
-            return Finding("requests are sent by the client that was passed as service=")
-        host = api.session.host("tpu")
-        proxy = environment_proxy(URL(host))
-        through = f" through the proxy {origin(proxy)}" if proxy else ""
-        first = URL(proxy or host)
-        address = host_port(first.host or "", first.port or 443)
-        reasons = await find_unreachable([address], "tcp", timeout=SHARE * time_left())
-        if reasons:
-            raise ConnectionFailedError(
-                f"{host}{through}: {reasons[address]}",
-                hint="Check the network, HTTPS_PROXY and NO_PROXY; without internet access, enable Private"
-                " Google Access.",
-            )
-        return Finding(f"{host} accepts connections{through}")
-
-    async def _check_tpu(self, name: str, progress: Progress) -> Finding:
-        assert isinstance(self.source, NamedTPUs)
-        source = replace(self.source, names=(name,))
+    async def _check_tpu(self, source: NamedTPUs, name: str, progress: Progress) -> Finding:
+        source = replace(source, names=(name,))
         try:
             found = await self.finder.find(source, self.clients, progress)
             missing = [tpu for tpu in found.unready if tpu.not_found]

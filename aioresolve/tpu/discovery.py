@@ -199,7 +199,7 @@ def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
     """Return the names or addresses in the `tpu` argument; empty if it is None or empty text.
 
     Raises:
-        ConfigurationError: it is not text or a list of texts, or has an empty or repeated entry.
+        ConfigurationError: it is not text or a list of texts, or has an empty entry.
     """
     if tpu is None or tpu == "":
         return ()
@@ -214,16 +214,12 @@ def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
     names = tuple(name for text in entries for name in _list_entries(text))
     if not names or not all(names):
         raise invalid_value(where, f"{tpu!r} has an empty name", "Name at least one TPU, or pass None.")
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise invalid_value(where, f"{tpu!r} names {', '.join(repeated)} twice", "Name each TPU once.")
-    if LOCAL in names and len(names) > 1:
+    if len({name if name == LOCAL else is_address(name) for name in names}) > 1:
         raise invalid_value(
             where,
-            f"{tpu!r} combines 'local' with other TPUs",
-            "Pass 'local' alone: it is the TPU of this host.",
+            f"{tpu!r} mixes names, addresses or 'local'",
+            "Pass only names, only addresses, or 'local'.",
         )
-    if len({is_address(name) for name in names}) > 1:
-        raise invalid_value(where, f"{tpu!r} mixes names and addresses", "Pass either.")
     return names
 
 

@@ -175,15 +175,7 @@ class FoundSlices:
 
 @dataclass(frozen=True, slots=True)
 class SliceFinder:
-    """Finds the TPUs that a source names.
-
-    Attributes:
-        project: the project of ids; if None, that of the source or of this VM.
-        zone: the zone of ids; if None, that of the source or of this VM.
-        version: the version of the API; v1 has no queued resources.
-        not_healthy: which TPUs that are running but not healthy are used; see `TPUClusterResolver`.
-        address: which address of a worker is used.
-    """
+    """Finds the TPUs that a source names. Its attributes are arguments of `TPUClusterResolver`."""
 
     project: str | None
     zone: str | None
@@ -258,15 +250,13 @@ class SliceFinder:
         self, source: NamedTPUs, clients: TPUClients, progress: Progress
     ) -> tuple[str | None, str | None]:
         """Return project and zone: those given, else those of this VM; None if full names need none."""
-        project, zone = self.project or source.project, self.zone or source.zone
         if all(map(is_full_name, source.names)):
             return self.project, self.zone  # not needed, but must not contradict the full names
+        project, zone = self.project or source.project, self.zone or source.zone
         unknown = [name for name, value in (("project", project), ("zone", zone)) if value is None]
-        if not unknown:
-            return project, zone
-        metadata = await clients.metadata()
-        requests = {"project": metadata.project_id, "zone": metadata.zone}
         try:
+            metadata = await clients.metadata() if unknown else None
+            requests = {"project": metadata.project_id, "zone": metadata.zone} if metadata else {}
             found = await gather([partial(requests[name], progress) for name in unknown], limit=2)
         except ResolveError as error:
             if error.retryable:

@@ -480,7 +480,9 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         deadline = Deadline.after(timeout)
         slices = await self.slices(timeout=timeout)
         if slices:
-            await system.verify_tensorflow_servers(slices, deadline.next_timeout)
+            left = deadline.next_timeout
+            probes = await system.probe_slices(slices, left, uses_libtpu=False)
+            system.system_metadata(slices, probes, self.get_job_name(), left)  # raises if a worker failed
         return [endpoint.address for tpu_slice in slices for endpoint in tpu_slice.endpoints]
 
     @asynccontextmanager

@@ -7,7 +7,6 @@ cancelled, its thread is abandoned and ends on its own. grpc is imported on firs
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TPU = "TPU"
-
-_LOCAL_NAME = re.compile(r"/device:[^/:]+:[0-9]+$")
 
 
 class _Fields(NamedTuple):
@@ -91,13 +88,9 @@ async def probe_slices(
     *,
     uses_libtpu: bool = True,
 ) -> dict[str, WorkerProbe]:
-    """Return the description of each worker to its devices or its error, in task order.
+    """Probe all workers at once, and return the description of each to its result, in task order.
 
-    Args:
-        slices: the slices whose workers are probed, all at once.
-        timeout: seconds after which workers that have not responded are given up.
-        channels: how to reach the workers; if None, each through a channel of its own.
-        uses_libtpu: whether libtpu is requested too, if no TensorFlow server listens.
+    With `uses_libtpu`, libtpu is requested too, if no TensorFlow server listens.
     """
     from aioresolve.probe import LIBTPU_PORTS, probe_workers
 
@@ -116,26 +109,14 @@ async def probe_slices(
     return dict(zip(workers, probes, strict=True))
 
 
-async def verify_tensorflow_servers(slices: Sequence[TPUSlice], timeout: float) -> None:
-    """Return when the TensorFlow server of every worker has reported its devices.
-
-    Raises:
-        ProbeDeadlineError: (a RuntimeError) no worker failed for a reason other than the timeout.
-        ProbeError: (a RuntimeError) a worker failed, or the workers have different numbers of cores.
-    """
-    from aioresolve.probe.accelerators import common_accelerators
-
-    probes = await probe_slices(slices, timeout, uses_libtpu=False)
-    common_accelerators(probes, timeout, only=TPU)
-
-
 def system_metadata(
     slices: Sequence[TPUSlice], probes: dict[str, WorkerProbe], job: str, timeout: float
 ) -> TPUSystemMetadata:
     """Return the facts about the system that these workers form, as tasks of `job`.
 
     Raises:
-        ProbeError: see `verify_tensorflow_servers`.
+        ProbeDeadlineError: (a RuntimeError) no worker failed for a reason other than the timeout.
+        ProbeError: (a RuntimeError) a worker failed, or the workers have different numbers of cores.
     """
     from aioresolve.probe.accelerators import common_accelerators
 
@@ -159,18 +140,13 @@ def _task_devices(probe: WorkerProbe, job: str, task: int) -> Iterator[Device]:
     """
     numbers: Counter[str] = Counter()
     for device in probe.devices:
-        match = _LOCAL_NAME.search(device.name) if probe.source == "tensorflow" else None
-        local_name = match[0] if match else f"/device:{device.type}:{numbers[device.type]}"
+        number = numbers[device.type]
         numbers[device.type] += 1
-        yield replace(device, name=f"/job:{job}/replica:0/task:{task}{local_name}")
+        yield replace(device, name=f"/job:{job}/replica:0/task:{task}/device:{device.type}:{number}")
 
 
 async def local_system() -> TPUSystemMetadata:
-    """Return the facts about this host, from its TensorFlow.
-
-    Raises:
-        MissingDependencyError: TensorFlow is not installed.
-    """
+    """Return the facts about this host, from its TensorFlow; a MissingDependencyError without one."""
     from aioresolve.probe import Device
 
     devices = await _run_in_thread(
@@ -247,9 +223,6 @@ async def start_server() -> tuple[Any, int]:
     """Start a TensorFlow server in this process that listens on every interface, and return it and its port.
 
     It runs as long as the process: TensorFlow cannot stop a server.
-
-    Raises:
-        MissingDependencyError: TensorFlow is not installed.
     """
     server = await _run_in_thread(
         lambda tf: tf.distribute.Server({"local": ["0.0.0.0:0"]}, protocol="grpc", start=True),
@@ -260,11 +233,9 @@ async def start_server() -> tuple[Any, int]:
 
 
 async def initialize_system(addresses: Sequence[str], job: str) -> None:
-    """Connect this process's TensorFlow to the workers and initialize their TPU system.
+    """Connect this process's TensorFlow to the workers of `job`, and initialize their TPU system.
 
-    Args:
-        addresses: the workers, `host:port`; empty for the TPU of this host.
-        job: the name of their job.
+    `addresses` are theirs, `host:port`; empty for the TPU of this host.
 
     Raises:
         MissingDependencyError: TensorFlow is not installed.
@@ -282,17 +253,16 @@ async def initialize_system(addresses: Sequence[str], job: str) -> None:
             if addresses:
                 tf.config.experimental_connect_to_cluster(resolver)
             tf.tpu.experimental.initialize_tpu_system(resolver)
-        except tf.errors.NotFoundError as error:
-            raise TPUNotFoundError(
-                f"TensorFlow found no TPU at {where}: {str(error).partition(chr(10))[0][:500]}",
-                tried=[where],
-                hint="Check that the workers run a TensorFlow server that holds the TPU.",
-            ) from error
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
+            reason = str(error).partition("\n")[0][:500]
+            if isinstance(error, tf.errors.NotFoundError):
+                raise TPUNotFoundError(
+                    f"TensorFlow found no TPU at {where}: {reason}",
+                    tried=[where],
+                    hint="Check that the workers run a TensorFlow server that holds the TPU.",
+                ) from error
             raise ProbeError(
-                f"TensorFlow could not initialize the TPU system at {where}:"
-                f" {str(error).partition(chr(10))[0][:500]}",
-                code="failed",
+                f"TensorFlow could not initialize the TPU system at {where}: {reason}", code="failed"
             ) from error
 
     await _run_in_thread(initialize, "initializing a TPU system")

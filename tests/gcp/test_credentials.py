@@ -15,9 +15,7 @@ import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
 from aioresolve.errors import (
-    APIError,
     ConfigurationError,
-    ConnectionFailedError,
     CredentialsError,
     DeadlineExceededError,
     UnauthorizedError,
@@ -121,30 +119,6 @@ async def test_credentials_without_a_token_are_an_error() -> None:
     assert "credentials= returned no access token" in str(error)
 
 
-async def test_an_abandoned_thread_sends_no_more_requests() -> None:
-    class Late(BlockingCredentials):
-        def refresh(self, request: Any) -> None:
-            self._loop.call_soon_threadsafe(self.started.set)
-            self.released.wait(60)
-            try:
-                request(url=f"{server.url}/token", method="POST")
-            except ConnectionFailedError as error:
-                self.error = error
-            self.finished.set()
-
-    async with secure() as server:
-        given = Late()
-        async with new_resolver(given) as opened:
-            task = asyncio.create_task(opened.node())
-            await given.started.wait()
-            task.cancel()
-            await asyncio.wait([task])
-            given.released.set()
-            assert await asyncio.to_thread(given.finished.wait, 60)
-        assert "the call was cancelled" in str(given.error)
-        assert server.requests == ()
-
-
 @pytest.mark.parametrize("fault", [Answer(503), Reset()])
 async def test_a_temporary_failure_of_the_token_server_is_retried(
     fault: Answer | Reset, monkeypatch: pytest.MonkeyPatch
@@ -157,16 +131,6 @@ async def test_a_temporary_failure_of_the_token_server_is_retried(
             assert (await request_my_tpu(refreshable(server))).state == "READY"
         assert services(server) == ["oauth2", "oauth2", "tpu"]
     assert sleeps == []  # google-auth's own retries would sleep
-
-
-async def test_retry_after_of_the_token_server_is_respected() -> None:
-    async with secure() as server:
-        server.inject(Answer(429, headers={"Retry-After": "3600"}), match=to("oauth2"))
-        async with new_resolver(refreshable(server)) as opened:
-            error = await error_from(opened.node(timeout=5.0))
-    assert isinstance(error, APIError)
-    assert (error.status, error.retryable, error.retry_after) == (429, True, 3600.0)
-    assert (error.host, error.scope) == (server.url, "POST /token")
 
 
 async def test_secrets_are_not_sent_to_a_token_server_without_tls() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 
 import pytest
 
@@ -33,14 +32,11 @@ OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
 
 async def test_a_token_of_another_cloud_is_not_sent_to_google(monkeypatch: pytest.MonkeyPatch) -> None:
     other = "example-cloud.test"
-    async with GoogleServer() as server:
-        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        server.metadata["universe/universe-domain"] = other
-        for credentials in (user(universe_domain=other), "default"):
-            error = await error_from(request_my_tpu(credentials))
-            assert isinstance(error, ConfigurationError)
-            assert f"are of the cloud {other}" in str(error)
-            assert f"{OVERRIDE}=https://tpu.{other}" in str(error)
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # no request leaves this machine
+    error = await error_from(request_my_tpu(user(universe_domain=other)))
+    assert isinstance(error, ConfigurationError)
+    assert f"are of the cloud {other}" in str(error)
+    assert f"{OVERRIDE}=https://tpu.{other}" in str(error)
 
 
 async def test_a_bearer_token_goes_to_the_api_over_tls_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,24 +98,6 @@ async def test_a_proxy_of_the_environment_is_used_except_for_exempt_hosts(
     async with secure():  # whose address is exempt
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         assert (await request_my_tpu(user())).state == "READY"
-
-
-async def test_an_unusable_proxy_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "socks5://user:MARKER@127.0.0.1:1")
-    error = await error_from(request_my_tpu(user()))
-    assert isinstance(error, ConfigurationError)
-    assert "HTTPS_PROXY is not the URL of an HTTP proxy" in str(error)
-    assert "MARKER" not in str(error)
-
-
-async def test_an_unknown_name_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    error = await error_from(request_my_tpu(user()))
-    assert isinstance(error, ConnectionFailedError)
-    assert "the name of https://tpu.googleapis.com was not found" in str(error)
 
 
 async def test_a_deadline_error_names_the_missing_response() -> None:

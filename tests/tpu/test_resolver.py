@@ -73,7 +73,7 @@ async def test_a_tpu_with_several_names_is_one_slice(google: GoogleServer) -> No
     google.add(queued_resource("my-request", nodes=2, node_id="part"))
     google.add(tpu_node("part-0", ips=["10.0.0.1"]), tpu_node("part-1", ips=["10.0.0.2"]))
     full = f"projects/{PROJECT}/locations/{ZONE}/nodes/part-0"
-    resolver = TPUClusterResolver(["part-1", full, "part-0", "my-request"])
+    resolver = TPUClusterResolver(["part-1", full, "part-0", "part-0", "my-request"])
     spec = await resolver.cluster_spec()
     assert spec.job_tasks("worker") == ["10.0.0.2:8470", "10.0.0.1:8470"]
     assert len(await resolver.nodes()) == 2

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aioresolve._core.deadline import Progress
-    from aioresolve.gcp.tpu_api import Node, NodeList
+    from aioresolve.gcp.client import Page
+    from aioresolve.gcp.tpu_api import Node
     from aioresolve.probe import WorkerProbe
     from aioresolve.spec import ClusterState
     from aioresolve.tpu import TPUSlice
@@ -286,7 +287,7 @@ def _print_list(context: click.Context, request: sources.ClusterRequest) -> None
         context.exit(COULD_NOT_RESOLVE)
 
 
-async def _list_nodes(request: sources.ClusterRequest) -> NodeList:
+async def _list_nodes(request: sources.ClusterRequest) -> Page[Node]:
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.tpu_api import TPUAPI
     from aioresolve.tpu.resolver import api_base_url
@@ -295,7 +296,7 @@ async def _list_nodes(request: sources.ClusterRequest) -> NodeList:
     base = api_base_url(None, os.environ, given["api_version"])
     zone = given["zone"] or ALL_ZONES
 
-    async def operation(progress: Progress) -> NodeList:
+    async def operation(progress: Progress) -> Page[Node]:
         project = given["project"] or await _project_of_this_vm(progress)
         async with GoogleSession(endpoints={} if base is None else {"tpu": base}) as session:
             return await TPUAPI(session, given["api_version"]).nodes(project, zone, progress)
@@ -318,7 +319,7 @@ async def _project_of_this_vm(progress: Progress) -> str:
         ) from error
 
 
-def _format_nodes(output: str, listing: NodeList) -> str | formats.Table:
+def _format_nodes(output: str, listing: Page[Node]) -> str | formats.Table:
     """Return a list of TPU nodes as `table`, `wide`, `json`, `yaml`, `name` or by a template.
 
     The object is `{"nodes": [{"name", "zone", "project", "accelerator_type", "topology", "state", "health",

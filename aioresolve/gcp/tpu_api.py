@@ -7,7 +7,7 @@ Enum values remain strings, so that values added to the API later cause no error
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -64,44 +64,13 @@ class Symptom(_Struct, frozen=True):
     worker_id: str = ""
 
 
-class NetworkConfig(_Struct, frozen=True):
-    """A network interface of each worker; `queue_count` is 0 for the default."""
-
-    network: str = ""
-    subnetwork: str = ""
-    enable_external_ips: bool = False
-    can_ip_forward: bool = False
-    queue_count: int = 0
-
-
-class UpcomingMaintenance(_Struct, frozen=True):
-    """The next maintenance of a node: its status is `PENDING` or `ONGOING`, its times are in RFC 3339 format.
-
-    It starts before `latest_window_start_time`, and may be started earlier if `can_reschedule`.
-    """
-
-    type: str = ""
-    maintenance_status: str = ""
-    can_reschedule: bool = False
-    window_start_time: str = ""
-    window_end_time: str = ""
-    latest_window_start_time: str = ""
-
-
-class SchedulingConfig(_Struct, frozen=True):
-    """Whether the node may be preempted."""
-
-    preemptible: bool = False
-    reserved: bool = False
-    spot: bool = False
-
-
 class Node(_Struct, frozen=True):
     """A TPU node or TPU VM slice, as the API describes it; fields that it leaves out are empty.
 
     `state` is `READY` or another state, `health` is `HEALTHY` or another. The internal and external address
     of each worker are in `network_endpoints`. A node has `network_config`, or several `network_configs`.
-    `ip_address`, `port` and `tensorflow_version` exist in v1 only.
+    `ip_address`, `port` and `tensorflow_version` exist in v1 only. Objects of which nothing is used here,
+    such as `upcoming_maintenance`, are dicts as in the response.
     """
 
     name: str
@@ -113,16 +82,16 @@ class Node(_Struct, frozen=True):
     accelerator_config: AcceleratorConfig | None = None
     runtime_version: str = ""
     network_endpoints: tuple[NetworkEndpoint, ...] = ()
-    network_config: NetworkConfig | None = None
-    network_configs: tuple[NetworkConfig, ...] = ()
-    upcoming_maintenance: UpcomingMaintenance | None = None
+    network_config: dict[str, Any] | None = None
+    network_configs: tuple[dict[str, Any], ...] = ()
+    upcoming_maintenance: dict[str, Any] | None = None
     symptoms: tuple[Symptom, ...] = ()
     multislice_node: bool = False
     queued_resource: str = ""
     api_version: str = ""
     id: str | int = ""
     create_time: str = ""
-    scheduling_config: SchedulingConfig | None = None
+    scheduling_config: dict[str, Any] | None = None
     labels: dict[str, str] = {}
     ip_address: str = ""
     port: str | int = ""

@@ -44,17 +44,6 @@ async def test_connection_over_which_a_worker_rejected_a_call_is_kept() -> None:
     assert first == second
 
 
-@pytest.mark.slow
-async def test_connection_over_which_a_worker_did_not_respond_is_not_kept() -> None:
-    async with TPUWorker(faults=[Delay(1.0)]) as worker, ProbeChannels() as channels:
-        await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
-        with pytest.raises(ProbeError, match="did not respond to GetStatus"):
-            await probe_worker(worker.address, channels=channels, timeout=0.5)
-        await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
-        first, second, third = worker.peers
-    assert first == second != third
-
-
 async def test_concurrent_probes_of_a_worker_do_not_share_a_channel() -> None:
     async with TPUWorker(faults=[Delay(0.05)]) as worker, ProbeChannels() as channels:
         probes = await probe_workers([worker.address] * 2, channels=channels, worker_timeout=GENEROUS)

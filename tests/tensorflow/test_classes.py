@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import pickle
@@ -16,7 +15,7 @@ import cloudpickle
 import pytest
 
 import aioresolve
-from aioresolve import ClusterSpec, ClusterState, Observation, Want, errors, sync
+from aioresolve import ClusterSpec, ClusterState, Observation, Want, sync
 
 pytestmark = pytest.mark.slow
 
@@ -117,21 +116,6 @@ class TestGCE:
             several = self.resolver(module, self.THREE).cluster_spec().as_dict()
             assert several == {"worker": ["10.1.2.3:8470", "10.2.3.4:8470", "10.3.4.5:8470"]}
 
-    def test_empty_group_is_a_key_error_only_in_tensorflow(self, ours: Any, theirs: Any) -> None:
-        service = self.service()
-        service.instanceGroups.return_value.listInstances.return_value.execute.return_value = {}
-        assert self.resolver(ours, service=service).cluster_spec().as_dict() == {"worker": {}}
-        with pytest.raises(KeyError):
-            self.resolver(theirs, service=service).cluster_spec()
-
-    def test_group_is_passed_by_the_name_of_the_api_only_by_aioresolve(self, ours: Any, theirs: Any) -> None:
-        # googleapiclient rejects an argument that the API does not have.
-        for module, name in ((ours, "instanceGroup"), (theirs, "instanceGroups")):
-            service = self.service(vm="10.0.0.1")
-            self.resolver(module, service=service).cluster_spec()
-            [call] = service.instanceGroups.return_value.listInstances.call_args_list
-            assert call.kwargs[name] == "group"
-
 
 class TestUnion:
     def pair(self, tf: Any, module: Any, other: Any) -> Any:
@@ -160,22 +144,6 @@ class TestUnion:
             assert await union.master() == "m:1"
             assert await union.num_accelerators() == {"GPU": 2}
 
-    async def test_resolver_of_tensorflow_that_hangs_ends_at_the_deadline(self, tf: Any, ours: Any) -> None:
-        released = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        class Hanging(ours.ClusterResolver):  # type: ignore[misc]
-            def cluster_spec(self) -> Any:
-                asyncio.run_coroutine_threadsafe(released.wait(), loop).result()
-
-            def master(self, *_: Any) -> str:
-                return ""
-
-        union = aioresolve.UnionClusterResolver(Hanging())
-        with pytest.raises(errors.DeadlineExceededError, match=r"cluster_spec\(\) has not returned"):
-            await union.cluster_spec(timeout=0.1)
-        released.set()
-
     def test_unknown_keyword_is_a_value_error(self, tf: Any, ours: Any, theirs: Any) -> None:
         for union in (ours.UnionResolver, theirs.UnionResolver):
             with pytest.raises(ValueError, match="task_index"):
@@ -202,11 +170,6 @@ class TestFromAsync:
         assert isinstance(resolver.cluster_spec(), tf.train.ClusterSpec)
         assert resolver.master() == "grpc://10.0.0.1:8470"
         assert copy.deepcopy(resolver).master("worker", 1) == "grpc://10.0.0.2:8470"
-
-    def test_no_other_object_is_a_resolver(self, ours: Any) -> None:
-        for value in (None, "text", ours.TFConfigClusterResolver()):
-            with pytest.raises(TypeError, match="takes an async"):
-                ours.from_async_resolver(value)
 
 
 class TestCopies:

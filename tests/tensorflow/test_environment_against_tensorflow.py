@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aioresolve import ClusterSpec, EnvironmentVariableError, Task, launch
+from aioresolve import ClusterSpec, Task, launch
 
 pytestmark = pytest.mark.slow
 
@@ -118,15 +118,6 @@ class TestTFConfig:
         if task == ("worker", 1):
             assert resolver.master() == "grpc://[fd00::7]:8470"
 
-    @pytest.mark.parametrize(("index", "used"), [(1.9, 1), (-1, -1)])
-    def test_index_that_is_not_one_is_an_error_but_used_by_tensorflow(
-        self, index: Any, used: int, ours: Any, theirs: Any, variables: Any
-    ) -> None:
-        variables(TF_CONFIG=json.dumps({"cluster": CLUSTER, "task": task("ps", index)}))
-        assert theirs.TFConfigClusterResolver().task_id == used
-        with pytest.raises(ValueError, match=r"at `\$\.task\.index`"):
-            _ = ours.TFConfigClusterResolver().task_id
-
 
 class TestSlurm:
     def test_step(self, api: Any, variables: Any, tf: Any) -> None:
@@ -177,38 +168,6 @@ class TestSlurm:
             assert os.environ["CUDA_VISIBLE_DEVICES"] == devices
 
 
-@given(
-    st.lists(st.integers(1, 3), min_size=1, max_size=4),
-    st.sampled_from([None, {"ps": 1}, {"chief": 1, "ps": 1}]),
-)
-def test_steps_with_one_digit_have_the_same_cluster(
-    ours: Any, theirs: Any, counts: list[int], jobs: Any
-) -> None:
-    """Where the order of text is that of the ranks, and each task has a GPU, both have the same result."""
-    total = sum(counts)
-    if jobs is not None:
-        rest = total - sum(jobs.values())
-        jobs = {**jobs, "worker": rest} if rest > 0 else None
-    environ = {
-        "SLURM_PROCID": str(total - 1),
-        "SLURM_STEP_NODELIST": f"n[1-{len(counts)}]" if len(counts) > 1 else "n1",
-        "SLURM_STEP_NUM_TASKS": str(total),
-        "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts)),
-    }
-    results = []
-    for cls in (ours.SlurmClusterResolver, theirs.SlurmClusterResolver):
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in environ.items():
-                patch.setenv(name, value)
-            patch.setenv("CUDA_VISIBLE_DEVICES", "")
-            resolver = cls(jobs=jobs, gpus_per_node=max(counts))
-            spec = resolver.cluster_spec().as_dict()
-            results.append(
-                (spec, resolver.get_task_info(), resolver.master(), os.environ["CUDA_VISIBLE_DEVICES"])
-            )
-    assert results[0] == results[1]
-
-
 class TestSageMaker:
     def test_hosts_port_and_overrides(self, api: Any, variables: Any, tf: Any) -> None:
         variables(SM_HOSTS='["algo-2","algo-10","algo-1"]', SM_CURRENT_HOST="algo-1")
@@ -223,11 +182,3 @@ class TestSageMaker:
         resolver.task_type, resolver.task_id, resolver.rpc_layer = "worker", 1, "test"
         assert resolver.master() == "test://algo-10:2223"
         assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "test")
-
-    def test_unknown_current_host_is_an_error_but_an_empty_cluster_in_tensorflow(
-        self, ours: Any, theirs: Any, variables: Any
-    ) -> None:
-        variables(SM_HOSTS='["algo-1"]', SM_CURRENT_HOST="algo-7")
-        assert theirs.SageMakerClusterResolver().cluster_spec().as_dict() == {}
-        with pytest.raises(EnvironmentVariableError, match="SM_CURRENT_HOST"):
-            ours.SageMakerClusterResolver().cluster_spec()

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve.errors import ProbeError
-from aioresolve.probe import ProbeChannels, WorkerProbe, probe_worker, probe_workers
-from tests.programs import free_port, free_ports
+from aioresolve.probe import ProbeChannels, WorkerProbe, probe_workers
+from tests.programs import free_ports
 
 from .serving import Server
 
@@ -59,13 +58,6 @@ async def test_devices_of_a_cluster_are_those_of_tensorflow(tf: Any, servers: li
     probes = await probe_workers(addresses, worker_timeout=GENEROUS)
     assert [len(probe.devices) for probe in probes] == list(CPUS)
     assert sorted(probed_devices(probes)) == sorted(session_devices(tf, addresses[0]))
-
-
-async def test_tensorflow_server_has_no_method_of_libtpu(servers: list[Server]) -> None:
-    """The server responds on its port, but not to the methods of libtpu."""
-    port = int(servers[3].address.rpartition(":")[2])
-    with pytest.raises(ProbeError, match="gRPC server without GetRuntimeMetric"):
-        await probe_worker(f"127.0.0.1:{free_port()}", libtpu_ports=[port], timeout=GENEROUS)
 
 
 async def test_stopped_server_is_named_within_the_deadline(

@@ -103,14 +103,6 @@ def test_specs_and_messages_of_both_libraries_give_the_same_specs(
     assert_same(ClusterSpec(serialize(ours)), tf_spec(tf.train.ClusterDef.FromString(serialize(ours))))
 
 
-@given(CLUSTERS, CLUSTERS)
-def test_comparisons_across_the_libraries_are_the_same(tf_spec: Any, one: Any, other: Any) -> None:
-    same = tf_spec(one) == tf_spec(other)
-    assert (ClusterSpec(one) == ClusterSpec(other)) == same
-    assert (ClusterSpec(one) == tf_spec(other)) == same
-    assert (tf_spec(one) == ClusterSpec(other)) == same
-
-
 def test_job_tasks_of_an_empty_job_is_an_empty_list_but_fails_in_tensorflow(tf_spec: Any) -> None:
     with pytest.raises(ValueError, match="empty"):
         tf_spec({"ps": []}).job_tasks("ps")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve.errors import ConfigurationError, ProbeError, TPUNotFoundError
+from aioresolve.errors import ConfigurationError, TPUNotFoundError
 from aioresolve.testing import GoogleServer, tpu_worker_process
 from tests.tpu.conftest import VARIABLES
 from tests.tpu.services import FakeHttpError, FakeService
@@ -164,12 +164,6 @@ def test_args_coordinator_address_none_starts_a_server_of_this_machine(api: Any)
     assert resolver.cluster_spec().job_tasks("chief") == [address]
 
 
-def test_args_service_is_used_and_credentials_and_discovery_url_are_not(api: Any) -> None:
-    url = "https://tpu.example.com/{api}/{apiVersion}"
-    resolver = named(api, FakeService(["10.0.0.1"]), credentials="nonsense", discovery_url=url)
-    assert resolver.master() == "grpc://10.0.0.1:8470"
-
-
 # Raises
 
 
@@ -207,13 +201,6 @@ def test_detection_is_bounded(metadata_server: str, ours: Any, monkeypatch: pyte
         assert time.monotonic() - started < 30
         # Later calls may be more patient about a name.
         assert ours.TPUClusterResolver("my-tpu").task_type == "worker"
-
-
-def test_tpu_vm_is_found_without_a_name(ours: Any, google: ThreadedGoogleServer) -> None:
-    google.metadata["instance/attributes/worker-network-endpoints"] = "10.0.0.1,10.0.0.2"
-    assert ours.TPUClusterResolver().cluster_spec().as_dict() == {
-        "worker": ["10.0.0.1:8470", "10.0.0.2:8470"]
-    }
 
 
 # Attributes
@@ -275,11 +262,6 @@ except tf.errors.NotFoundError:
     assert run.stdout.splitlines()[-1:] == ["not found"], run.stderr[-3000:]
 
 
-def test_connect_does_not_wait_for_a_worker_that_does_not_respond(ours: Any) -> None:
-    with pytest.raises(ProbeError, match="refused"):
-        ours.TPUClusterResolver.connect("grpc://127.0.0.1:1", timeout=30)
-
-
 def test_master_is_the_first_worker_or_the_task_given(api: Any) -> None:
     resolver = api.TPUClusterResolver("grpc://10.0.0.1:8470,grpc://10.0.0.2:8470")
     assert resolver.master() == resolver.get_master() == "grpc://10.0.0.1:8470"
@@ -310,13 +292,6 @@ def test_num_accelerators_raises_runtime_error_if_workers_differ(serve: Callable
         api.TPUClusterResolver(serve(4, 8)).num_accelerators()
 
 
-def test_with_works_but_not_in_tensorflow(ours: Any, theirs: Any) -> None:
-    with ours.TPUClusterResolver(GRPC) as resolver:
-        assert resolver.master() == GRPC
-    with pytest.raises(AttributeError), theirs.TPUClusterResolver(GRPC):
-        pass
-
-
 # What strategies read
 
 
@@ -338,11 +313,3 @@ def test_topology_gives_the_hardware_feature_also_of_copies(api: Any, ours: Any)
     assert (copy.deepcopy(resolver) is resolver) == (api is not ours)
     with pytest.raises(ConfigurationError, match="serialized_tpu_topology"):
         ours.TPUClusterResolver(GRPC).set_tpu_topology(b"\xff\xff")
-
-
-def test_devices_of_a_local_tpu_are_those_of_this_host(ours: Any) -> None:
-    resolver = ours.TPUClusterResolver("local", timeout=100)
-    assert resolver.num_accelerators() == {"TPU": 0}
-    metadata = resolver.get_tpu_system_metadata()
-    assert [device.device_type for device in metadata.devices] == ["CPU"]
-    assert metadata[:3] == (0, 0, 0)

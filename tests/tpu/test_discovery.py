@@ -17,8 +17,7 @@ from aioresolve.errors import ConfigurationError, DeadlineExceededError, TPUNotF
 from aioresolve.testing import tpu_node
 
 if TYPE_CHECKING:
-    import ipaddress
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from aioresolve.testing import GoogleServer
@@ -122,9 +121,6 @@ async def test_addresses_are_workers(tpu: Any, found: list[str], environ: Enviro
         ("grpc://http://a:1", "is not the address .* Write host:port"),
         ("a:0", "'a:0' is not the address"),
         ("a:65536", "'a:65536' is not"),
-        ("a:1:", "'a:1:' is not"),
-        ("[fd00::7", "is not the address"),
-        ("grpc://[]:1", "is not the address"),
     ],
 )
 def test_an_invalid_argument_is_rejected_by_the_constructor(tpu: Any, message: str) -> None:
@@ -143,10 +139,7 @@ def test_an_invalid_argument_is_rejected_by_the_constructor(tpu: Any, message: s
         ({"address": "ip"}, "`address=`: 'ip' is not one of"),
         ({"service": object()}, "googleapiclient"),
         ({"discovery_url": 7}, "`discovery_url=`: 7 is not a URL"),
-        ({"discovery_url": "tpu.googleapis.com"}, "discovery_url"),
         ({"discovery_url": "ftp://a/"}, "discovery_url"),
-        ({"discovery_url": "https://"}, "discovery_url"),
-        ({"discovery_url": "https://[a/"}, "discovery_url"),
         ({"discovery_url": "https://a/{project}"}, "discovery_url"),
     ],
 )
@@ -161,12 +154,6 @@ def test_any_text_is_an_address_or_raises_a_configuration_error(text: str) -> No
         TPUClusterResolver(f"grpc://{text}")
     except ConfigurationError:
         return
-
-
-@given(st.ip_addresses(v=6), st.integers(1, 65535))
-async def test_an_ipv6_address_is_returned_in_brackets(address: ipaddress.IPv6Address, port: int) -> None:
-    for text, found in ((f"{address}", 8470), (f"[{address}]:{port}", port)):
-        assert (await TPUClusterResolver(text).cluster_spec()).job_tasks("worker") == [f"[{address}]:{found}"]
 
 
 # The variables of GKE
@@ -328,19 +315,9 @@ def dead_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
 @pytest.mark.usefixtures("dead_file")
-@pytest.mark.parametrize(
-    "call",
-    [
-        TPUClusterResolver.cluster_spec,
-        lambda resolver: resolver.wait(timeout=0.1),
-        lambda _: aioresolve.detect(timeout=0.1),
-    ],
-)
-async def test_a_file_of_process_addresses_that_hangs_is_read_until_the_deadline(
-    call: Callable[[TPUClusterResolver], Awaitable[object]],
-) -> None:
+async def test_a_file_of_process_addresses_that_hangs_is_read_until_the_deadline() -> None:
     with pytest.raises(DeadlineExceededError):
-        await call(TPUClusterResolver(timeout=0.1))
+        await TPUClusterResolver(timeout=0.1).cluster_spec()
 
 
 async def test_a_watch_reads_the_file_of_process_addresses(tmp_path: Path, environ: Environment) -> None:

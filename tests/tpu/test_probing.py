@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from contextlib import AsyncExitStack
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,13 +86,6 @@ async def test_a_hanging_host_is_listed_at_its_deadline() -> None:
     assert issubclass(ProbeDeadlineError, ProbeError)
 
 
-async def test_the_operation_timeout_of_a_config_proto_limits_the_call() -> None:
-    async with TPUWorker(4, faults=[Hang()]) as worker:
-        config = SimpleNamespace(operation_timeout_in_ms=200)
-        with pytest.raises(DeadlineExceededError):
-            await resolver_of([worker.address]).num_accelerators(config_proto=config)
-
-
 async def test_system_metadata_is_the_tuple_of_tensorflow_plus_hosts(google: GoogleServer) -> None:
     async with AsyncExitStack() as stack:
         workers = [TPUWorker(4, task=task) for task in range(2)]
@@ -130,18 +122,6 @@ async def test_system_metadata_names_devices_by_their_task_in_the_cluster() -> N
     assert {device.name for host in metadata.hosts for device in host.devices} == {
         f"/job:local/replica:0/task:0/device:{name}" for name in ["CPU:0", "TPU:0", "TPU:1"]
     }
-
-
-async def test_system_metadata_numbers_the_devices_of_libtpu_by_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with AsyncExitStack() as stack:
-        workers = [TPUWorker(1, services=["libtpu"]) for _ in range(2)]
-        await _start(stack, *workers)
-        monkeypatch.setenv("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", f"grpc://{UNUSED_ADDRESS}")
-        monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", ",".join(str(worker.port) for worker in workers))
-        metadata = await TPUClusterResolver().get_tpu_system_metadata()
-    assert [device.name for device in metadata.devices] == [
-        f"/job:worker/replica:0/task:0/device:TPU:{number}" for number in range(2)
-    ]
 
 
 async def test_a_contradictory_topology_does_not_hide_the_cores(google: GoogleServer) -> None:

@@ -239,14 +239,6 @@ def test_variable_that_contradicts_the_multislice_of_the_vm_is_an_error(
         sync.TPUClusterResolver().cluster_spec()
 
 
-def test_number_of_a_vm_outside_its_slice_is_an_error(google_in_thread: ThreadedGoogleServer) -> None:
-    google_in_thread.metadata.update(tpu_vm(hosts=["198.51.100.1", "198.51.100.2"]))
-    google_in_thread.metadata["instance/attributes/agent-worker-number"] = "5"
-    google_in_thread.metadata["instance/attributes/tpu-env"] = ""
-    with pytest.raises(ConfigurationError, match=r"WORKER_ID=5 is out of range: .* has 2 processes"):
-        sync.TPUClusterResolver().cluster_spec()
-
-
 def test_address_of_another_worker_contradicts_the_number_of_the_vm(
     google_in_thread: ThreadedGoogleServer,
 ) -> None:

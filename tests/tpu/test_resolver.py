@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from aioresolve import ClusterSpec, TPUClusterResolver
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
+    CredentialsError,
     ProtocolError,
     TPUNotFoundError,
     TPUNotReadyError,
@@ -19,6 +21,8 @@ from aioresolve.errors import (
 from aioresolve.testing import Answer, Hang, queued_resource, tpu_node, tpu_vm
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from aioresolve.testing import GoogleServer
 
 ZONE = "us-central2-b"
@@ -44,14 +48,6 @@ async def test_given_project_and_zone_need_no_metadata_server(google: GoogleServ
     full = TPUClusterResolver("projects/other/locations/europe-west4-a/nodes/my-tpu")
     assert await full.master() == "grpc://10.0.0.1:8470"
     assert requested(google, "metadata") == []
-
-
-async def test_every_call_sends_a_new_request(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
-    async with TPUClusterResolver("my-tpu", ZONE, PROJECT) as resolver:
-        assert await resolver.master() == "grpc://10.0.0.1:8470"
-        google.patch("my-tpu", networkEndpoints=[{"ipAddress": "10.0.0.9", "port": 8470}])
-        assert await resolver.master() == "grpc://10.0.0.9:8470"
 
 
 async def test_workers_are_identified_by_slice_and_index_and_node_id(google: GoogleServer) -> None:
@@ -328,12 +324,27 @@ async def test_unknown_facts_are_none(google: GoogleServer) -> None:
     assert await TPUClusterResolver("grpc://a").topology() is None
 
 
-async def test_on_another_vm_the_error_lists_every_source_that_was_tried(google: GoogleServer) -> None:
-    with pytest.raises(TPUNotFoundError, match="not a TPU VM") as raised:
+async def test_off_google_cloud_calls_fail_soon_and_say_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    with pytest.raises(TPUNotFoundError, match=r"Pass .* as `tpu=`"):
         await TPUClusterResolver().cluster_spec()
-    assert isinstance(raised.value, ValueError)
-    assert isinstance(raised.value, RuntimeError)
-    assert len(raised.value.tried) == 3
+    with pytest.raises(ConfigurationError, match="coordinator_address"):
+        await TPUClusterResolver("grpc://a:1", coordinator_name="chief").cluster_spec()
+    with pytest.raises(CredentialsError, match="Log in with"):
+        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
+
+
+async def test_the_constructor_sends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{silent.getsockname()[1]}")
+        TPUClusterResolver()
+        TPUClusterResolver("my-tpu", coordinator_name="chief")
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
 
 
 # Facts about one TPU
@@ -380,19 +391,13 @@ async def test_the_caller_decides_about_a_tpu_that_is_not_healthy(google: Google
         await TPUClusterResolver(["a", "b"], not_healthy="raise").cluster_spec()
     allowed = await TPUClusterResolver(["a", "b"], not_healthy="allow").cluster_spec()
     assert allowed.as_dict() == {"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]}
+    google.add(tpu_node("c", health="TIMEOUT", ips=[]))
+    with pytest.raises(TPUNotReadyError):
+        await TPUClusterResolver("c", not_healthy="allow").cluster_spec()
     skipped = await TPUClusterResolver(["a", "b"], not_healthy="skip").cluster_spec()
     assert skipped.as_dict() == {"worker": ["10.0.0.1:8470"]}
     with pytest.raises(TPUNotReadyError, match="health UNHEALTHY_MAINTENANCE"):
         await TPUClusterResolver("b", not_healthy="skip").cluster_spec()
-
-
-async def test_a_tpu_that_is_not_ready_is_an_error_even_if_unhealthy_ones_are_allowed(
-    google: GoogleServer,
-) -> None:
-    google.add(tpu_node("a", state="REPAIRING"), tpu_node("b", health="TIMEOUT", ips=[]))
-    for name in ("a", "b"):
-        with pytest.raises(TPUNotReadyError):
-            await TPUClusterResolver(name, not_healthy="allow").cluster_spec()
 
 
 async def test_external_addresses_are_used_if_requested(google: GoogleServer) -> None:

@@ -7,22 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from aioresolve import ClusterSpec, TPUClusterResolver, sync
+from aioresolve import TPUClusterResolver, sync
 from aioresolve.errors import MissingDependencyError
 from aioresolve.testing import GoogleServer, TPUWorker, tpu_node
 
 ZONE = "us-central2-b"
 PROJECT = "demo-project"
 GRPC = "grpc://10.240.1.2:8470"
-
-
-async def test_args_coordinator_is_a_task_of_its_own_if_it_has_a_name() -> None:
-    resolver = TPUClusterResolver(GRPC, coordinator_address="10.0.0.9:2222")
-    assert (await resolver.cluster_spec()).jobs == ["worker"]
-    resolver = TPUClusterResolver(GRPC, coordinator_name="chief", coordinator_address="grpc://10.0.0.9:2222")
-    assert await resolver.cluster_spec() == ClusterSpec(
-        {"worker": ["10.240.1.2:8470"], "chief": ["10.0.0.9:2222"]}
-    )
 
 
 async def test_args_coordinator_address_none_starts_a_server_once(
@@ -91,19 +82,3 @@ async def test_methods_connect_initializes_the_tpu_and_returns_a_resolver(
         resolver = await TPUClusterResolver.connect(f"grpc://{worker.address}")
         assert connected == [([worker.address], "worker")]
         assert await resolver.master() == f"grpc://{worker.address}"
-
-
-async def test_methods_master_is_the_first_instance_or_the_task_named() -> None:
-    resolver = TPUClusterResolver("grpc://a:1,grpc://b:2")
-    assert await resolver.master() == "grpc://a:1"
-    assert await resolver.master("worker", 1) == "grpc://b:2"
-    assert await resolver.master(rpc_layer="grpc+verbs") == "grpc+verbs://a:1"
-    resolver.task_id = None
-    assert await resolver.master() == "grpc://a:1"
-
-
-def test_methods_enter_and_exit(google_in_thread: GoogleServer) -> None:
-    with sync.TPUClusterResolver("my-tpu") as resolver:
-        assert resolver.master() == "grpc://10.0.0.1:8470"
-    assert resolver.get_master() == "grpc://10.0.0.1:8470"
-    assert resolver.get_job_name() == "worker"

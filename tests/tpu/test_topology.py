@@ -50,12 +50,6 @@ def test_bounds_are_kept_and_determine_the_hosts() -> None:
     assert (topology.chip_bounds, topology.host_bounds) == ((2, 4), (1, 2, 1))
 
 
-def test_type_and_topology_of_the_api_replace_a_missing_accelerator_type() -> None:
-    topology = slice_topology(None, kind="V4", chip_bounds=(2, 2, 2))
-    assert topology is not None
-    assert (topology.accelerator_type, topology.cores, topology.hosts) == ("V4 of 2x2x2", 16, 2)
-
-
 @pytest.mark.parametrize(
     "accelerator_type",
     [None, "v9-8", "v4", "v4-0", "v4-8-x"],

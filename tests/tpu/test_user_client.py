@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,10 @@ from .services import FakeHttpError, FakeService
 
 
 def resolver_of(service: Any, tpu: Any = "my-tpu", timeout: float = 5.0) -> TPUClusterResolver:
-    return TPUClusterResolver(tpu, "z", "p", service=service, timeout=timeout)
+    # Credentials have no effect then, and are not validated, as in TensorFlow.
+    return TPUClusterResolver(
+        tpu, "z", "p", service=service, credentials=cast("Any", "nonsense"), timeout=timeout
+    )
 
 
 def failing(error: Exception) -> FakeService:

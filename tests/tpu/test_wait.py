@@ -10,7 +10,7 @@ import pytest
 
 from aioresolve import TPUClusterResolver
 from aioresolve.errors import FailedClusterError, ForbiddenError, IncompleteClusterError
-from aioresolve.testing import Hang, TPUWorker, queued_resource, tpu_node
+from aioresolve.testing import Hang, queued_resource, tpu_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,14 +102,6 @@ async def test_wait_follows_a_queued_resource_until_its_nodes_are_ready(google: 
         assert addresses(await wait_for("my-request")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
 
 
-@pytest.mark.parametrize("state", ["FAILED", "SUSPENDED"])
-async def test_a_failed_queued_resource_ends_the_wait_at_once(google: GoogleServer, state: str) -> None:
-    google.add(queued_resource("my-request", state="ACCEPTED", error="no capacity"))
-    google.script("my-request", {"state": {"state": "ACCEPTED"}}, {"state": {"state": state}})
-    with pytest.raises(FailedClusterError, match=f"my-request: queued resource in state {state}"):
-        await wait_for("my-request", timeout=600.0)
-
-
 async def test_the_deadline_error_has_the_reason_for_each_missing_tpu(google: GoogleServer) -> None:
     symptom = {"symptomType": "MESH_BUILD_FAIL", "workerId": "2", "createTime": "2026-11-20T11:00:00Z"}
     google.add(
@@ -139,16 +131,6 @@ async def test_an_error_that_is_not_retryable_ends_the_wait(google: GoogleServer
     google.denied.add("tpu.nodes.get")
     with pytest.raises(ForbiddenError, match=r"tpu\.nodes\.get"):
         await wait_for("my-tpu", timeout=600.0)
-
-
-@pytest.mark.slow
-async def test_reachable_probe_requires_a_response_of_each_worker(google: GoogleServer) -> None:
-    async with TPUWorker() as worker:
-        google.add(tpu_node("my-tpu", ips=["127.0.0.1"], port=worker.port))
-        await wait_for("my-tpu", reachable="probe")
-        assert worker.calls == ["/tensorflow.WorkerService/GetStatus"]
-    with pytest.raises(IncompleteClusterError, match="my-tpu/worker-0: nothing listens at 127"):
-        await wait_for("my-tpu", reachable="probe", timeout=3.0, poll_timeout=2.0)
 
 
 async def test_a_local_tpu_has_no_workers_to_wait_for() -> None:

@@ -58,65 +58,59 @@ class UserService:
         # Not a lock of the event loop: a cancelled call abandons its thread, which may still be running.
         self._lock = threading.Lock()
 
-    async def execute(self, call: Callable[[Any], Any], scope: str, progress: Progress) -> Any:
-        """Return what `call` returns for the service, in a worker thread.
+    async def call(self, function: Callable[[Any], Any], kind: type[T], scope: str, progress: Progress) -> T:
+        """Return what `function` returns for the service, in a worker thread, decoded as `kind`.
 
-        A service that does not support the request is a ConfigurationError.
+        Raises:
+            ConfigurationError: the service does not support the request.
+            APIError: it received another status than 200; a ConnectionFailedError if it received none.
+            ProtocolError: the response has another format.
         """
         progress.waiting(scope, f"{SOURCE} has not responded")
         is_abandoned = threading.Event()
 
-        def execute() -> Any:
+        def call() -> Any:
             with self._lock:
-                return None if is_abandoned.is_set() else self._call(call, scope)
+                return None if is_abandoned.is_set() else self._call(function, scope)
 
         try:
-            response = await run_in_thread(scope, execute)
+            response = await run_in_thread(scope, call)
         finally:
             is_abandoned.set()
         progress.done(scope, "responded")
-        return response
-
-    def _call(self, call: Callable[[Any], Any], scope: str) -> Any:
         try:
-            return call(self._service)
+            return decode(json.dumps(response).encode(), kind)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(
+                f"{SOURCE} returned an invalid response to {scope}: {error}", scope=scope
+            ) from error
+
+    def _call(self, function: Callable[[Any], Any], scope: str) -> Any:
+        try:
+            return function(self._service)
         except AttributeError as error:
             raise ConfigurationError(
                 f"{SOURCE} does not support {scope}: {error}", hint=f"Build it for {self._api}."
             ) from error
         except Exception as error:  # any transport of httplib2, and google-auth's errors
-            raise _translate_error(error, scope) from error
-
-
-def decode_response(response: Any, kind: type[T], scope: str) -> T:
-    """Return a decoded response of the service; a ProtocolError if it has another format."""
-    try:
-        return decode(json.dumps(response).encode(), kind)
-    except (TypeError, ValueError) as error:
-        raise ProtocolError(
-            f"{SOURCE} returned an invalid response to {scope}: {error}", scope=scope
-        ) from error
+            status, message = _status(error), " ".join(str(error).split())[:500]
+            if status is None:
+                reason = f"{type(error).__name__} {message}"
+                raise ConnectionFailedError(
+                    f"{SOURCE} received no response to {scope}: {reason}", scope=scope
+                ) from error
+            raise APIError(
+                f"{SOURCE} received status {status} for {scope}: {message}",
+                scope=scope,
+                status=status,
+                retryable=status in RETRYABLE_STATUSES,
+            ) from error
 
 
 def _status(error: Exception) -> int | None:
     """Return the status of an HttpError of googleapiclient; after other errors the server did not respond."""
     status = getattr(error, "status_code", None) or getattr(getattr(error, "resp", None), "status", None)
     return None if status is None else int(status)
-
-
-def _translate_error(error: Exception, scope: str) -> APIError | ConnectionFailedError:
-    status = _status(error)
-    message = " ".join(str(error).split())[:500]
-    if status is None:
-        return ConnectionFailedError(
-            f"{SOURCE} received no response to {scope}: {type(error).__name__} {message}", scope=scope
-        )
-    return APIError(
-        f"{SOURCE} received status {status} for {scope}: {message}",
-        scope=scope,
-        status=status,
-        retryable=status in RETRYABLE_STATUSES,
-    )
 
 
 class UserTPUClient:
@@ -138,10 +132,12 @@ class UserTPUClient:
 
         def get(service: Any) -> Any:
             resources = getattr(service.projects().locations(), name.collection)()
-            return resources.get(name=str(name)).execute()
+            found = resources.get(name=str(name)).execute()
+            # Clients for tests may leave the name out.
+            return {"name": str(name), **found} if isinstance(found, dict) else found
 
         try:
-            response = await self._service.execute(get, scope, progress)
+            return await self._service.call(get, kind, scope, progress)
         except (APIError, ConnectionFailedError) as error:
             raise TPULookupError(
                 error.summary,
@@ -150,9 +146,6 @@ class UserTPUClient:
                 status=error.status if isinstance(error, APIError) else None,
                 retryable=error.retryable,
             ) from error.__cause__
-        if isinstance(response, dict) and not response.get("name"):
-            response = {**response, "name": str(name)}  # clients for tests may leave it out
-        return decode_response(response, kind, scope)
 
 
 class UserComputeClient:
@@ -166,7 +159,6 @@ class UserComputeClient:
 
     async def group_members(self, group: InstanceGroupName, progress: Progress) -> list[GroupMember]:
         """Return the instances of a group."""
-        scope = f"instances of {group}"
         location = {"region" if group.is_regional else "zone": group.location}
 
         def get_pages(service: Any) -> list[Any]:
@@ -180,8 +172,10 @@ class UserComputeClient:
                 request = groups.listInstances_next(previous_request=request, previous_response=pages[-1])
             return pages
 
-        pages = await self._service.execute(get_pages, scope, progress) or ()
-        return [member for page in pages for member in decode_response(page, Page[GroupMember], scope).items]
+        pages = await self._service.call(
+            get_pages, list[Page[GroupMember]], f"instances of {group}", progress
+        )
+        return [member for page in pages for member in page.items]
 
     async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
         """Raise an APIError."""
@@ -192,7 +186,6 @@ class UserComputeClient:
         self, project: str, zone: str, names: Sequence[str], progress: Progress
     ) -> list[Instance]:
         """Return these instances of a zone."""
-        scope = instances_scope(project, zone, names)
 
         def get_each(service: Any) -> list[Any]:
             instances, found = service.instances(), []
@@ -207,5 +200,5 @@ class UserComputeClient:
                 found.append({"name": name, "status": RUNNING, **each})
             return found
 
-        found = await self._service.execute(get_each, scope, progress)
-        return decode_response(found or [], list[Instance], scope)
+        scope = instances_scope(project, zone, names)
+        return await self._service.call(get_each, list[Instance], scope, progress)

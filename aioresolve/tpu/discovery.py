@@ -52,11 +52,7 @@ HOST_VARIABLES = (PATH_VARIABLE, "TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"
 """GKE's variables, in order of precedence: GKE sets the last one to `localhost` in some pods of slices with
 several hosts. Their ports belong to libtpu's own network, not to a TensorFlow server."""
 
-WORKER_ID_VARIABLES = ("TPU_WORKER_ID", "CLOUD_TPU_TASK_ID")
-"""The index of this process: GKE's variable, else the one that libtpu reads with `TPU_PROCESS_ADDRESSES`."""
-
 _ADDRESS = re.compile(r"(?P<host>\[[^\]\s]+\]|[^\s:/\[\],]+)(?::(?P<port>[0-9]{1,5}))?")
-_WORKER_ID = re.compile(r"-?[0-9]{1,6}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +181,11 @@ def environment_task_id(environ: Mapping[str, str]) -> int | None:
     It is None otherwise, and in a pod without a TPU, such as the leader of a LeaderWorkerSet, which has -1.
 
     Raises:
-        ConfigurationError: the variable is not a number.
+        ConfigurationError: a variable is invalid.
     """
     if environ.get(ENDPOINTS_VARIABLE) or _host_variable(environ) is None:
         return None
-    return _worker_id(environ)
+    return _environment(environ).worker_id
 
 
 # Names and addresses
@@ -250,14 +246,14 @@ def worker_addresses(text: str, where: str) -> tuple[str, ...]:
     return tuple(addresses.values())
 
 
-def worker_address(text: str, where: str, port: int = TPU_PORT) -> str:
-    """Return `host:port` of one address, with `port` if it has none.
+def worker_address(text: str, where: str) -> str:
+    """Return `host:port` of one address, by default with port 8470.
 
     Raises:
         ConfigurationError: it is not an address.
     """
-    host, own_port = _host_and_port(text, where)
-    return host_port(host, port if own_port is None else own_port)
+    host, port = _host_and_port(text, where)
+    return host_port(host, TPU_PORT if port is None else port)
 
 
 def worker_host(text: str, where: str) -> str:
@@ -271,14 +267,13 @@ def _host_and_port(text: str, where: str) -> tuple[str, int | None]:
         ipaddress.IPv6Address(bare)
         return bare, None
     match = _ADDRESS.fullmatch(bare)
-    port = int(match["port"]) if match is not None and match["port"] is not None else None
-    if match is None or port == 0 or (port or 1) > 65535:
+    if match is None or not 0 < int(match["port"] or 1) < 65536:
         raise invalid_value(
             where,
             f"{text!r} is not the address of a worker",
             "Write host:port, such as '10.0.0.7:8470', with an IPv6 address in brackets.",
         )
-    return match["host"].strip("[]"), port
+    return match["host"].strip("[]"), int(match["port"]) if match["port"] else None
 
 
 def _normalized(host: str) -> str:
@@ -354,7 +349,7 @@ def _given_workers(text: str, origin: str, where: str, environ: Mapping[str, str
     if not addresses:
         raise ConfigurationError(f"{where} contains no address", hint="Unset the variable.")
     environment = _environment(environ)
-    validate_index(addresses, environment.worker_id, f"${_worker_id_variable(environ)}", where)
+    validate_index(addresses, environment.worker_id, "$TPU_WORKER_ID", where)
     if origin != f"${HOST_VARIABLES[-1]}":
         _validate_counts(len(addresses), {*ports}, environment.process_bounds, where, environ)
     return GivenWorkers(origin, tuple(addresses), environment)
@@ -375,16 +370,17 @@ def _validate_counts(
     listed = {host for host, _ in _process_list(environ.get(variable, ""), f"${variable}")}
     # GKE sets the list of hosts to `localhost` in some pods of slices with several hosts.
     is_other_list = bool(listed) and not (listed <= LOCAL_HOSTS or hosts <= LOCAL_HOSTS)
+    problem = ""
     if bounds is not None and math.prod(bounds) != processes:
-        problem = f"{processes} processes, but $TPU_PROCESS_BOUNDS={environ['TPU_PROCESS_BOUNDS']} are"
-        problem += f" {math.prod(bounds)}"
+        given = environ["TPU_PROCESS_BOUNDS"]
+        problem = f"{processes} processes, but $TPU_PROCESS_BOUNDS={given} are {math.prod(bounds)}"
     elif is_other_list and len(listed) != len(hosts):
-        problem = (
-            f"processes on {len(hosts)} hosts, but ${variable}={environ[variable]} has {len(listed)} hosts"
+        number = f"{len(listed)} hosts"
+        problem = f"processes on {len(hosts)} hosts, but ${variable}={environ[variable]} has {number}"
+    if problem:
+        raise ConfigurationError(
+            f"{where} has {problem}", hint="Correct or unset the variable that is wrong."
         )
-    else:
-        return
-    raise ConfigurationError(f"{where} has {problem}", hint="Correct or unset the variable that is wrong.")
 
 
 def validate_index(addresses: Sequence[str], worker_id: int | None, index_name: str, where: str) -> None:
@@ -417,15 +413,16 @@ def slice_position(environment: TPUEnvironment) -> tuple[int, int]:
 
 def _environment(environ: Mapping[str, str]) -> TPUEnvironment:
     """Return what GKE's variables report about the slice."""
-    return replace(_variables(environ, ("TPU_", "MEGASCALE_")), worker_id=_worker_id(environ))
+    # libtpu reads the second one. A negative index is that of a pod without a TPU: the leader of a group.
+    index = (environ.get("TPU_WORKER_ID") or environ.get("CLOUD_TPU_TASK_ID", "")).strip()
+    values = {**environ, "TPU_WORKER_ID": "" if index.startswith("-") else index}
+    return _variables(values, ("TPU_", "MEGASCALE_"))
 
 
 def _variables(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> TPUEnvironment:
-    """Return what variables report: those of `tpu-env` with the prefix `TPU_`, without the worker id."""
+    """Return what variables with these prefixes report: those of `tpu-env` have the prefix `TPU_`."""
     values = {
-        name.removeprefix("TPU_"): value
-        for name, value in environ.items()
-        if name.startswith(prefixes) and name not in WORKER_ID_VARIABLES
+        name.removeprefix("TPU_"): value for name, value in environ.items() if name.startswith(prefixes)
     }
 
     def malformed(name: str, problem: str) -> ConfigurationError:
@@ -433,18 +430,3 @@ def _variables(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> TPUEnvi
         return ConfigurationError(f"${variable}: {problem}", hint="Correct or unset the variable.")
 
     return tpu_environment(values, malformed)
-
-
-def _worker_id_variable(environ: Mapping[str, str]) -> str:
-    return next((name for name in WORKER_ID_VARIABLES if environ.get(name)), WORKER_ID_VARIABLES[0])
-
-
-def _worker_id(environ: Mapping[str, str]) -> int | None:
-    """Return the index of this process in its slice; None if it is unknown, or negative: not a worker."""
-    variable = _worker_id_variable(environ)
-    text = environ.get(variable, "").strip()
-    if text and _WORKER_ID.fullmatch(text) is None:
-        raise ConfigurationError(
-            f"${variable}={text!r} is not a number", hint="Correct or unset the variable."
-        )
-    return int(text) if text and int(text) >= 0 else None

@@ -29,22 +29,14 @@ DEFAULT_METRICS_PORT = 8431
 
 
 class Generation(NamedTuple):
-    """What all chips of one generation have in common.
-
-    Attributes:
-        name: `v2`, `v3`, `v4`, `v5e`, `v5p`, `v6e` or `7x`.
-        cores_per_chip: TensorCores of a chip.
-        devices_per_chip: devices of a chip, as TensorFlow and JAX count them.
-        largest_host: the maximum number of chips of a slice with a single host.
-    """
+    """A generation of chips. TensorFlow and JAX count its devices in the same way."""
 
     name: str
     cores_per_chip: int
     devices_per_chip: int
-    largest_host: int = 4
 
 
-_V5E = Generation("v5e", 1, 1, 8)
+_V5E = Generation("v5e", 1, 1)
 _7X = Generation("7x", 2, 2)
 GENERATIONS = {
     "v2": Generation("v2", 2, 2),
@@ -54,14 +46,11 @@ GENERATIONS = {
     "v5lite_pod": _V5E,
     "v5e": _V5E,
     "v5p": Generation("v5p", 2, 1),
-    "v6e": Generation("v6e", 1, 1, 8),
+    "v6e": Generation("v6e", 1, 1),
     "tpu7x": _7X,
     "v7x": _7X,
 }
 """By the first part of an accelerator type and by the type names of the API, both in lower case."""
-
-CHIPS_PER_HOST = 4
-"""In every slice with several hosts."""
 
 _ACCELERATOR_TYPE = re.compile(r"(?P<kind>[a-z0-9_]+)-(?P<cores>[1-9][0-9]{0,5})")
 
@@ -169,74 +158,47 @@ class TPUSlice:
             ProtocolError: the source's statements contradict each other.
         """
         config = self.node.accelerator_config if self.node is not None else None
-        return slice_topology(
-            self.accelerator_type,
-            kind=config.type if config is not None else None,
-            chip_bounds=parse_bounds(config.topology if config is not None else self.environment.topology),
-            chips_per_host_bounds=self.environment.chips_per_host_bounds,
-            host_bounds=self.environment.host_bounds,
-            hosts=len({*self.hosts}) or None,
-            processes=len(self.endpoints) or None,
+        chip_bounds = parse_bounds(self.environment.topology if config is None else config.topology)
+        name = self.accelerator_type or ""
+        match = _ACCELERATOR_TYPE.fullmatch(name.lower())
+        kind = "" if config is None else config.type
+        generation = GENERATIONS.get(match["kind"] if match else kind.lower())
+        hosts, processes = len({*self.hosts}), len(self.endpoints)
+        if generation is None or not processes:
+            return None
+        per_chip = generation.cores_per_chip
+        if match:
+            cores = int(match["cores"])
+        elif chip_bounds is not None:
+            cores = math.prod(chip_bounds) * per_chip
+            name = f"{kind} of {'x'.join(map(str, chip_bounds))}"
+        else:
+            return None
+        chips = cores // per_chip
+        problem = ""
+        if cores % per_chip:
+            problem = f"{cores} cores of {name} cannot be divided into chips with {per_chip} cores"
+        elif chip_bounds is not None and math.prod(chip_bounds) != chips:
+            other = f"{'x'.join(map(str, chip_bounds))} has {math.prod(chip_bounds)}"
+            problem = f"accelerator type {name!r} has {chips} chips, but the topology {other}"
+        elif chips % hosts or chips % processes:
+            problem = (
+                f"{chips} chips of {name} cannot be divided among {processes} processes on {hosts} hosts"
+            )
+        if problem:
+            raise ProtocolError(problem)
+        return TPUTopology(
+            name,
+            generation.name,
+            cores,
+            chips,
+            hosts,
+            processes,
+            chips * generation.devices_per_chip,
+            chip_bounds,
+            self.environment.chips_per_host_bounds,
+            self.environment.host_bounds,
         )
-
-
-def slice_topology(
-    accelerator_type: str | None = None,
-    *,
-    kind: str | None = None,
-    chip_bounds: tuple[int, ...] | None = None,
-    chips_per_host_bounds: tuple[int, ...] | None = None,
-    host_bounds: tuple[int, ...] | None = None,
-    hosts: int | None = None,
-    processes: int | None = None,
-) -> TPUTopology | None:
-    """Return the layout of a slice; None if its generation is unknown or too little is given.
-
-    `kind` is the API's `acceleratorConfig.type`, such as `V4`, if there is no accelerator type. For the other
-    arguments see `TPUTopology`.
-
-    Raises:
-        ProtocolError: the numbers contradict each other.
-    """
-    match = _ACCELERATOR_TYPE.fullmatch((accelerator_type or "").lower())
-    generation = GENERATIONS.get(match["kind"] if match else (kind or "").lower())
-    if generation is None or (match is None and chip_bounds is None):
-        return None
-    bounds = "x".join(map(str, chip_bounds or ()))
-    name = accelerator_type or f"{kind} of {bounds}"
-    per_chip = generation.cores_per_chip
-    cores = math.prod(chip_bounds or ()) * per_chip if match is None else int(match["cores"])
-    chips = _divide(cores, per_chip, f"{cores} cores of {name}", f"into chips with {per_chip} cores")
-    if chip_bounds is not None and math.prod(chip_bounds) != chips:
-        raise ProtocolError(
-            f"accelerator type {name!r} has {chips} chips, but the topology {bounds} has"
-            f" {math.prod(chip_bounds)}"
-        )
-    if hosts is None:
-        # Only a slice with a single host may have more chips per host than usual.
-        by_rule = 1 if chips <= generation.largest_host else chips // CHIPS_PER_HOST
-        hosts = by_rule if host_bounds is None else math.prod(host_bounds)
-    _divide(chips, hosts, f"{chips} chips of {name}", f"among {hosts} hosts")
-    processes = processes or hosts
-    _divide(chips, processes, f"{chips} chips of {name}", f"among {processes} processes")
-    return TPUTopology(
-        name,
-        generation.name,
-        cores,
-        chips,
-        hosts,
-        processes,
-        chips * generation.devices_per_chip,
-        chip_bounds,
-        chips_per_host_bounds,
-        host_bounds,
-    )
-
-
-def _divide(total: int, by: int, what: str, how: str) -> int:
-    if by < 1 or total % by:
-        raise ProtocolError(f"{what} cannot be divided {how}")
-    return total // by
 
 
 def shared_topology(slices: Sequence[TPUSlice]) -> TPUTopology | None:

@@ -204,7 +204,7 @@ async def test_each_process_of_a_host_is_a_worker_with_its_own_index(
             {"TPU_WORKER_HOSTNAMES": "a,b,c,d", "TPU_WORKER_ID": "5"},
             r"\$TPU_WORKER_ID=5 is out of range: \$TPU_WORKER_HOSTNAMES has 4 processes",
         ),
-        ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "x"}, r"\$TPU_WORKER_ID='x' is not a number"),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "x"}, r"\$TPU_WORKER_ID: 'x' is not a number"),
         (
             {"TPU_PROCESS_ADDRESSES": "a:8476,b:8476", "TPU_PROCESS_BOUNDS": "2,2,1"},
             r"\$TPU_PROCESS_ADDRESSES has 2 processes, but \$TPU_PROCESS_BOUNDS=2,2,1 are 4",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -16,7 +15,7 @@ from aioresolve.errors import (
     ProtocolError,
 )
 from aioresolve.gcp.metadata_server import MetadataServer, metadata_host, response_timeout
-from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Trickle, tpu_vm
+from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Trickle
 
 from .loopback import error_from
 
@@ -39,17 +38,10 @@ async def serving(**arguments: Any) -> AsyncIterator[tuple[GoogleServer, Metadat
             yield server, MetadataServer()
 
 
-async def test_malformed_values_are_errors() -> None:
-    async with serving(metadata=tpu_vm(hosts=HOSTS)) as (server, machine):
-        malformed = {
-            "project/project-id": "../../evil",
-        }
-        server.metadata.update(malformed)
-        assert isinstance(await error_from(machine.project_id()), ConfigurationError)
-
-
-async def test_a_denied_request_is_not_retried() -> None:
+async def test_a_denied_request_and_a_malformed_value_are_errors() -> None:
     async with serving() as (server, machine):
+        server.metadata["project/project-id"] = "../../evil"
+        assert isinstance(await error_from(machine.project_id()), ConfigurationError)
         server.inject(Answer(403, b"not for you" + b"~" * 1000, headers={"Metadata-Flavor": "Google"}))
         error = await error_from(machine.zone())
         assert isinstance(error, APIError)
@@ -57,14 +49,6 @@ async def test_a_denied_request_is_not_retried() -> None:
         assert (error.host, error.scope) == (f"http://{server.metadata_host}", "metadata instance/zone")
         assert "'not for you~" in str(error)
         assert str(error).count("~") == 200 - len("not for you")
-
-
-async def test_requests_have_the_required_header_and_bypass_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
-    async with serving() as (_, machine):
-        # Without the header the server would have returned 403.
-        assert await machine.zone() == "us-central2-b"
 
 
 async def test_the_environment_is_read_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,21 +87,6 @@ def test_the_host_is_found_as_by_google_auth() -> None:
 # Outside Google Cloud
 
 
-@asynccontextmanager
-async def unresponsive_address() -> AsyncIterator[str]:
-    """An address that neither accepts nor refuses connections, as if packets were lost."""
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.socket())
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        # The queue of pending connections is full: the next one waits forever.
-        for _ in range(3):
-            client = stack.enter_context(socket.socket())
-            client.setblocking(False)
-            client.connect_ex(listener.getsockname())
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let attempts end after a short time."""
@@ -125,20 +94,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(
-    "kind", ["unknown name", "unroutable", "hanging", "slow", "other server", "unavailable"]
-)
+@pytest.mark.parametrize("kind", ["unknown name", "hanging", "slow", "other server", "unavailable"])
 async def test_outside_google_cloud_the_search_for_a_metadata_server_ends(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCE_METADATA_DETECT_RETRIES", "2")
-    async with GoogleServer() as server, unresponsive_address() as unresponsive:
+    async with GoogleServer() as server:
         faults = {"slow": Trickle(1, 0.3), "other server": Answer(200, b"<html>"), "unavailable": Answer(503)}
         server.inject(faults.get(kind, Hang()), times=None)
-        hosts = {"unknown name": "metadata.invalid", "unroutable": unresponsive}
-        monkeypatch.setattr(
-            "aioresolve.gcp.metadata_server.DEFAULT_HOST", hosts.get(kind, server.metadata_host)
-        )
+        host = "metadata.invalid" if kind == "unknown name" else server.metadata_host
+        monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", host)
         with anyio.fail_after(PATIENCE):
             error = await error_from(MetadataServer().zone())
         attempts = len(server.requests)
@@ -146,13 +111,12 @@ async def test_outside_google_cloud_the_search_for_a_metadata_server_ends(
     assert type(error) is kinds.get(kind, ConnectionFailedError)
     assert not error.retryable
     assert "if it is, set GCE_METADATA_HOST" in str(error)
-    assert attempts == {"unknown name": 0, "unroutable": 0, "other server": 1}.get(kind, 2)
+    assert attempts == {"unknown name": 0, "other server": 1}.get(kind, 2)
 
 
-@pytest.mark.parametrize("text", ["0", "2.5", "three"])
-async def test_an_invalid_number_of_attempts_means_three(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GCE_METADATA_DETECT_RETRIES", text)
-    monkeypatch.setenv("GCE_METADATA_TIMEOUT", text)
+async def test_an_invalid_number_of_attempts_means_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCE_METADATA_DETECT_RETRIES", "2.5")
+    monkeypatch.setenv("GCE_METADATA_TIMEOUT", "0")
     async with GoogleServer() as server:
         monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", server.metadata_host)
         server.inject(Answer(503), times=None)
@@ -225,12 +189,3 @@ async def test_a_metadata_server_that_has_responded_may_leave_the_header_out_of_
         error = await error_from(machine.zone())
     assert isinstance(error, APIError)
     assert (error.status, error.retryable) == (403, False)
-
-
-async def test_inside_async_with_the_connection_is_kept() -> None:
-    async with serving() as (server, machine):
-        async with machine:
-            assert await machine.zone() == "us-central2-b"
-            assert server.connections == 1
-            assert await machine.zone() == "us-central2-b"
-        await server.until(lambda: server.connections == 0)

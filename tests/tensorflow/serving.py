@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -41,15 +40,6 @@ class Server:
         """Wait until it serves."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == f"grpc://{self.address}\n"
-
-    def stop(self) -> None:
-        """Stop it, and wait until each of its threads has stopped: they may respond until then."""
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
-
-    def resume(self) -> None:
-        """Let it continue after `stop`."""
-        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill it, and wait until it has ended."""

@@ -253,26 +253,6 @@ async def test_the_worker_id_of_a_gke_pod_is_its_task(environ: Environment) -> N
     assert TPUClusterResolver().task_id == 0
 
 
-async def test_gke_variables_describe_the_slice(environ: Environment) -> None:
-    environ.set(
-        TPU_WORKER_HOSTNAMES="a,b",
-        TPU_ACCELERATOR_TYPE="v5p-16",
-        TPU_TOPOLOGY="2x2x2",
-        TPU_CHIPS_PER_HOST_BOUNDS="2, 2,1",
-        TPU_HOST_BOUNDS="1,1,2",
-        TPU_RUNTIME_METRICS_PORTS="8431,8432,",
-        MEGASCALE_NUM_SLICES="2",
-        MEGASCALE_SLICE_ID="1",
-    )
-    (one,) = await TPUClusterResolver().slices()
-    assert (one.name, one.index, one.num_slices, one.tasks) == ("slice-1", 1, 2, range(2))
-    assert one.endpoints[1].name == "slice-1/worker-1"
-    assert (one.accelerator_type, one.environment.topology) == ("v5p-16", "2x2x2")
-    assert one.environment.chips_per_host_bounds == (2, 2, 1)
-    assert one.environment.host_bounds == (1, 1, 2)
-    assert one.environment.runtime_metrics_ports == (8431, 8432)
-
-
 # The file of process addresses
 
 

@@ -50,16 +50,6 @@ async def test_workers_without_a_tpu_have_zero_cores() -> None:
         assert (metadata.num_cores, metadata.num_hosts, metadata.num_of_cores_per_host) == (0, 0, 0)
 
 
-async def test_hosts_with_different_numbers_of_cores_are_an_error_that_lists_them() -> None:
-    async with AsyncExitStack() as stack:
-        addresses = await _start(stack, TPUWorker(4), TPUWorker(2))
-        with pytest.raises(ProbeError, match=r"4 TPU; .* 2 TPU") as raised:
-            await resolver_of(addresses).num_accelerators()
-    assert raised.value.code == "uneven"
-    assert raised.value.failures == dict(zip(addresses, ["4 TPU", "2 TPU"], strict=True))
-    assert isinstance(raised.value, RuntimeError)
-
-
 async def test_unreachable_hosts_are_listed_by_slice_and_index_with_their_reasons(
     google: GoogleServer,
 ) -> None:
@@ -88,40 +78,27 @@ async def test_a_hanging_host_is_listed_at_its_deadline() -> None:
 
 async def test_system_metadata_is_the_tuple_of_tensorflow_plus_hosts(google: GoogleServer) -> None:
     async with AsyncExitStack() as stack:
-        workers = [TPUWorker(4, task=task) for task in range(2)]
+        workers = [TPUWorker(4, job="local", task=0) for _ in range(2)]
         await _start(stack, *workers)
         google.add(tpu_node("my-tpu", accelerator_type="v4-16", topology="2x2x2"))
         google.patch(
             "my-tpu",
             networkEndpoints=[{"ipAddress": "127.0.0.1", "port": worker.port} for worker in workers],
         )
-        async with TPUClusterResolver("my-tpu") as resolver:
+        async with TPUClusterResolver("my-tpu", job_name="tpus") as resolver:
             metadata = await resolver.get_tpu_system_metadata()
     num_cores, num_hosts, num_of_cores_per_host, topology, devices = metadata
     assert (num_cores, num_hosts, num_of_cores_per_host) == (8, 2, 4)
     assert topology.chips == 8
-    assert [device.name for device in devices if device.type == "TPU"] == [
-        f"/job:worker/replica:0/task:{task}/device:TPU:{number}" for task in range(2) for number in range(4)
+    names = ["CPU:0", *(f"TPU:{number}" for number in range(4))]
+    assert [device.name for device in devices] == [
+        f"/job:tpus/replica:0/task:{task}/device:{name}" for task in range(2) for name in names
     ]
+    assert [device.device_type for device in devices[:2]] == ["CPU", "TPU"]
     assert [host.address for host in metadata.hosts] == [worker.address for worker in workers]
+    assert metadata.hosts[1].devices[0].name == "/job:local/replica:0/task:0/device:CPU:0"
     copy = pickle.loads(pickle.dumps(metadata))
     assert (copy, copy.hosts) == (metadata, metadata.hosts)
-
-
-async def test_system_metadata_names_devices_by_their_task_in_the_cluster() -> None:
-    async with AsyncExitStack() as stack:
-        addresses = await _start(stack, *(TPUWorker(2, job="local", task=0) for _ in range(2)))
-        metadata = await TPUClusterResolver(
-            [f"grpc://{address}" for address in addresses], job_name="tpu_worker"
-        ).get_tpu_system_metadata()
-    assert [(device.name, device.device_type) for device in metadata.devices] == [
-        (f"/job:tpu_worker/replica:0/task:{task}/device:{kind}:{number}", kind)
-        for task in range(2)
-        for kind, number in [("CPU", 0), ("TPU", 0), ("TPU", 1)]
-    ]
-    assert {device.name for host in metadata.hosts for device in host.devices} == {
-        f"/job:local/replica:0/task:0/device:{name}" for name in ["CPU:0", "TPU:0", "TPU:1"]
-    }
 
 
 async def test_a_contradictory_topology_does_not_hide_the_cores(google: GoogleServer) -> None:

@@ -239,14 +239,6 @@ def test_variable_that_contradicts_the_multislice_of_the_vm_is_an_error(
         sync.TPUClusterResolver().cluster_spec()
 
 
-def test_address_of_another_worker_contradicts_the_number_of_the_vm(
-    google_in_thread: ThreadedGoogleServer,
-) -> None:
-    google_in_thread.metadata.update(tpu_vm(hosts=["198.51.100.1", "127.0.0.1"]))
-    with pytest.raises(TaskIdentityError, match=r"WORKER_ID .* is 0, .*addresses of this machine: .*task:1"):
-        sync.TPUClusterResolver().this_task()
-
-
 def test_host_name_of_another_worker_contradicts_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "train-1")
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "train-0.train,train-1.train")

@@ -161,20 +161,6 @@ async def test_another_failure_than_404_does_not_mean_that_the_tpu_does_not_exis
     assert raised.value.status == 409
 
 
-async def test_the_full_name_of_a_queued_resource_is_not_that_of_a_node(google: GoogleServer) -> None:
-    name = f"projects/{PROJECT}/locations/{ZONE}/queuedResources/my-tpu"
-    google.add(tpu_node("my-tpu"))
-    with pytest.raises(TPUNotFoundError) as raised:
-        await TPUClusterResolver(name).cluster_spec()
-    assert raised.value.names == (name,)
-    assert [path.split("/")[-2] for path in requested(google, "tpu")] == ["queuedResources"]
-    full = f"projects/{PROJECT}/locations/{ZONE}/nodes/other"
-    google.add(queued_resource("other", nodes=1))
-    with pytest.raises(TPUNotFoundError) as raised:
-        await TPUClusterResolver(full).cluster_spec()
-    assert raised.value.names == (full,)
-
-
 async def test_an_unhealthy_tpu_is_reported_with_its_symptoms(google: GoogleServer) -> None:
     symptoms = [{"symptomType": "MESH_BUILD_FAIL", "workerId": "2", "createTime": "2026-11-20T11:00:00Z"}]
     google.add(tpu_node("my-tpu", health="TIMEOUT", health_description="down", symptoms=symptoms))
@@ -425,16 +411,6 @@ async def test_an_accelerator_type_may_be_a_full_name(google: GoogleServer) -> N
     topology = await resolver.topology()
     assert topology is not None
     assert (topology.accelerator_type, topology.chips) == ("v4-16", 8)
-
-
-async def test_type_and_topology_replace_a_missing_accelerator_type(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", workers=4))
-    google.patch("my-tpu", acceleratorType="", acceleratorConfig={"type": "V6E", "topology": "2x4"})
-    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
-    topology = await resolver.topology()
-    assert topology is not None
-    assert (topology.accelerator_type, topology.chips, topology.hosts) == ("V6E of 2x4", 8, 4)
-    assert await resolver.accelerator_type() is None
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import pytest
 
 from aioresolve import Fleet, TPUClusterResolver
-from aioresolve.errors import TPUNotFoundError
 from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node, tpu_vm
 
 if TYPE_CHECKING:
@@ -132,14 +130,6 @@ async def test_what_is_lost_is_missing_for_good_but_not_what_may_be_created_agai
     assert "queued resource in state WAITING_FOR_RESOURCES" in seen.absent[2].reason
 
 
-async def test_a_name_that_does_not_exist_is_missing_but_not_for_good(google: GoogleServer) -> None:
-    (absent,) = (await observation(resolver("my-tpu"))).absent
-    assert (absent.name, absent.is_final, absent.tasks) == ("my-tpu", False, None)
-    assert f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu does not exist (yet)" in absent.reason
-    with pytest.raises(TPUNotFoundError):
-        await resolver("my-tpu").cluster_state()
-
-
 # Watching
 
 
@@ -199,11 +189,6 @@ async def test_the_metadata_of_the_vm_is_watched_also_during_an_outage(google: G
             google.clear_faults()
             recovered = await _first(observations, lambda seen: seen.error is None)
             assert addresses(recovered.state) == ["10.0.0.1:8470", "10.0.0.3:8470"]
-
-
-async def test_on_another_vm_a_watch_ends_at_once(google: GoogleServer) -> None:
-    with anyio.fail_after(PATIENCE), pytest.raises(TPUNotFoundError, match="it is not a TPU VM"):
-        await anext(TPUClusterResolver().watch(interval=QUICK))
 
 
 # Shared connections

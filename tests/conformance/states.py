@@ -170,11 +170,8 @@ def pod(
 
 
 INIT = {"initContainers": [{"name": "fetch", "image": "i"}, {"name": "warm", "image": "i"}]}
-SIDECAR = {"initContainers": [{"name": "proxy", "image": "i", "restartPolicy": "Always"}]}
-TWO = {"containers": [{"name": "main", "image": "trainer:v1"}, {"name": "log", "image": "i"}]}
 FETCHED = container(terminated(0, reason="Completed"), ready=True, name="fetch")
 NOT_STARTED = container(waiting("PodInitializing"))
-LOGGED = container(terminated(0, reason="Completed"), name="log")
 
 
 def initializing(second: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,24 +198,6 @@ STATES = (
         Row("0/1", "CrashLoopBackOff", "10.8.1.2"),
         status("Running", container(waiting("CrashLoopBackOff")), ips=["10.8.1.2"], condition=NOT_READY),
     ),
-    State(
-        "half-done",
-        Row("1/2", "NotReady", "10.8.1.8"),
-        status("Running", STARTED, LOGGED, ips=["10.8.1.8"], condition=NOT_READY),
-        spec=TWO,
-    ),
-    State(
-        "sidecar",
-        Row("2/2", "Running", "10.8.1.10"),
-        status(
-            "Running",
-            STARTED,
-            init=[container(UP, ready=True, name="proxy")],
-            ips=["10.8.1.10"],
-            condition=READY,
-        ),
-        spec=SIDECAR,
-    ),
     # not running yet
     State("new", Row("0/1", "Pending")),
     State(
@@ -243,33 +222,16 @@ STATES = (
         initializing(waiting("CrashLoopBackOff")),
         spec=INIT,
     ),
-    State(
-        "initialized",
-        Row("0/1", "PodInitializing"),
-        initializing(terminated(0, reason="Completed")),
-        spec=INIT,
-    ),
     # finished or lost
     State(
         "done",
         Row("0/1", "Completed", "10.8.1.5"),
         status("Succeeded", container(terminated(0, reason="Completed")), ips=["10.8.1.5"]),
     ),
-    State(
-        "oom",
-        Row("0/1", "OOMKilled", "10.8.1.13"),
-        status("Failed", container(terminated(137, reason="OOMKilled")), ips=["10.8.1.13"]),
-    ),
     State("evicted", Row("0/1", "Evicted", "10.8.1.4"), status("Failed", ips=["10.8.1.4"], reason="Evicted")),
     State("lost", Row("0/1", "NodeLost", "10.8.1.6"), status("Unknown", ips=["10.8.1.6"], reason="NodeLost")),
     # being deleted
     State("leaving", Row("1/1", "Terminating", "10.8.1.7"), running("10.8.1.7"), deleted=True),
-    State(
-        "leaving-lost",
-        Row("1/1", "Unknown", "10.8.1.15"),
-        running("10.8.1.15") | {"reason": "NodeLost"},
-        deleted=True,
-    ),
     State(
         "leaving-done",
         Row("0/1", "Completed", "10.8.1.16"),

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
-FUTURE_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v9"
-
 COLUMNS = [
     "Name", "Ready", "Status", "Restarts", "Age", "IP", "Node", "Nominated Node", "Readiness Gates",
 ]  # fmt: skip
@@ -70,56 +68,7 @@ async def test_each_state_has_the_expected_row_phase_and_addresses(server: ApiSe
         assert (condition["type"], condition["status"], condition["reason"]) == ("Completed", "True", reason)
 
 
-async def test_table_rows_include_no_object_metadata_or_the_whole_object(server: ApiServer) -> None:
-    async with server.client() as admin:
-        await admin.create_pod(*pod("one", server.namespace, "10.8.0.1", labels={"app": "trainer"}))
-        plain = await admin.list_pods(server.namespace, accept=TABLE)
-        none, metadata, whole = [
-            await admin.list_pods(server.namespace, accept=TABLE, includeObject=choice)
-            for choice in ("None", "Metadata", "Object")
-        ]
-        wrong = await admin.list_pods(server.namespace, accept=TABLE, includeObject="Some")
-    for response in (plain, none, metadata, whole):
-        assert response.headers["Content-Type"] == JSON
-        assert (response.body["kind"], response.body["apiVersion"]) == ("Table", "meta.k8s.io/v1")
-        assert [column["name"] for column in response.body["columnDefinitions"]] == COLUMNS
-    assert none.body["rows"][0]["object"] is None
-    partial = metadata.body["rows"][0]["object"]
-    assert (partial["kind"], partial["apiVersion"]) == ("PartialObjectMetadata", "meta.k8s.io/v1")
-    assert partial["metadata"]["labels"] == {"app": "trainer"}
-    assert partial["metadata"]["namespace"] == server.namespace
-    assert "status" not in partial
-    assert plain.body["rows"][0]["object"] == partial
-    assert whole.body["rows"][0]["object"]["status"]["podIP"] == "10.8.0.1"
-    assert whole.body["rows"][0]["object"]["metadata"] == partial["metadata"]
-    assert (wrong.status, wrong.body["reason"]) == (400, "BadRequest")
-    assert wrong.message == (
-        'Unable to convert to Table as requested: includeObject: Invalid value: "Some": '
-        "must be 'Metadata', 'Object', 'None', or empty"
-    )
-
-
 # -- negotiation and selectors -----------------------------------------------------------------------------
-
-
-async def test_first_acceptable_representation_is_used(server: ApiServer) -> None:
-    expected = {
-        "*/*": "PodList",
-        TABLE: "Table",
-        f"{TABLE},{JSON}": "Table",
-        f"{JSON},{TABLE}": "PodList",
-        f"{FUTURE_TABLE},{JSON}": "PodList",
-        f"application/xml,{JSON}": "PodList",
-    }
-    async with server.client() as admin:
-        found = {accept: await admin.list_pods(server.namespace, accept=accept) for accept in expected}
-        refused = [
-            await admin.list_pods(server.namespace, accept=each) for each in ("text/html", FUTURE_TABLE)
-        ]
-    assert {accept: response.body["kind"] for accept, response in found.items()} == expected
-    assert [(each.status, each.body["reason"]) for each in refused] == [(406, "NotAcceptable")] * 2
-    assert refused[0].message.startswith("406: Not Acceptable")
-    assert refused[1].message.startswith("only the following media types are accepted: application/json, ")
 
 
 async def test_label_selector_selects(server: ApiServer) -> None:
@@ -156,12 +105,8 @@ async def test_invalid_label_selector_is_400_with_the_rule(server: ApiServer) ->
     messages = {
         "=": "found '=', expected: !, identifier, or 'end of string'",
         "app=trainer,": "found '', expected: identifier after ','",
-        "app=trainer,,tier": "found ',', expected: identifier after ','",
         "app==trainer==gold": "found '==', expected: ',' or 'end of string'",
-        "!": "unable to parse requirement: found '', expected: identifier",
-        "app trainer": "unable to parse requirement: found 'trainer', expected: ",
         "app in trainer": "unable to parse requirement: found 'trainer' expected: '('",
-        "app in (trainer": "unable to parse requirement: found '', expected: ',' or ')'",
         "rank>x": "for 'Gt', 'Lt' operators, the value must be an integer",
         "app=-x": "a valid label must be an empty string or consist of alphanumeric characters",
         f"app={'x' * 64}": "must be no more than 63 ",

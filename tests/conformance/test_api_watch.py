@@ -71,22 +71,6 @@ async def test_watch_sends_each_change_relative_to_the_selector(server: ApiServe
     assert versions[0] > int(version)
 
 
-async def test_watch_without_a_version_starts_with_existing_pods(server: ApiServer) -> None:
-    async with server.client() as admin:
-        for name in ("b", "a"):
-            await admin.create_pod(*pod(name, server.namespace, "10.8.0.1"))
-        async with admin.watch(pods_path(server.namespace), timeoutSeconds="10") as stream:
-            initial = await read_events(stream, 2)
-            await admin.create_pod(manifest("c", server.namespace))
-            (new,) = await read_events(stream, 1)
-    assert sorted((event["type"], event["object"]["metadata"]["name"]) for event in initial) == [
-        ("ADDED", "a"),
-        ("ADDED", "b"),
-    ]
-    assert {event["object"]["status"]["phase"] for event in initial} == {"Running"}
-    assert (new["type"], new["object"]["metadata"]["name"]) == ("ADDED", "c")
-
-
 async def test_bookmark_has_the_version_that_the_watch_has_reached(server: ApiServer) -> None:
     # A server sends one about two seconds before the end, if anything was written by then.
     options = {"labelSelector": "app=trainer", "allowWatchBookmarks": "true", "timeoutSeconds": "3"}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve.errors import PodNotRunningError
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import endpoint, endpoint_slice
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from .servers import ApiServer
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
-
-TRAINER = "kubernetes.io/service-name=trainer"
 
 
 def of_pod(server: ApiServer, name: str, address: str, **conditions: Any) -> dict[str, Any]:
@@ -76,22 +73,6 @@ async def test_endpoints_are_the_tasks_in_order(server: ApiServer, tmp_path: Pat
     assert list(spec.job_tasks("worker")) == ["10.8.0.1:8470", "10.8.0.2:8470", "10.8.0.10:8470"]
     assert state.spec == spec
     assert [each.name for each in state.endpoints["worker"]] == ["train-1", "train-2", "train-10"]
-
-
-async def test_conditions_decide_which_endpoints_are_members(server: ApiServer, tmp_path: Path) -> None:
-    endpoints = [
-        of_pod(server, "a", "10.8.0.1", ready=True),
-        of_pod(server, "b", "10.8.0.2", ready=True, serving=False, terminating=False),
-        of_pod(server, "c", "10.8.0.3", ready=False, serving=True, terminating=True),
-        of_pod(server, "d", "10.8.0.4", ready=False, serving=False, terminating=False),
-    ]
-    async with server.client() as admin:
-        await create(admin, trainer(server, *endpoints))
-    with pytest.raises(PodNotRunningError) as caught:
-        await resolver(server, tmp_path).cluster_spec()
-    assert list(caught.value.pods) == [f"{server.namespace}/d"]
-    state = await resolver(server, tmp_path, not_running="skip").cluster_state()
-    assert [(each.name, each.ready) for each in state.endpoints["worker"]] == [("a", True), ("b", False)]
 
 
 async def test_watch_follows_the_slices(server: ApiServer, tmp_path: Path) -> None:

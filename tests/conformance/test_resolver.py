@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import re
-import shutil
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
 import yaml
 
@@ -27,8 +22,6 @@ if TYPE_CHECKING:
 
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
-
-KUBECTL = shutil.which("kubectl")
 
 MEMBERS = [state for state in STATES if state.is_member]
 FAULTS = [state for state in STATES if not state.is_member and not state.deleted]
@@ -99,46 +92,7 @@ async def test_every_running_pod_with_an_address_is_a_member(server: ApiServer, 
     assert (await members.cluster_spec()).job_tasks("worker") == addresses(MEMBERS)
 
 
-@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
-async def test_kubectl_sees_the_same_pods(server: ApiServer, tmp_path: Path) -> None:
-    await create_states(server)
-    rows = await kubectl_get_pods_wide(server, tmp_path)
-    for state in STATES:
-        seen = rows[state.name]
-        assert (seen["READY"], seen["STATUS"], seen["IP"], seen["NODE"]) in [
-            (row.ready, row.status, row.ip, row.node) for row in state.rows
-        ], state.name
-    found = await resolver(server, tmp_path, "state", not_running="skip").cluster_state()
-    members = {endpoint.name: endpoint for endpoint in found.endpoints["worker"]}
-    for name, endpoint in members.items():
-        assert name is not None
-        assert endpoint.address == address(rows[name]["IP"])
-        assert endpoint.node == rows[name]["NODE"]
-    # Pods that kubectl shows as Running are members if they have an address. The other members run as well.
-    shown = {name for name, row in rows.items() if row["STATUS"] == "Running" and row["IP"] != "<none>"}
-    assert shown <= set(members)
-    assert set(members) - shown <= {"crash", "half-done", "sidecar"}
-
-
 # -- selectors, namespaces, order, addresses ---------------------------------------------------------------
-
-
-async def test_job_has_the_pods_of_its_selectors_in_order(server: ApiServer, tmp_path: Path) -> None:
-    async with server.client() as admin:
-        for number, (name, role) in enumerate(
-            [("a-1", "worker"), ("a-10", "worker"), ("a-2", "worker"), ("b-0", "spare"), ("c-0", "ps")]
-        ):
-            await admin.create_pod(*pod(name, server.namespace, f"10.8.0.{number}", labels={"role": role}))
-    spec = await KubernetesClusterResolver(
-        {"ps": ["role=ps"], "worker": ["role=spare", "role in (worker)"]},
-        2222,
-        namespace=server.namespace,
-        kubeconfig=server.kubeconfig(tmp_path),
-    ).cluster_spec()
-    assert spec.as_dict() == {
-        "ps": ["10.8.0.4:2222"],
-        "worker": ["10.8.0.3:2222", "10.8.0.0:2222", "10.8.0.2:2222", "10.8.0.1:2222"],
-    }
 
 
 # -- permissions -------------------------------------------------------------------------------------------
@@ -197,21 +151,3 @@ def rbac_path(document: Mapping[str, Any]) -> str:
     namespace = document["metadata"].get("namespace")
     scope = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/{document['apiVersion']}{scope}/{document['kind'].lower()}s"
-
-
-async def kubectl_get_pods_wide(server: ApiServer, folder: Path) -> dict[str, dict[str, str]]:
-    """Return what `kubectl get pods -o wide` prints: pod name to column to cell."""
-    assert KUBECTL is not None
-    config = server.kubeconfig(folder)
-    printed = await anyio.run_process(
-        [KUBECTL, "--kubeconfig", config, "--namespace", server.namespace, "get", "pods", "--output", "wide"],
-        env={"HOME": str(folder), "PATH": os.environ["PATH"]},
-    )
-    header, *lines = printed.stdout.decode().splitlines()
-    # Cells may contain spaces, so a column starts where its title does. "NOMINATED NODE" contains one itself.
-    titles = re.findall(r"\S+(?: \S+)*", header)
-    starts = [header.index(title) for title in titles]
-    rows = [
-        [line[start:end].strip() for start, end in itertools.pairwise([*starts, len(line)])] for line in lines
-    ]
-    return {row[0]: dict(zip(titles, row, strict=True)) for row in rows}

@@ -221,16 +221,6 @@ async def test_watch_reads_the_claims_of_new_pods_only(loopback: Loopback) -> No
     assert claim_requests(loopback) == [LIST, f"{LIST}?gpus-20"]
 
 
-async def test_pod_that_replaces_another_one_gets_its_own_devices(loopback: Loopback) -> None:
-    train(loopback, 0)
-    async with aclosing(loopback.resolver().watch()) as states:
-        assert accelerators(await anext(states)) == [{DRA_GPU: 4}]
-        loopback.server.delete("train-0", "ml")
-        assert accelerators(await anext(states)) == []
-        train(loopback, 0, claims=1)
-        assert accelerators(await anext(states)) == [{DRA_GPU: 1}]
-
-
 # Claims that cannot be read
 
 

@@ -200,29 +200,6 @@ async def test_failed_job_ends_the_wait_with_its_reason_and_the_exit_codes_of_it
         assert "ml/train-0-again: Failed (Error: exit code 7)" in text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [2, None])
-async def test_job_that_fails_while_it_is_waited_for_ends_the_wait(
-    loopback: Loopback, count: int | None
-) -> None:
-    loopback.server.add_controllers(indexed_job(2))
-    loopback.server.add(job_pod(0), job_pod(1, phase="Pending"))
-    resolver = resolver_of(loopback)
-    resolver.watch_policy = watch_policy(size_interval=3600.0)  # it is not what ends the wait
-
-    async def fail() -> None:
-        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches > 0)
-        loopback.server.patch("train-0-aaaaa", "ml", patch={"status": {"phase": "Failed"}})
-        loopback.server.delete("train-1-aaaaa", "ml")
-        await anyio.sleep(0.5)  # the controller writes the status of the Job after that of its pods
-        loopback.server.add_controllers(indexed_job(2, **FAILED))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(fail)
-        with pytest.raises(FailedClusterError, match="Job ml/train: failed"):
-            await resolver.wait(count, timeout=60)
-
-
 async def test_complete_job_ends_the_wait(loopback: Loopback) -> None:
     loopback.server.add_controllers(indexed_job(1, **condition("Complete", "CompletionsReached", "")))
     loopback.server.add(job_pod(0, phase="Succeeded"))

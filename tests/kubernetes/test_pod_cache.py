@@ -197,14 +197,24 @@ JOBS: list[Jobs] = [
     {"worker": [QUERIES[:2], [QUERIES[2]]], "eval": [[QUERIES[0]]]},
     {"worker": [[QUERIES[3]]]},
 ]
+GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
+KUBEFLOW, ROLE = "training.kubeflow.org/replica-index", "training.kubeflow.org/job-role"
+INDICES: list[dict[str, str]] = [
+    *({INDEX: str(index), "rank": str(10 - index)} for index in range(4)),
+    {GROUP: "1", WORKER: "0"},
+    {KUBEFLOW: "0", ROLE: "launcher", "rank": "5"},
+    {KUBEFLOW: "0", ROLE: "worker"},
+    {},
+]
 PUTS = st.fixed_dictionaries(
     {
         "phase": st.sampled_from(["Running", "Running", "Running", "Pending", "Failed", "Succeeded"]),
         "ip": st.sampled_from(["10.0.0.1", "10.0.0.2", "fd00::1", None]),
         "status": st.fixed_dictionaries({"conditions": st.sampled_from([[], READY])}),
         "labels": st.sets(st.sampled_from("abc"), min_size=1),
-        "index": st.integers(0, 9),
+        "index": st.sampled_from(INDICES),
         "owned": st.booleans(),
+        "deleting": st.sampled_from([False, False, False, True]),
     }
 )
 KEYS = st.tuples(st.sampled_from(["ml", "ab", "a-b"]), st.sampled_from(["w-1", "w-01", "w-2", "w-10", "x"]))
@@ -239,7 +249,9 @@ class Server:
         }
         if fields is not None:
             more = {each: fields[each] for each in ("phase", "ip", "status")}
-            metadata["labels"] = {INDEX: str(fields["index"]), **dict.fromkeys(fields["labels"], "1")}
+            metadata["labels"] = {**fields["index"], **dict.fromkeys(fields["labels"], "1")}
+            if fields["deleting"]:
+                metadata["deletionTimestamp"] = "now"
             metadata["ownerReferences"] = [OWNER] if fields["owned"] else []
             new = self.pods[key] = versioned(name, self.version, metadata=metadata, **more)
         for query, pending in self.pending.items():
@@ -259,9 +271,11 @@ def matches(query: PodQuery, one: Pod) -> bool:
     return query.selector[0] in one.metadata.labels and query.namespace in (None, one.metadata.namespace)
 
 
-@given(st.sampled_from(JOBS), st.sampled_from(["name", "index"]), st.lists(STEPS, max_size=40))
+@given(
+    st.sampled_from(JOBS), st.sampled_from(["name", "index", ("label:rank",)]), st.lists(STEPS, max_size=40)
+)
 def test_events_in_any_order_late_or_twice_end_with_what_a_list_shows(
-    jobs: Jobs, order_by: str, steps: list[Any]
+    jobs: Jobs, order_by: Any, steps: list[Any]
 ) -> None:
     queries = list(dict.fromkeys(query for parts in jobs.values() for part in parts for query in part))
     server, cache = Server(queries), new_cache(jobs, order_by=order_by)

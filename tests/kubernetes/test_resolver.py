@@ -20,8 +20,6 @@ from aioresolve.errors import (
     APIError,
     ConfigurationError,
     ConnectionFailedError,
-    DeadlineExceededError,
-    ForbiddenError,
     PodIndexError,
     PodNotRunningError,
     TaskIdentityError,
@@ -243,15 +241,6 @@ class TestRequests:
         await loopback.resolver().cluster_state()
         assert kinds(loopback) == {"whole list": 4}
 
-    async def test_the_error_for_an_invalid_selector_quotes_the_server(self, loopback: Loopback) -> None:
-        resolver = loopback.resolver({"worker": "app in"})
-        for call in (resolver.cluster_spec, resolver.cluster_state):
-            with pytest.raises(ConfigurationError) as caught:  # of whichever request ends first
-                await call()
-            assert "Correct the selector 'app in'" in str(caught.value)
-            assert f"https://127.0.0.1:{loopback.server.port}" in str(caught.value)
-        assert set(kinds(loopback).values()) == {1}  # it is final
-
 
 class TestMembers:
     async def test_one_error_lists_all_pods_that_are_not_running_with_phase_and_reason(
@@ -284,21 +273,6 @@ class TestMembers:
         assert "not_running='skip'" in str(error)
         spec = await resolved(loopback.resolver(not_running="skip"))
         assert addresses(spec) == [loopback.address("train-0")]
-
-    @pytest.mark.parametrize("failed", [1, MAX_NAMED_REQUESTS + 1])
-    async def test_failed_pods_that_their_controller_replaces_are_not_members(
-        self, loopback: Loopback, failed: int
-    ) -> None:
-        for number in range(failed):
-            replaced = pod(f"train-0-{number}", "ml", labels=TRAIN, phase="Failed")
-            replaced["metadata"]["ownerReferences"] = [JOB]
-            loopback.server.add(replaced)
-        loopback.train("train-0-again", "train-1")
-        spec = await resolved(loopback.resolver())
-        assert addresses(spec) == [loopback.address("train-0-again"), loopback.address("train-1")]
-        loopback.train("train-2", phase="Pending")
-        error = await refused(loopback.resolver())
-        assert vars(error)["pods"] == {"ml/train-2": "Pending"}
 
     async def test_all_requests_of_a_call_show_the_same_moment(self, loopback: Loopback) -> None:
         loopback.train("train-0", ip="10.0.0.1")
@@ -340,16 +314,6 @@ class TestMembers:
             loopback.train("train-0", namespace=namespace)
         spec = await resolved(loopback.resolver(namespace=namespaces))
         assert addresses(spec) == [loopback.address("train-0", each) for each in namespaces]
-
-    async def test_a_user_with_permission_in_one_namespace_resolves_only_there(
-        self, loopback: Loopback
-    ) -> None:
-        loopback.server.allow = {"alice": {"ml"}}
-        loopback.train("train-0")
-        assert addresses(await loopback.resolver(namespace="ml").cluster_spec())
-        with pytest.raises(ForbiddenError, match="or pass `namespace=`") as caught:
-            await loopback.resolver().cluster_spec()
-        assert "ClusterRole" in caught.value.manifest
 
 
 class TestAddresses:
@@ -535,12 +499,6 @@ class TestState:
 
 
 class TestConnections:
-    async def test_outside_async_with_each_call_closes_its_connections(self, loopback: Loopback) -> None:
-        resolver = loopback.resolver()
-        for _ in range(2):
-            await resolver.cluster_spec()
-            loopback.server.until(lambda: loopback.server.connections == 0)
-
     async def test_inside_async_with_calls_share_one_connection_until_its_end(
         self, loopback: Loopback
     ) -> None:
@@ -600,18 +558,6 @@ class TestConnections:
                 await call
             assert not caught.value.retryable
 
-    async def test_a_call_that_connects_at_the_end_of_async_with_leaves_nothing_open(
-        self, loopback: Loopback
-    ) -> None:
-        resolver = loopback.resolver()
-        async with resolver:
-            call = asyncio.ensure_future(resolver.cluster_spec(timeout=5))
-            # The call has started to read the kubeconfig in a thread.
-            await anyio.lowlevel.checkpoint()
-        with pytest.raises(ConnectionFailedError, match="was closed"):
-            await call
-        loopback.server.until(lambda: loopback.server.connections == 0)
-
 
 def test_one_resolver_works_in_two_event_loops_in_turn(loopback: Loopback) -> None:
     loopback.train("train-0")
@@ -625,21 +571,6 @@ def test_one_resolver_works_in_two_event_loops_in_turn(loopback: Loopback) -> No
     for _ in range(2):
         assert addresses(asyncio.run(resolver.cluster_spec())) == expected
         assert asyncio.run(entered()) == expected
-
-
-@pytest.mark.slow
-async def test_the_error_at_the_deadline_lists_completed_and_incomplete_requests(loopback: Loopback) -> None:
-    loopback.server.inject(
-        Hang(), match=lambda request: request.query["labelSelector"] == "app=slow", times=None
-    )
-    resolver = loopback.resolver({"worker": ["app=train", "app=slow"]}, timeout=2)
-    with anyio.fail_after(60), pytest.raises(DeadlineExceededError) as caught:
-        await resolver.cluster_spec()
-    assert caught.value.timeout == 2
-    slow = "selector 'app=slow' in all namespaces"
-    assert set(caught.value.reached) == {"selector 'app=train' in all namespaces"}
-    assert caught.value.missing == {slow: f"https://127.0.0.1:{loopback.server.port} has not responded"}
-    assert slow in str(caught.value)
 
 
 def test_the_repr_has_the_selectors_and_no_secret(loopback: Loopback) -> None:

@@ -12,12 +12,9 @@ from aioresolve.errors import PodIndexError
 from aioresolve.kubernetes.api.objects import Added, Deleted
 from aioresolve.kubernetes.api.queries import PodQuery
 
-from .samples import READY, labelled, pod
+from .samples import labelled, pod
 from .watched_cluster import (
-    NOW,
     TRAIN,
-    contents,
-    deleting,
     listed_cache,
     names,
     new_cache,
@@ -278,54 +275,3 @@ def test_equal_names_are_in_the_order_of_their_namespaces() -> None:
     replace(cache, everywhere, pods, "9")
     # As the server lists them: it sorts `a-b/train-0` before `a/train-0`.
     assert [each.namespace for each in state(cache).endpoints["worker"]] == ["a-b", "a", "b"]
-
-
-LABELS: list[dict[str, str]] = [
-    {},
-    {COMPLETION: "0"},
-    {COMPLETION: "1"},
-    {GROUP: "1", WORKER: "0"},
-    {KUBEFLOW: "0", MPI_ROLE: "launcher"},
-    {KUBEFLOW: "0", MPI_ROLE: "worker"},
-    {KUBEFLOW: "1", MPI_ROLE: "worker"},
-    {"rank": "10"},
-    {"rank": "9"},
-]
-WRITES = st.tuples(
-    st.sampled_from(["w-0", "w-1", "w-2", "w-3"]),
-    st.sampled_from(["Running", "Running", "Pending", "Failed", "Succeeded", "deleting", "gone"]),
-    st.sampled_from(LABELS),
-    st.sampled_from([[], READY]),
-    st.sampled_from(["10.8.1.1", "10.8.1.2"]),
-    st.booleans(),  # whether it belongs to a Job
-    st.booleans(),  # whether the cache is read after it
-)
-
-
-@given(st.sampled_from(["name", "index", ("label:rank",)]), st.lists(WRITES, max_size=12))
-def test_pods_that_change_in_any_way_give_what_a_list_of_them_gives(
-    order_by: Any, writes: list[tuple[str, str, dict[str, str], list[Any], str, bool, bool]]
-) -> None:
-    def found(cache: Any) -> Any:
-        try:
-            return contents(cache.observation(NOW)), state(cache).done, cache.observation(NOW).failed
-        except PodIndexError as error:
-            return str(error)
-
-    cache = listed_cache(order_by=order_by)
-    pods: dict[str, Pod] = {}
-    for version, (name, phase, labels, conditions, ip, is_owned, is_read) in enumerate(writes, 101):
-        metadata: dict[str, Any] = {"labels": labels, "ownerReferences": [OWNER] if is_owned else []}
-        more = {"ip": ip, "metadata": metadata, "status": {"conditions": conditions}}
-        if phase in ("deleting", "gone"):
-            one = deleting(name, version, **more)
-        else:
-            one = versioned(name, version, phase=phase, **more)
-        if phase == "gone":
-            pods.pop(name, None)
-        else:
-            pods[name] = one
-        cache.apply(TRAIN, [Deleted(one) if phase == "gone" else Added(one)])
-        if is_read:
-            assert found(cache) == found(listed_cache(*pods.values(), order_by=order_by))
-    assert found(cache) == found(listed_cache(*pods.values(), order_by=order_by))

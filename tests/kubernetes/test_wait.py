@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve import FailedClusterError, IncompleteClusterError
+from aioresolve import FailedClusterError
 from aioresolve.testing import pod
 
 from .loopback import TRAIN
@@ -50,14 +50,6 @@ def is_watch(request: RequestRecord) -> bool:
     return request.verb == "watch"
 
 
-def unschedulable(name: str) -> dict[str, Any]:
-    unscheduled = pod(name, "ml", labels=TRAIN, phase="Pending", node=None)
-    unscheduled["status"]["conditions"] = [
-        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": UNSCHEDULABLE}
-    ]
-    return unscheduled
-
-
 def owned(one: dict[str, Any]) -> dict[str, Any]:
     """Return the pod as one of a Job, which replaces it when it fails."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}
@@ -77,25 +69,6 @@ async def test_the_cluster_is_complete_when_the_last_pod_becomes_ready(loopback:
     loopback.train("train-1")
     assert (await task).spec.num_tasks("worker") == 3
     assert [request.verb for request in loopback.requests] == ["watch"]
-
-
-@pytest.mark.slow
-async def test_the_deadline_error_has_the_reason_of_each_pod(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    loopback.server.add(unschedulable("train-1"))
-    loopback.train("train-2", phase="Pending", waiting="ImagePullBackOff")
-    loopback.train("train-3", ready=False, waiting="CrashLoopBackOff", restarts=7)
-    with pytest.raises(IncompleteClusterError) as caught:
-        await resolver_of(loopback).wait(4, timeout=1.5)
-    error = caught.value
-    assert isinstance(error, TimeoutError)
-    assert (error.found, error.wanted) == ({"worker": 1}, {"": 4})
-    assert set(error.missing) == {"ml/train-1", "ml/train-2", "ml/train-3"}
-    assert UNSCHEDULABLE in error.missing["ml/train-1"]
-    assert "ImagePullBackOff" in error.missing["ml/train-2"]
-    assert "CrashLoopBackOff" in error.missing["ml/train-3"]
-    assert "7 restarts" in error.missing["ml/train-3"]
-    assert all(reason in str(error) for reason in error.missing.values())
 
 
 async def test_failed_pods_without_a_controller_end_the_wait_immediately(loopback: Loopback) -> None:

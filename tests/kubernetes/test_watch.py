@@ -15,8 +15,6 @@ import anyio
 import pytest
 
 from aioresolve import (
-    APIError,
-    DeadlineExceededError,
     ForbiddenError,
     ResolveError,
     UnauthorizedError,
@@ -124,14 +122,6 @@ async def test_a_duplicate_index_delays_the_state_until_one_pod_is_deleted(loopb
         assert names(await next_state(states)) == ["twin-0"]
 
 
-async def test_a_duplicate_index_at_the_start_is_an_error_at_the_deadline(loopback: Loopback) -> None:
-    loopback.train("train-0", "twin-0", index=0)
-    resolver = with_policy(loopback.resolver(order_by="index", timeout=0.5))
-    with pytest.raises(DeadlineExceededError, match="index 0 is claimed by ml/train-0 and ml/twin-0"):
-        async for _ in resolver.watch():
-            pass
-
-
 @pytest.mark.parametrize(
     "fault",
     [Cut(after=40), End(after=0), WatchError(429, retry_after=0), WatchError(410)],
@@ -225,22 +215,6 @@ async def test_a_rejected_token_is_reported_until_it_is_replaced(loopback: Loopb
             async for observation in observations:
                 if observation.error is None:
                     break
-
-
-@pytest.mark.slow
-async def test_a_list_in_place_of_a_rejected_watch_respects_its_retry_after(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    loopback.server.inject(Answer(429, headers={"Retry-After": "1"}))
-    async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
-        with anyio.fail_after(60):
-            observation = await anext(observations)
-            assert isinstance(observation.error, APIError)
-            assert observation.state is None
-            observation = await anext(observations)
-        assert observation.state is not None
-        assert (names(observation.state), observation.error) == (["train-0"], None)
-    rejected_at, retried_at = [request.time for request in loopback.requests][:2]
-    assert retried_at - rejected_at >= 1.0
 
 
 @pytest.mark.parametrize("entered", [False, True], ids=["alone", "entered"])

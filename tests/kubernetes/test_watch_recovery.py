@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from contextlib import aclosing, suppress
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,7 +16,7 @@ from aioresolve import (
     ConfigurationError,
     ResolveError,
 )
-from aioresolve.testing import Answer, End, Hang
+from aioresolve.testing import Answer, End
 
 from .loopback import JOBS, is_list, trusted_peer
 from .samples import watch_policy
@@ -109,26 +108,6 @@ async def test_the_pods_are_listed_again_after_the_version_decreased(loopback: L
 
 
 IN_DOUBT = watch_policy(max_gap=2.0, max_initial_silence=0.1)
-
-
-@pytest.mark.slow
-async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    resolver = loopback.resolver(JOBS)
-    resolver.watch_policy = IN_DOUBT
-    async with aclosing(resolver.observations()) as observations:
-        assert (await anext(observations)).error is None
-        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
-        await anyio.sleep(1.0)
-        loopback.server.inject(Hang(), match=is_watch, times=None)
-        ended_at = datetime.now(UTC)
-        loopback.server.disturb(End())
-        with anyio.fail_after(60):
-            observation = await anext(observations)
-    assert observation.error is not None
-    assert observation.state is not None
-    assert observation.stale_since is not None
-    assert timedelta(0) <= observation.stale_since - ended_at < timedelta(seconds=1.5)
 
 
 @pytest.mark.slow

@@ -64,7 +64,8 @@ def contents(observation: Observation) -> tuple[Any, ...]:
     """Return everything in an observation, including nodes and readiness, except for its time and version."""
     state = observation.state
     assert state is not None
-    return repr(dict(state.endpoints)), state.spec, observation.absent, observation.unready
+    missing = observation.absent, observation.unready, observation.failed
+    return repr(dict(state.endpoints)), state.spec, state.done, missing
 
 
 def state(cache: PodCache) -> ClusterState:

@@ -150,7 +150,7 @@ def mutants(session: nox.Session) -> None:
 @nox.session
 def benchmarks(session: nox.Session) -> None:
     """Run the quick form of every benchmark (`pip install -e '.[benchmark,dev,test]'`)."""
-    for name in ("kubernetes", "probe", "watch", "fleet"):
+    for name in ("kubernetes", "probe", "watch", "fleet", "rendezvous"):
         _run(session, "python", f"benchmarks/{name}.py", "--quick")
     _run(session, "python", "benchmarks/cold_start.py")
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
 
     from .api.objects import Pod
+    from .auth import Connection
 
 KUBEFLOW_NAME = "training.kubeflow.org/job-name"
 KUBEFLOW_OPERATOR = "training.kubeflow.org/operator-name"
@@ -125,6 +126,15 @@ async def fetch_own_pod(progress: Progress) -> Pod:
         ResolveError: the pods could not be listed.
     """
     connection = await find_connection(ServerSearch(location=ExecutableLocation.WITHIN_CLUSTER))
+    api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
+    try:
+        return await request_own_pod(api, connection, progress)
+    finally:
+        await api.aclose()
+
+
+async def request_own_pod(api: ObjectAPI, connection: Connection, progress: Progress) -> Pod:
+    """Return the pod that this process runs in, as `fetch_own_pod`; `api` is the server of its cluster."""
     name, uid = os.environ.get("POD_NAME") or None, os.environ.get("POD_UID") or None
     index = os.environ.get("JOB_COMPLETION_INDEX") or None
     ip = None
@@ -132,25 +142,21 @@ async def fetch_own_pod(progress: Progress) -> Pod:
         server = URL(connection.server)
         ip = await run_in_thread(f"look up {server.host}", source_address, server, NAME_THE_POD)
     query = PodQuery("", connection.default_namespace(), name=name, ip=ip)
-    api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
     found: list[Pod] = []
-    try:
-        for _ in range(LOOKUPS):
-            found = [
-                pod
-                for pod in (await api.objects(query, progress)).items
-                if pod.status.phase not in ("Succeeded", "Failed")  # they keep an address that others get
-                and uid in (None, pod.metadata.uid)
-                # With `hostNetwork` other pods have the same address.
-                and (index is None or pod.metadata.annotations.get(COMPLETION_INDEX) in (None, index))
-            ]
-            if len(found) == 1:
-                return found[0]
-            if found or name is not None:
-                break
-            await anyio.sleep(LOOKUP_INTERVAL)
-    finally:
-        await api.aclose()
+    for _ in range(LOOKUPS):
+        found = [
+            pod
+            for pod in (await api.objects(query, progress)).items
+            if pod.status.phase not in ("Succeeded", "Failed")  # they keep an address that others get
+            and uid in (None, pod.metadata.uid)
+            # With `hostNetwork` other pods have the same address.
+            and (index is None or pod.metadata.annotations.get(COMPLETION_INDEX) in (None, index))
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found or name is not None:
+            break
+        await anyio.sleep(LOOKUP_INTERVAL)
     number = f"{len(found)} pods" if found else "no pod"
     with_identity = "" if uid is None else f" with the uid {uid!r} of $POD_UID"
     if index is not None:

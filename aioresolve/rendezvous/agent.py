@@ -34,13 +34,23 @@ from aioresolve.errors import (
 from aioresolve.kubernetes.api.client import ObjectAPI
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.api.transport import AiohttpTransport
-from aioresolve.kubernetes.auth import ServerSearch, find_connection
-from aioresolve.kubernetes.own_pod import fetch_own_pod, source_address, workload_of
+from aioresolve.kubernetes.auth import ExecutableLocation, ServerSearch, find_connection
+from aioresolve.kubernetes.own_pod import request_own_pod, source_address, workload_of
 from aioresolve.kubernetes.reflector import Reflector, WatchPolicy
 from aioresolve.kubernetes.tasks.pod_labels import index_label, run_of
-from aioresolve.kubernetes.tasks.pods import not_ready_reason, not_running_reason, restarts_in_place
+from aioresolve.kubernetes.tasks.pods import not_running_reason, restarts_in_place
 
-from .cluster import LABEL, LEASE_DURATION, ConfigMapQuery, LeaseQuery, Objects, Writer, role
+from .cluster import (
+    LABEL,
+    LEASE_DURATION,
+    VERBS,
+    ConfigMapQuery,
+    LeaseQuery,
+    Objects,
+    Writer,
+    role,
+    why_missing,
+)
 from .protocol import (
     Closed,
     Life,
@@ -210,6 +220,7 @@ class Agent:
         self._stack = AsyncExitStack()
         self._changed = anyio.Event()
         self._has_run = False
+        self._is_at_barrier = anyio.Event()  # from then on the objects are watched
         self._looked_up: dict[str, float] = {}
         self._error: ResolveError | None = None  # why the watches were given up
         self._reflectors: list[Reflector] = []
@@ -224,13 +235,21 @@ class Agent:
         Raises:
             ResolveError: the server or the pod was not found.
         """
-        await within_deadline(REQUEST_TIMEOUT, f"the connection of rendezvous {self.name!r}", self._open)
+        try:
+            await within_deadline(REQUEST_TIMEOUT, f"the connection of rendezvous {self.name!r}", self._open)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.aclose()
+            raise
 
     async def _open(self, progress: Progress) -> None:
         is_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-        connection = await find_connection(ServerSearch())
+        location = ExecutableLocation.WITHIN_CLUSTER if is_pod else None
+        connection = await find_connection(ServerSearch(location=location))
+        self._api = ObjectAPI(AiohttpTransport(connection), max_concurrency=4)
+        self._stack.push_async_callback(self._api.aclose)
         if is_pod:
-            pod = await fetch_own_pod(progress)
+            pod = await request_own_pod(self._api, connection, progress)
             place = place_of(pod, selector=self._selector, address=self._address)
         else:
             address = self._address
@@ -244,21 +263,21 @@ class Agent:
             host = socket.gethostname()
             node = Node(key=lease, process=process, name=host, host=address, since=since, has_lease=True)
             place = Place(node, connection.default_namespace(), self._selector)
-        self._connect(AiohttpTransport(connection), place)
-
-    def _connect(self, transport: AiohttpTransport, place: Place) -> None:
         namespace = self._namespace or place.namespace
         self.own, self._place = place.node, place
-        api = ObjectAPI(transport, max_concurrency=4)
-        self._stack.push_async_callback(api.aclose)
         self._query = ConfigMapQuery("", namespace, name=self.name)
         self._leases = LeaseQuery(f"{LABEL}={self.name}", namespace)
-        self._api, self._writer = api, Writer(api, self._query, self._leases)
+        self._writer = Writer(self._api, self._query, self._leases)
         self._pods = None if place.selector is None else PodQuery(place.selector, namespace)
         self._objects = Objects(self._query, self._pods, self._leases)
 
     async def run(self) -> None:
-        """Follow the objects until it is cancelled; the error of a watch that is given up ends all waits."""
+        """Follow the objects until it is cancelled; the error of a watch that is given up ends all waits.
+
+        The watches begin when this node has written its entry: if many nodes come together, most entries are
+        in the first event of each watch, and not events of their own, of which each node gets all.
+        """
+        await self._is_at_barrier.wait()
         calls: list[Callable[[], Awaitable[None]]] = [partial(self._follow, self._query), self._follow_leases]
         if self._pods is not None:
             calls.append(partial(self._follow, self._pods))
@@ -354,8 +373,7 @@ class Agent:
             IncompleteClusterError: too few nodes came in time; it says why each pod is missing.
             ResolveError: the API server failed.
         """
-        while not self._objects.is_listed:
-            await self._next_change()
+        await self._list()
         self.own = replace(self.own, port=port, after=self._objects.state.world.round)
         ends = anyio.current_time() + timeout
         complete_since: float | None = None  # since when enough nodes wait
@@ -377,6 +395,8 @@ class Agent:
                 is_last_call_over=is_over,
                 may_reopen=not self._has_run,
             )
+            if step is not Step.JOIN:
+                self._is_at_barrier.set()
             due_since = (due_since or now) if step is Step.BEGIN else None
             match step:
                 case Step.ENTER:
@@ -388,11 +408,14 @@ class Agent:
                     raise self._closed_error(view, is_spare=is_spare)
                 case Step.BEGIN if now - (due_since or now) < self._turn(view):
                     pass
+                case _ if step is not Step.JOIN and not self._objects.is_listed:
+                    pass
                 case Step.WAIT:
                     await self._look_up(view, now)
                 case _:
                     if await self._write(step, view, is_last_call_over=is_over):
                         continue
+                    self._is_at_barrier.set()
             if view.is_spare(self.own, self.limits):
                 is_spare, ends = True, now + timeout
             with anyio.move_on_after(min(TICK, TURN / 2 if due_since else TICK, ends - now)):
@@ -400,6 +423,16 @@ class Agent:
                 if self._objects.state.world.round == view.state.world.round:
                     await anyio.sleep(PAUSE)
         raise self._incomplete_error(timeout)
+
+    async def _list(self) -> None:
+        """Read the ConfigMap, unless it is known."""
+        if not self._objects.is_known:
+            list_ = partial(self._api.objects, self._query, verbs=VERBS)
+            try:
+                found = await within_deadline(REQUEST_TIMEOUT, self._where, list_)
+            except ResolveError as error:
+                raise self._explained(error) from error.__cause__
+            self._objects.replace(self._query, found.items, found.version)
 
     def _update_restarts(self) -> None:
         """Correct the restarts of the container: its status is reported some time after it was restarted."""
@@ -426,9 +459,11 @@ class Agent:
         return await self._patch(begun(world, view), version)
 
     async def _create(self) -> bool:
-        """Create the ConfigMap with the entry of this node; return whether another node was not faster."""
+        """Create the ConfigMap with the entry of this node, or write the entry if another node was faster."""
         data, owners = opened(self.own, self._place.owner), self._place.owners
-        return await self._record(partial(self._writer.create, data, owners))
+        if await self._record(partial(self._writer.create, data, owners)):
+            return True
+        return await self._patch(entry(self.own))
 
     async def _patch(self, data: Mapping[str, str | None], version: str | None = None) -> bool:
         """Change the ConfigMap; return False if it has another version, or is gone."""
@@ -445,6 +480,7 @@ class Agent:
 
     async def close(self, *, failed: bool = False) -> None:
         """Close the rendezvous for all nodes."""
+        await self._list()
         if self.closed is None and self._objects.state_version is not None:
             closed = Closed(self.own.name, self._objects.state.world.round, failed)
             await self._patch({**closing(closed), **without([self.own])})
@@ -518,7 +554,7 @@ class Agent:
             node.key: f"{node.name} still runs round {view.state.world.round}" for node in view.running
         }
         missing = [
-            f"{pod.full_name}: {_why_missing(pod)}"
+            f"{pod.full_name}: {why_missing(pod)}"
             for pod in self._objects.pods.values()
             if pod.metadata.uid not in {*waiting, *running} and pod.metadata.deletion_timestamp is None
         ]
@@ -541,8 +577,3 @@ class Agent:
                 "Have it applied by `kubectl apply -f -`:\n{manifest}", values={"manifest": manifest}
             )
         return error
-
-
-def _why_missing(pod: Pod) -> str:
-    reason = not_running_reason(pod, pod.status.pod_ip)
-    return reason or not_ready_reason(pod) or "it runs, but has not come to the barrier"

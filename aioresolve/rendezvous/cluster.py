@@ -7,7 +7,7 @@ nodes live. `Writer` sends the few requests that change something.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import msgspec
@@ -26,7 +26,13 @@ from aioresolve.kubernetes.api.objects import (
 )
 from aioresolve.kubernetes.api.queries import PodQuery, Query, Resource
 from aioresolve.kubernetes.cluster_cache import ObjectCache, QueryStore
-from aioresolve.kubernetes.tasks.pods import ENDED, program_status, restarts_in_place
+from aioresolve.kubernetes.tasks.pods import (
+    ENDED,
+    not_ready_reason,
+    not_running_reason,
+    program_status,
+    restarts_in_place,
+)
 from aioresolve.spec import Observation
 
 from .protocol import Life, decode_state
@@ -47,8 +53,48 @@ LABEL = "aioresolve/rendezvous"
 LEASE_DURATION = 40
 """Seconds after which a node outside of pods counts as dead, if its Lease was not renewed."""
 
+
+class Rule(NamedTuple):
+    """Verbs that a rendezvous needs for a resource.
+
+    Attributes:
+        what: the use, for a person.
+        group: the API group; empty for the core group.
+        resource: the resource.
+        verbs: the RBAC verbs.
+        is_named: whether they are needed only for the ConfigMap of the rendezvous.
+        is_outside: whether only nodes outside of pods need them.
+    """
+
+    what: str
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    is_named: bool = False
+    is_outside: bool = False
+
+
+RULES = (
+    Rule("pods", "", "pods", ("get", "list", "watch")),
+    Rule("create the ConfigMap", "", "configmaps", ("create",)),
+    Rule("ConfigMap", "", "configmaps", ("get", "list", "patch", "watch"), is_named=True),
+    Rule(
+        "Leases",
+        "coordination.k8s.io",
+        "leases",
+        ("create", "delete", "list", "patch", "watch"),
+        is_outside=True,
+    ),
+)
+"""What a rendezvous needs. A permission to create cannot be limited to a name."""
+
 VERBS = ("create", "get", "list", "patch", "watch")
-"""The RBAC verbs that a rendezvous needs."""
+"""The verbs of a request for one object, for the error if it is denied."""
+
+
+def config_map_of(run_id: str) -> str:
+    """Return the name of the ConfigMap of the job with this `--rdzv-id`; `/NAME` is the name itself."""
+    return run_id[1:] if run_id.startswith("/") else f"torchrun-{run_id.lower()}"
 
 
 class ConfigMap(Struct, kw_only=True, frozen=True):
@@ -128,6 +174,11 @@ class Objects(ObjectCache[Any, _Store]):
         self._data: Mapping[str, str] = {}
         self._state: State | None = None
         self._version: str | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the ConfigMap, or its absence, is known."""
+        return self._config_maps.is_listed
 
     @property
     def is_listed(self) -> bool:
@@ -242,6 +293,14 @@ def life_of(pod: Pod) -> Life:
     return Life.ALIVE
 
 
+def why_missing(pod: Pod) -> str:
+    """Return why the process of a pod is not at the barrier."""
+    if pod.metadata.deletion_timestamp is not None:
+        return "the pod is being deleted"
+    reason = not_running_reason(pod, pod.status.pod_ip)
+    return reason or not_ready_reason(pod) or "it runs, but has not come to the barrier"
+
+
 class Writer:
     """Changes the objects of a rendezvous.
 
@@ -334,15 +393,19 @@ def role(namespace: str, name: str, user: str = "") -> str:
         name: the name of the ConfigMap.
         user: the user as the API server names it.
     """
+    lines = [
+        f"- {{apiGroups: [{json.dumps(rule.group)}], resources: [{rule.resource}]"
+        + (f", resourceNames: [{name}]" if rule.is_named else "")
+        + f", verbs: [{', '.join(rule.verbs)}]}}\n"
+        for rule in RULES
+        if not rule.is_outside
+    ]
     rules = f"""\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {{name: {name}, namespace: {namespace}}}
 rules:
-- {{apiGroups: [""], resources: [pods], verbs: [get, list, watch]}}
-- {{apiGroups: [""], resources: [configmaps], verbs: [create]}}
-- {{apiGroups: [""], resources: [configmaps], resourceNames: [{name}], verbs: [get, list, patch, watch]}}
-"""
+{"".join(lines)}"""
     if not user:
         return rules
     return f"""{rules}---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from datetime import timedelta
 from functools import partial
@@ -13,6 +14,7 @@ import anyio
 
 from aioresolve.errors import IncompleteClusterError, MissingDependencyError, ProtocolError, ResolveError
 from aioresolve.rendezvous.agent import Agent, ClosedError
+from aioresolve.rendezvous.cluster import config_map_of
 from aioresolve.rendezvous.protocol import Limits
 from aioresolve.sync.loop_thread import get_loop_thread
 
@@ -81,7 +83,7 @@ def create_handler(parameters: RendezvousParameters) -> KubernetesRendezvousHand
     if not name and parameters.run_id == "none":
         raise ValueError("The rendezvous has no name. Pass --rdzv-id, the same in all pods of the job.")
     agent = Agent(
-        name or f"torchrun-{parameters.run_id.lower()}",
+        name or config_map_of(parameters.run_id),
         Limits(parameters.min_nodes, parameters.max_nodes),
         namespace=namespace or None,
         selector=parameters.get("selector"),
@@ -116,6 +118,7 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         self._timeouts = timeouts
         self._port = port
         self._is_open = False
+        self._is_shut_down = False
         self._scope: anyio.CancelScope  # of the task that follows the objects
         # The agent gets only clients of the store: the server ends when it is released here.
         self._server: TCPStore | None = None
@@ -130,8 +133,8 @@ class KubernetesRendezvousHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether the workers may use the store of the round: they do, so that they need no other port."""
-        return True
+        """Whether the workers use the store of the round, so that they need no other port."""
+        return os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Come to the barrier, and return the store, the rank and the size of the next round.
@@ -158,6 +161,8 @@ class KubernetesRendezvousHandler(RendezvousHandler):
             if client is not None:
                 store = PrefixStore(f"aioresolve/{self._run_id}/{world.round}", client)
                 info = RendezvousStoreInfo(world.host, world.port)
+                if not self.use_agent_store:  # the workers make one, on a free port
+                    info = RendezvousStoreInfo.build(rank, store, local_addr=self._agent.own.host)
                 return RendezvousInfo(store, rank, len(world.nodes), info)
 
     def is_closed(self) -> bool:
@@ -170,7 +175,7 @@ class KubernetesRendezvousHandler(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """Return for how many nodes this one has to come to the barrier again: new ones, and lost ones."""
-        return self._observe(lambda: self._agent.nodes_waiting)
+        return self._observe(lambda: self._agent.nodes_waiting) if self._is_open else 0
 
     def shutdown(self) -> bool:
         """Close the rendezvous if this node takes part in the round; return False if that failed.
@@ -178,8 +183,9 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         If torchrun has failed, the next attempt of the job may open the rendezvous again. After a success it
         is closed for ever: a pod that starts later must not train alone.
         """
-        if not self._is_open:
+        if not self._is_open or self._is_shut_down:
             return True
+        self._is_shut_down = True
         # torchrun calls this while it handles the error of its workers.
         failed = sys.exc_info()[1] is not None
         try:

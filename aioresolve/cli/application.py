@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 NAME = "aioresolve"
 
-COMMANDS = ("kubernetes", "tpu", "here", "watch", "wait", "exec", "poll", "probe", "doctor", "demo")
+COMMANDS = (
+    *("kubernetes", "tpu", "here", "watch", "wait", "exec", "poll", "probe", "doctor", "rendezvous", "demo"),
+)
 """The subcommands that are imported when used: each has its name in the module of that name in `commands`."""
 
 T = TypeVar("T")
@@ -95,6 +97,7 @@ def application(context: click.Context, is_version: bool, is_verbose: bool) -> N
     aioresolve poll fleet.yaml                             many clusters at once
     aioresolve probe 10.0.0.7 10.0.0.8                     the devices of workers
     aioresolve doctor kubernetes -l app=trainer            which step fails, and what to change
+    aioresolve rendezvous train                            the nodes of an elastic job of torchrun
     aioresolve demo                                        a demonstration without a cluster
     """
     if is_version:

@@ -336,6 +336,47 @@ def complete_orders(_: click.Context, __: click.Parameter, incomplete: str) -> l
     return [one for one in ("index", "label:", "name", "node-label:") if one.startswith(incomplete)]
 
 
+connection_options = combine_options(
+    text_option(
+        "--context",
+        "CONTEXT",
+        "The kubeconfig context.  [default: the current context]",
+        shell_complete=complete_contexts,
+    ),
+    text_option(
+        "--kubeconfig",
+        "FILE",
+        "The kubeconfig file; several are merged.  [default: $KUBECONFIG, else the service account of"
+        " the pod, else ~/.kube/config]",
+        type=click.Path(),
+        multiple=True,
+    ),
+    text_option("--server", "URL", "The API server, instead of that of the kubeconfig."),
+    text_option(
+        "--token-file",
+        "FILE",
+        "A bearer token, instead of the credentials of the kubeconfig.",
+        type=click.Path(),
+    ),
+    text_option("--as impersonate", "USER", "The user to impersonate."),
+    text_option(
+        "--as-group impersonate_groups", "GROUP", "A group to impersonate; can be repeated.", multiple=True
+    ),
+)
+"""The API server, and the credentials for it."""
+
+rendezvous_options = combine_options(
+    click.argument("job"),
+    text_option(
+        "-n --namespace",
+        "NAMESPACE",
+        "The namespace of the pods.  [default: that of the context, else 'default']",
+        shell_complete=complete_namespaces,
+    ),
+    connection_options,
+)
+"""The rendezvous of a job of torchrun, by its `--rdzv-id`, or by a `/` and the name of its ConfigMap."""
+
 pod_options = combine_options(
     text_option(
         "-l --selector selectors",
@@ -362,31 +403,7 @@ pod_options = combine_options(
         multiple=True,
     ),
     flag_option("-A --all-namespaces", "Select pods of all namespaces."),
-    text_option(
-        "--context",
-        "CONTEXT",
-        "The kubeconfig context.  [default: the current context]",
-        shell_complete=complete_contexts,
-    ),
-    text_option(
-        "--kubeconfig",
-        "FILE",
-        "The kubeconfig file; several are merged.  [default: $KUBECONFIG, else the service account of"
-        " the pod, else ~/.kube/config]",
-        type=click.Path(),
-        multiple=True,
-    ),
-    text_option("--server", "URL", "The API server, instead of that of the kubeconfig."),
-    text_option(
-        "--token-file",
-        "FILE",
-        "A bearer token, instead of the credentials of the kubeconfig.",
-        type=click.Path(),
-    ),
-    text_option("--as impersonate", "USER", "The user to impersonate."),
-    text_option(
-        "--as-group impersonate_groups", "GROUP", "A group to impersonate; can be repeated.", multiple=True
-    ),
+    connection_options,
     port_option(
         "--port",
         "The port of each task, and thus of a program's coordinator.  [default: that of the Service,"

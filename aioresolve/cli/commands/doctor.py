@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,8 @@ from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, option_spelling
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.checks import Check
 
@@ -55,6 +58,7 @@ def doctor(context: click.Context, /, check_timeout: float, **parameters: Any) -
     aioresolve doctor kubernetes -l app=trainer    from the kubeconfig to the devices of the pods
     aioresolve doctor tpu my-tpu                   from the metadata server to the devices of the TPU
     aioresolve doctor here                         the same for the cluster of this process
+    aioresolve doctor torchrun train               the permissions that a rendezvous needs
 
     Nothing is changed, and no secret is printed.
     """
@@ -100,10 +104,31 @@ sources.add_sources(
 )
 
 
+@doctor.command("torchrun", epilog=EPILOG, short_help="The permissions of a rendezvous of torchrun.")
+@options.rendezvous_options
+@doctor_options
+@options.quiet_option
+@options.verbose_option
+def torchrun(job: str, check_timeout: float, **parameters: Any) -> None:
+    """Check what `torchrun --rdzv-backend=kubernetes --rdzv-id=JOB` needs.
+
+    The way to the API server, and each permission, by access reviews that change nothing. If one is missing,
+    the Role to apply is printed. Run it in a pod of the job, or as its service account:
+
+    \b
+    aioresolve doctor torchrun train -n ml --as system:serviceaccount:ml:trainer
+    """
+    request = sources.new_request("torchrun", parameters)
+    _print(request, run_async(lambda _: _check_rendezvous(job, request, check_timeout)))
+
+
 def _run(resolver: ClusterResolver | None, request: sources.ClusterRequest, check_timeout: float) -> None:
     """Run the checks and print their results; exit with 1 if one failed."""
     streams.silence_grpc()
-    checks = run_async(lambda _: _check(resolver, request, check_timeout))
+    _print(request, run_async(lambda _: _check(resolver, request, check_timeout)))
+
+
+def _print(request: sources.ClusterRequest, checks: Sequence[Check]) -> None:
     remedies = [
         "" if check.remedy is None else check.remedy.render(option_spelling).rstrip("\n") for check in checks
     ]
@@ -140,3 +165,24 @@ async def _check(
         return await run_doctor(
             resolver, timeout=request.timeout, check_timeout=check_timeout, progress=progress
         )
+
+
+async def _check_rendezvous(
+    job: str, request: sources.ClusterRequest, check_timeout: float
+) -> Sequence[Check]:
+    from aioresolve._core.deadline import Progress
+    from aioresolve.cli.live import show_progress
+    from aioresolve.kubernetes.server_checks import ServerChecks
+    from aioresolve.rendezvous.cluster import config_map_of
+    from aioresolve.rendezvous.inspection import PermissionChecks
+    from aioresolve.resolver.checks import run_checks
+
+    server, progress = ServerChecks(partial(sources.find_connection, request.arguments)), Progress()
+    plan = PermissionChecks(server, config_map_of(job), request.arguments["namespace"]).plan()
+    try:
+        with show_progress(progress, quiet=request.quiet):
+            return await run_checks(
+                plan, timeout=request.timeout, check_timeout=check_timeout, progress=progress
+            )
+    finally:
+        await server.aclose()

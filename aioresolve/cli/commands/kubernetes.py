@@ -132,11 +132,8 @@ async def _resolve(request: sources.ClusterRequest) -> tuple[str | formats.Table
 
 async def _report_empty_jobs(request: sources.ClusterRequest, empty: list[options.JobSelector]) -> str:
     """Return which pods or endpoints were looked for, and where."""
-    from aioresolve.kubernetes.auth import find_connection, search_for
-
     given = request.arguments
-    chosen = {name: given[name] or None for name in ("kubeconfig", "context", "server", "token_file")}
-    connection = await find_connection(search_for(**chosen))
+    connection = await sources.find_connection(given)
     where, hint = "any namespace", ""
     if given["namespace"] is not None:
         namespaces = given["namespace"] or (connection.namespace or "default",)

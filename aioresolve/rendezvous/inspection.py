@@ -1,0 +1,205 @@
+"""The state of a rendezvous for its operator: round, nodes, missing pods; and the permissions it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from aioresolve.errors import ConfigurationError, Hint
+from aioresolve.kubernetes.api.client import AS_JSON
+from aioresolve.kubernetes.api.errors import error_from_response
+from aioresolve.kubernetes.api.queries import PodQuery
+from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
+from aioresolve.kubernetes.server_checks import AUTHENTICATION
+from aioresolve.kubernetes.tasks.pod_labels import run_of
+from aioresolve.resolver.checks import Finding, PlannedCheck
+from aioresolve.spec import host_port
+
+from .agent import place_of
+from .cluster import LABEL, RULES, ConfigMapQuery, LeaseQuery, Objects, Rule, role, why_missing
+from .protocol import Life, View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aioresolve._core.deadline import Progress
+    from aioresolve.kubernetes.api.client import ObjectAPI
+    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes.server_checks import ServerChecks
+
+    from .protocol import Node
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """A process that takes part in a rendezvous, or a pod that does not.
+
+    Attributes:
+        rank: its rank in the current round; None if it is not part of the round.
+        pod: the name of its pod, or of its host outside of pods.
+        node: the Kubernetes node of the pod.
+        address: the address for the others.
+        state: `running` in the round, `waiting` at the barrier, `ended` with success, `lost` since the round
+            began, or `missing`.
+        reason: why it is lost or missing.
+    """
+
+    rank: int | None
+    pod: str
+    node: str | None
+    address: str | None
+    state: Literal["running", "waiting", "ended", "lost", "missing"]
+    reason: str = ""
+
+
+class RendezvousStatus(msgspec.Struct, frozen=True):
+    """The state of a rendezvous.
+
+    Attributes:
+        name: the name of its ConfigMap.
+        namespace: the namespace.
+        round: the number of the current round; 0 before the first one.
+        store: the address of the store of the round.
+        closed: how the training ended; None while the rendezvous is open.
+        nodes: its nodes in the order of their ranks, those that wait, and the pods that are missing.
+    """
+
+    name: str
+    namespace: str
+    round: int
+    store: str | None
+    closed: str | None
+    nodes: list[NodeStatus]
+
+
+async def fetch_status(api: ObjectAPI, namespace: str, name: str, progress: Progress) -> RendezvousStatus:
+    """Return the state of a rendezvous.
+
+    Raises:
+        ConfigurationError: the ConfigMap does not exist.
+        ResolveError: an object could not be read.
+    """
+    config_map = ConfigMapQuery("", namespace, name=name)
+    all_pods, leases = PodQuery("", namespace), LeaseQuery(f"{LABEL}={name}", namespace)
+    objects = Objects(config_map, all_pods, leases)
+    found = await api.objects(config_map, progress)
+    if not found.items:
+        raise ConfigurationError(
+            f"namespace {namespace!r} has no ConfigMap {name!r}, so that no node has come to this rendezvous",
+            hint="Compare {namespace} and the job with --rdzv-id and --rdzv-endpoint of torchrun.",
+        )
+    objects.replace(config_map, found.items, found.version)
+    state = objects.state
+    listed = await api.objects(all_pods, progress)
+    pods = [
+        pod for pod in listed.items if pod.metadata.uid in state.nodes or run_of(pod) == state.owner != ""
+    ]
+    objects.replace(all_pods, pods, listed.version)
+    if any(node.has_lease for node in state.nodes.values()):
+        renewed = await api.objects(leases, progress)
+        objects.replace(leases, renewed.items, renewed.version)
+    for node in state.nodes.values():
+        if objects.life(node) is Life.UNKNOWN:
+            objects.record_absence(node.key)
+    view = View(state, objects.life)
+    end = view.closed
+    closed = None if end is None else f"{'failed' if end.failed else 'ended'} on {end.by}"
+    store = host_port(state.world.host, state.world.port) if state.world.nodes else None
+    nodes = list(_nodes(view, {pod.metadata.uid: pod for pod in pods}))
+    return RendezvousStatus(name, namespace, state.world.round, store, closed, nodes)
+
+
+def _nodes(view: View, pods: dict[str, Pod]) -> Iterator[NodeStatus]:
+    entries = {node.identity: node for node in view.state.nodes.values()}
+    waiting = [node.identity for node in view.waiting if not view.state.has(node)]
+    shown = {identity.partition("/")[0] for identity in [*view.state.world.nodes, *waiting]}
+    for rank, identity in [*enumerate(view.state.world.nodes), *((None, each) for each in waiting)]:
+        key = identity.partition("/")[0]
+        pod, entry = pods.get(key), entries.get(identity)
+        name = entry.name if entry is not None else pod.metadata.name if pod is not None else key
+        place = (name, None if pod is None else pod.spec.node_name)
+        if entry is not None and view.lives(entry):
+            state: Literal["running", "waiting"] = "waiting" if view.state.waits(entry) else "running"
+            yield NodeStatus(rank, *place, host_port(entry.host, entry.port), state)
+        elif entry is not None and view.life(entry) is Life.DONE:
+            yield NodeStatus(rank, *place, entry.host, "ended")
+        else:
+            yield NodeStatus(rank, *place, None, "lost", _why_lost(entry, pod))
+    for key, pod in pods.items():
+        if key not in shown and pod.status.phase not in ("Succeeded", "Failed"):
+            place = (pod.metadata.name, pod.spec.node_name)
+            yield NodeStatus(None, *place, None, "missing", why_missing(pod))
+
+
+def _why_lost(entry: Node | None, pod: Pod | None) -> str:
+    if pod is None:
+        return "its Lease has expired" if entry is not None and entry.has_lease else "the pod does not exist"
+    return why_missing(pod) if entry is not None else "its process has ended"
+
+
+@dataclass
+class PermissionChecks:
+    """The checks of a rendezvous for `aioresolve doctor`.
+
+    Attributes:
+        server: the checks of the way to the API server.
+        name: the name of the ConfigMap.
+        namespace: the namespace of the pods; None for that of the context.
+    """
+
+    server: ServerChecks
+    name: str
+    namespace: str | None
+
+    def plan(self) -> list[PlannedCheck]:
+        """Return the checks in the order in which a user reads them."""
+        return [
+            *self.server.plan(),
+            *(PlannedCheck(rule.what, partial(self._check, rule), (AUTHENTICATION,)) for rule in RULES),
+            PlannedCheck("this pod", self._check_own_pod, (AUTHENTICATION,)),
+        ]
+
+    async def _check(self, rule: Rule, _: Progress) -> Finding:
+        namespace = self.namespace or self.server.connection.default_namespace()
+        denied = [verb for verb in rule.verbs if not await self._may(verb, rule, namespace)]
+        if not denied:
+            return Finding(f"may {', '.join(rule.verbs)} in namespace {namespace!r}")
+        found = f"may not {', '.join(denied)} in namespace {namespace!r}"
+        if rule.is_outside:
+            return Finding(f"{found}; only nodes outside of pods have to", "warning")
+        manifest = role(namespace, self.name)
+        hint = Hint(
+            "Have this Role applied and bound to the service account of the pods:\n{manifest}",
+            values={"manifest": manifest},
+        )
+        return Finding(found, "failed", hint)
+
+    async def _may(self, verb: str, rule: Rule, namespace: str) -> bool:
+        attributes = {"namespace": namespace, "verb": verb, "group": rule.group, "resource": rule.resource}
+        if rule.is_named:
+            attributes["name"] = self.name
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        api = self.server.api
+        headers = {"Accept": AS_JSON, "Content-Type": AS_JSON}
+        response = await api.send("POST", REVIEWS, {}, headers=headers, body=json.dumps(body).encode())
+        if response.status != 201:
+            query = PodQuery("", namespace)
+            raise error_from_response(response, query, host=api.host, source=api.source, verbs=(verb,))
+        return bool(json.loads(response.body)["status"]["allowed"])
+
+    async def _check_own_pod(self, progress: Progress) -> Finding:
+        if not os.environ.get("KUBERNETES_SERVICE_HOST"):
+            return Finding("this process runs outside of pods", "skipped")
+        pod = await fetch_own_pod(progress)
+        order = "age" if place_of(pod).node.index is None else "index"
+        return Finding(f"{pod.full_name} of {workload_of(pod)}, whose rank follows from its {order}")

@@ -1,0 +1,114 @@
+"""`aioresolve rendezvous` and `aioresolve doctor torchrun`: what an operator learns about a rendezvous."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from aioresolve.cli import main
+
+from .conftest import USER, join, trainer
+
+if TYPE_CHECKING:
+    import pytest
+
+    from .conftest import Cluster
+
+
+async def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Return the exit code, stdout and stderr of a command, which has an event loop of its own."""
+    code = await asyncio.to_thread(main, [*arguments, "--timeout", "60s"])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+async def test_a_table_has_ranks_waiting_nodes_and_the_reason_for_each_missing_pod(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.server.add(*map(trainer, range(4)))
+    first, second, spare = await cluster.agents(0, 1, 2, nodes=(2, 2))
+    await join([first, second])
+    waiting = asyncio.create_task(spare.join(port=7, timeout=60, last_call=60))
+    while len(first.view.waiting) < 1:  # noqa: ASYNC110 - an agent has no event for this
+        await asyncio.sleep(0.01)
+    cluster.server.patch("trainer-1", "ml", patch=trainer(1, phase="Failed", reason="Evicted"))
+    cluster.server.patch("trainer-3", "ml", patch=trainer(3, phase="Pending", reason="Unschedulable"))
+    code, out, err = await run(capsys, "rendezvous", "Train")
+    assert (code, [line.split(maxsplit=5) for line in out.splitlines()]) == (
+        0,
+        [
+            ["RANK", "POD", "NODE", "ADDRESS", "STATE", "REASON"],
+            ["0", "trainer-0", "node-a", "10.0.0.1:1", "running", "<none>"],
+            ["1", "trainer-1", "node-a", "<none>", "lost", "Failed (Evicted)"],
+            ["<none>", "trainer-2", "node-a", "10.0.0.3:7", "waiting", "<none>"],
+            ["<none>", "trainer-3", "node-a", "<none>", "missing", "Pending (Unschedulable)"],
+        ],
+    )
+    assert err == "round 1 of torchrun-train in namespace ml, the store is at 10.0.0.1:1\n"
+    waiting.cancel()
+
+
+async def test_json_says_how_the_training_ended(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.server.add(*map(trainer, range(2)))
+    agents = await cluster.agents(0, None, nodes=(2, 2))
+    await join(agents)
+    await agents[0].end(failed=True)
+    code, out, _ = await run(capsys, "rendezvous", "/torchrun-train", "-n", "ml", "-o", "json")
+    found = json.loads(out)
+    assert (code, found["round"], found["closed"]) == (0, 1, "failed on trainer-0")
+    first, outside, missing = found["nodes"]
+    assert (first["rank"], first["pod"], first["state"]) == (0, "trainer-0", "lost")
+    assert (outside["rank"], outside["address"], outside["node"]) == (1, "10.9.9.9:1", None)
+    assert (missing["pod"], missing["state"]) == ("trainer-1", "missing")
+
+
+async def test_a_rendezvous_that_does_not_exist_is_an_error(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = await run(capsys, "rendezvous", "other")
+    assert code == 2
+    assert "namespace 'ml' has no ConfigMap 'torchrun-other'" in err
+    assert "Compare -n and the job with --rdzv-id" in err
+
+
+async def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code, out, _ = await run(capsys, "doctor", "torchrun", "train", "-o", "json", *arguments)
+    return code, {check["name"]: check for check in json.loads(out)["checks"]}
+
+
+async def test_doctor_checks_each_permission_and_prints_the_role(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run_in_pod(None)
+    code, checks = await doctor(capsys, "-n", "ml")
+    assert (code, {check["result"] for check in checks.values()}) == (0, {"ok", "skipped"})
+    cluster.server.resources = {USER: ["pods"]}
+    code, checks = await doctor(capsys)
+    assert code == 1
+    assert checks["pods"]["result"] == "ok"
+    assert checks["ConfigMap"]["found"] == "may not get, list, patch, watch in namespace 'ml'"
+    _, _, manifest = checks["ConfigMap"]["remedy"].partition("\n")
+    assert yaml.safe_load(manifest)["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": ["torchrun-train"],
+            "verbs": ["get", "list", "patch", "watch"],
+        },
+    ]
+    # Only nodes outside of pods need them.
+    assert checks["Leases"]["result"] == "warning"
+
+
+async def test_doctor_names_the_pod_of_the_process_and_its_order(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.server.add(trainer(3))
+    cluster.run_in_pod(3)
+    _, checks = await doctor(capsys)
+    assert checks["this pod"]["found"] == "ml/trainer-3 of Job 'train', whose rank follows from its index"

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -34,16 +33,11 @@ def test_variables_of_a_task_name_the_leader() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("address", "host", "port"),
-    [("[fd00::1]:8470", "fd00::1", "8470"), ("n1", "n1", None)],
-)
-def test_host_of_the_leader_has_no_brackets_and_its_port_may_be_absent(
-    address: str, host: str, port: str | None
-) -> None:
-    variables = launch.leader_variables(ClusterSpec({"worker": [address]}))
-    assert variables["AIORESOLVE_LEADER_HOST"] == host
-    assert variables.get("AIORESOLVE_LEADER_PORT") == port
+def test_host_of_the_leader_has_no_brackets_and_its_port_may_be_absent() -> None:
+    for address, host, port in (("[fd00::1]:8470", "fd00::1", "8470"), ("n1", "n1", None)):
+        variables = launch.leader_variables(ClusterSpec({"worker": [address]}))
+        assert variables["AIORESOLVE_LEADER_HOST"] == host
+        assert variables.get("AIORESOLVE_LEADER_PORT") == port
 
 
 def indexed(*indices: int, done: tuple[int, ...] = ()) -> ClusterState:
@@ -100,20 +94,15 @@ def test_unknown_consumer_and_option_name_the_known_ones() -> None:
         launch.environment("torchrun", WORKERS, task, slots=2)
 
 
-class TestTensorFlow:
-    def config(self, *args: Any, **options: Any) -> Any:
-        return json.loads(launch.tensorflow(*args, **options)["TF_CONFIG"])
-
-    def test_config_has_the_cluster_and_the_task(self) -> None:
-        assert self.config(TWO_JOBS, TWO_JOBS.task("worker", 0), rpc_layer="grpc") == {
-            "cluster": {"worker": ["10.0.0.2:8470"], "chief": ["10.0.0.1:8470"]},
-            "task": {"type": "worker", "index": 0},
-            "rpc_layer": "grpc",
-        }
-
-    def test_evaluator_need_not_be_in_the_cluster(self) -> None:
-        task = Task("evaluator", 0, "10.0.0.9:8470", 0, 1)
-        assert self.config(WORKERS, task)["task"] == {"type": "evaluator", "index": 0}
+def test_tensorflow_has_the_cluster_and_the_task_which_may_be_an_evaluator_outside() -> None:
+    task = TWO_JOBS.task("worker", 0)
+    assert json.loads(launch.tensorflow(TWO_JOBS, task, rpc_layer="grpc")["TF_CONFIG"]) == {
+        "cluster": {"worker": ["10.0.0.2:8470"], "chief": ["10.0.0.1:8470"]},
+        "task": {"type": "worker", "index": 0},
+        "rpc_layer": "grpc",
+    }
+    evaluator = launch.tensorflow(WORKERS, Task("evaluator", 0, "10.0.0.9:8470", 0, 1))["TF_CONFIG"]
+    assert json.loads(evaluator)["task"] == {"type": "evaluator", "index": 0}
 
 
 class TestEqualTasks:
@@ -245,11 +234,8 @@ class TestEqualTasks:
 
 
 class TestHostFiles:
-    def test_hosts_are_in_the_order_of_ranks(self) -> None:
+    def test_hosts_are_in_the_order_of_ranks_and_tasks_of_one_host_share_a_line(self) -> None:
         assert launch.hostfile(TWO_JOBS, slots=4) == "10.0.0.1 slots=4\n10.0.0.2 slots=4\n"
-        assert launch.host_slots(TWO_JOBS, slots=4) == "10.0.0.1:4\n10.0.0.2:4\n"
-
-    def test_tasks_of_one_host_share_a_line(self) -> None:
         spec = ClusterSpec({"worker": ["n1:1", "n2:1", "n1:2"]})
         assert launch.hostfile(spec, slots=2) == "n1 slots=4\nn2 slots=2\n"
         assert launch.host_slots(SPARSE) == "10.0.0.1:1\n10.0.0.3:1\n"

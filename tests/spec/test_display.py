@@ -79,11 +79,11 @@ async def test_fleet() -> None:
     await fleet.resolve()
     texts = displayed(fleet)
     assert texts[:5] == ["Fleet of 2 targets", "target", "status", "reason", "since (UTC)"]
-    assert texts[5:8] == ["b", "Degraded 1/2", "1 of 2 tasks"]
+    assert texts[5:8] == ["b", "Degraded 1/2", "1 of 2 tasks in total"]
     assert texts[9:11] == [MARKUP, "Ready 1/1"]
     status = fleet.readings["b"]
     assert displayed(status)[-3:] == ["worker", "0", "10.0.0.1:1"]
-    assert repr(status) == "<TargetStatus 'b', Degraded 1/2: 1 of 2 tasks>"
+    assert repr(status) == "<TargetStatus 'b', Degraded 1/2: 1 of 2 tasks in total>"
 
 
 async def test_checks_and_probes() -> None:

@@ -21,7 +21,6 @@ from aioresolve.sync import (
     BlockingIterator,
     ClusterResolver,
     Fleet,
-    GCEClusterResolver,
     KubernetesClusterResolver,
     SageMakerClusterResolver,
     SimpleClusterResolver,
@@ -77,18 +76,6 @@ def methods_take_the_arguments_of_the_async_ones(resolver: ClusterResolver) -> N
     resolver.observe()  # type: ignore[attr-defined]
 
 
-def attributes_have_the_types_of_the_async_ones(resolver: ClusterResolver) -> None:
-    assert_type(resolver.task_type, str | None)
-    assert_type(resolver.task_id, int | None)
-    assert_type(resolver.rpc_layer, str | None)
-    assert_type(resolver.environment, str)
-    assert_type(resolver.timeout, float)
-    resolver.task_type = "worker"
-    resolver.task_id = 0
-    resolver.rpc_layer = None
-    resolver.timeout = 1.0  # type: ignore[misc]
-
-
 def tpu_methods_return_the_types_of_the_async_ones(resolver: TPUClusterResolver) -> None:
     assert_type(resolver.num_accelerators(), dict[str, int])
     assert_type(resolver.get_tpu_system_metadata(timeout=1.0), TPUSystemMetadata)
@@ -106,12 +93,6 @@ def detection_returns_a_facade() -> None:
     assert_type(found, Detection[ClusterResolver])
     assert_type(found.resolver.cluster_spec(), ClusterSpec)
     detect(1)  # type: ignore[call-arg]
-
-
-def instance_groups_take_the_arguments_of_the_async_class() -> GCEClusterResolver:
-    GCEClusterResolver("p", "z", "g", "8470")  # type: ignore[arg-type]
-    GCEClusterResolver("p", None, "g", region="r", address="hostname", not_running="skip")
-    return GCEClusterResolver("p", "z", "g", 8470, "worker", 0, "grpc", "default", object())
 
 
 class Elector(aioresolve.SimpleClusterResolver):

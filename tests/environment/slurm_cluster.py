@@ -1,13 +1,11 @@
 """A Slurm cluster on this machine, and recordings of the environments in which its tasks run.
 
-`python -m tests.environment.slurm_cluster <COMMANDS` starts one, runs each line in it, and prints recordings.
-A line is `srun` with options, or `sbatch` or `salloc` with options, `--`, and `srun` with options, which is
-run in the job. If it starts all tasks of the job, the job outside of its steps is a recording too.
+A command is `srun` with options, or `sbatch` or `salloc` with options, `--`, and `srun` with options, which
+runs in the job. If it starts all tasks of the job, the job outside of its steps is a recording too.
 
-A recording is a line with the command, `step` or `job`, the truth as `node:local id` of each rank, and which
-of the classes of JAX (`jax`) and TensorFlow (`tf`) read it right, or `refused` if the variables do not
-determine the truth. Its variables follow, without `SLURM_`, and then those in which a task differs.
-`read_recordings` adds what follows from the truth.
+A recording in a file is a line with the command, `step` or `job`, the truth as `node:local id` of each rank,
+and `refused` if the variables do not determine the truth. Its variables follow, without `SLURM_`, and then
+those in which a task differs. `read_recordings` adds what follows from the truth.
 """
 
 from __future__ import annotations
@@ -19,12 +17,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -78,7 +75,7 @@ class Recording:
 
     command: str
     is_step: bool
-    readers: frozenset[str]
+    is_refused: bool
     truth: tuple[str, ...]
     environs: tuple[Environ, ...]
 
@@ -142,26 +139,8 @@ def record(command: str, environ: Environ) -> Iterator[Recording]:
     truth = tuple(f"{each['SLURMD_NODENAME']}:{each['SLURM_LOCALID']}" for each in steps)
     whole_job = f"{allocation} -- srun", f"{allocation} -- srun --het-group=0-{allocation.count(' : ')}"
     if command in whole_job:
-        yield from (Recording(command, False, frozenset(), truth, (job,)) for job in jobs)
-    yield Recording(command, True, frozenset(), truth, tuple(steps))
-
-
-def write_recording(recording: Recording, output: TextIO) -> None:
-    """Write a recording as text."""
-    readers = "".join(f" {name}" for name in sorted(recording.readers))
-    kind = "step" if recording.is_step else "job"
-    print(f"{recording.command} | {kind}{readers} | {' '.join(recording.truth)}", file=output)
-    environs = [dict(environ) for environ in recording.environs]
-    for rank, environ in enumerate(environs if recording.is_step else []):
-        for name, value in _derived(recording.truth, rank).items():
-            assert environ.pop(name) == value, (recording.command, rank, name)
-    common = {
-        name: value for name, value in environs[0].items() if all(e.get(name) == value for e in environs)
-    }
-    _write_variables("", common, output)
-    for rank, environ in enumerate(environs):
-        if own := {name: value for name, value in environ.items() if common.get(name) != value}:
-            _write_variables(f"{rank}: ", own, output)
+        yield from (Recording(command, False, False, truth, (job,)) for job in jobs)
+    yield Recording(command, True, False, truth, tuple(steps))
 
 
 def read_recordings(text: str) -> Iterator[Recording]:
@@ -169,7 +148,7 @@ def read_recordings(text: str) -> Iterator[Recording]:
     for block in re.split(r"\n(?=\S)", text.strip()):
         header, *lines = block.split("\n")
         command, kind, tasks = header.split(" | ")
-        name, *readers = kind.split()
+        name, *refused = kind.split()
         truth = tuple(tasks.split())
         is_step = name == "step"
         environs = [_derived(truth, rank) if is_step else {} for rank in range(len(truth) if is_step else 1)]
@@ -182,19 +161,13 @@ def read_recordings(text: str) -> Iterator[Recording]:
             is_short = not variable.startswith(("SLURMD_", "CUDA_", "ROCR_", "ZE_"))
             for environ in selected:
                 environ[f"SLURM_{variable}" if is_short else variable] = value
-        yield Recording(command, is_step, frozenset(readers), truth, tuple(environs))
+        yield Recording(command, is_step, bool(refused), truth, tuple(environs))
 
 
 def _derived(truth: tuple[str, ...], rank: int) -> Environ:
     node, local_id = truth[rank].split(":")
     ranks = [str(number) for number, task in enumerate(truth) if task.split(":")[0] == node]
     return dict(zip(_DERIVED, (node, ",".join(ranks), local_id, str(rank)), strict=True))
-
-
-def _write_variables(label: str, variables: Environ, output: TextIO) -> None:
-    words = [f"{name.removeprefix('SLURM_')}={value}" for name, value in sorted(variables.items())]
-    lines = textwrap.wrap(label + " ".join(words), 106, break_long_words=False, break_on_hyphens=False)
-    print(textwrap.indent("\n".join(lines), "    "), file=output)
 
 
 def _read_variables(path: Path) -> Environ:
@@ -253,18 +226,3 @@ def _output(command: Iterable[str], environ: Environ) -> str:
     if run.returncode:
         print(run.stderr, file=sys.stderr)
     return run.stdout
-
-
-def main() -> None:
-    """Print the recordings of the commands in the standard input."""
-    with (
-        tempfile.TemporaryDirectory() as name,
-        slurm_cluster(Path(name), os.environ.get("SLURM_OPTIONS", "")) as environ,
-    ):
-        for line in sys.stdin:
-            for recording in record(line.strip(), environ):
-                write_recording(recording, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -37,9 +37,7 @@ async def test_each_host_is_a_worker(set_hosts: Any) -> None:
 
 async def test_workers_are_in_sagemakers_order(set_hosts: Any) -> None:
     set_hosts(["algo-2", "algo-10", "algo-1"], "algo-10")
-    resolver = SageMakerClusterResolver()
-    assert (await resolver.cluster_spec()).as_dict() == {"worker": [f"algo-{n}:2223" for n in (1, 10, 2)]}
-    assert resolver.task_id == 1
+    assert await SageMakerClusterResolver().this_task() == Task("worker", 1, "algo-10:2223", 1, 3)
 
 
 async def test_overrides_decide(set_hosts: Any) -> None:

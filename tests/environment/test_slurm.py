@@ -303,22 +303,16 @@ class TestMalformed:
             await addresses(port_base=65534)
         assert (await addresses(port_base=65533))["worker"][-1] == "n1:65535"
 
-    @pytest.mark.parametrize(
-        ("argument", "value"),
-        [
-            ("jobs", {}),
-            ("jobs", ["worker"]),
-            ("jobs", {"worker": -1}),
-            ("jobs", {"worker": "2"}),
-            ("port_base", 0),
-            ("gpus_per_task", True),
-            ("tasks_per_node", "2"),
-            ("tasks_per_node", {"n1": None}),
-        ],
-    )
-    def test_invalid_argument_is_an_error(self, argument: str, value: Any) -> None:
-        with pytest.raises(ConfigurationError, match=f"`{argument}=`"):
-            SlurmClusterResolver(**{argument: value})
+    def test_invalid_argument_is_an_error(self) -> None:
+        arguments: Any
+        for arguments in (
+            *({"jobs": jobs} for jobs in ({}, ["worker"], {"worker": -1}, {"worker": "2"})),
+            *({"tasks_per_node": number} for number in ("2", {"n1": None})),
+            {"port_base": 0},
+            {"gpus_per_task": True},
+        ):
+            with pytest.raises(ConfigurationError, match=f"`{next(iter(arguments))}=`"):
+                SlurmClusterResolver(**arguments)
 
 
 class TestGPUs:
@@ -330,17 +324,24 @@ class TestGPUs:
         await SlurmClusterResolver(**arguments).cluster_spec()
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
-    @pytest.mark.parametrize("value", ["", "NoDevFiles", "-1"])
-    async def test_no_visible_device_means_no_gpu(
-        self, value: str, set_slurm: SetVariables, monkeypatch: Any
-    ) -> None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    async def test_no_visible_device_means_no_gpu(self, set_slurm: SetVariables, monkeypatch: Any) -> None:
         set_slurm(**step("n1", "1", 0))
-        assert await self.gpus() == 0
+        for value in ("", "NoDevFiles", "-1"):
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+            assert await self.gpus() == 0
         for request_of_job in ("GPUS_ON_NODE", "GPUS_PER_NODE", "GPUS_PER_TASK"):
             set_slurm(**{request_of_job: 2})
             assert await self.gpus() == 0
-        assert await self.devices() == value
+        assert await self.devices() == "-1"
+
+    async def test_malformed_number_is_an_error(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "2", 1))
+        for value in ("many", "a100:", "1025"):
+            set_slurm(GPUS_PER_NODE=value)
+            with pytest.raises(
+                EnvironmentVariableError, match=r"\$SLURM_GPUS_PER_NODE is .*, not a number of"
+            ):
+                await self.gpus()
 
     @pytest.mark.parametrize(
         "variables",
@@ -371,17 +372,14 @@ class TestGPUs:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "8,9")
         assert await self.devices() == "9"
 
-    @pytest.mark.parametrize(
-        ("visible", "local_id"),
-        [("2,3", 2), ("1", 1), ("NoDevFiles", 0)],
-    )
     async def test_task_with_fewer_visible_devices_than_its_node_keeps_them(
-        self, visible: str, local_id: int, set_slurm: SetVariables, monkeypatch: Any
+        self, set_slurm: SetVariables, monkeypatch: Any
     ) -> None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        for gpus in (4, 8):
-            set_slurm(**step("n1", "4", local_id), GPUS_ON_NODE=gpus)
-            assert await self.devices() == visible
+        for visible, local_id in (("2,3", 2), ("1", 1), ("NoDevFiles", 0)):
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+            for gpus in (4, 8):
+                set_slurm(**step("n1", "4", local_id), GPUS_ON_NODE=gpus)
+                assert await self.devices() == visible
 
     async def test_gpus_of_the_driver_count_if_nothing_else_says(
         self, set_slurm: SetVariables, monkeypatch: Any, tmp_path: Path
@@ -408,11 +406,3 @@ class TestGPUs:
         assert await addresses(tasks_per_node=0, port_base=65535) == {"worker": {}}
         for gpus_per_node in (None, 4):
             assert await self.gpus(tasks_per_node=0, gpus_per_node=gpus_per_node) == 0
-
-    @pytest.mark.parametrize("value", ["many", "a100:", "1025"])
-    async def test_malformed_number_is_an_error(self, value: str, set_slurm: SetVariables) -> None:
-        set_slurm(**step("n1", "2", 1), GPUS_PER_NODE=value)
-        with pytest.raises(
-            EnvironmentVariableError, match=r"\$SLURM_GPUS_PER_NODE is .*, not a number of GPUs"
-        ):
-            await self.gpus()

@@ -26,8 +26,6 @@ RECORDINGS = {
     for path in sorted(Path(__file__).with_name("recordings").glob("slurm-*.txt"))
 }
 
-ALL = [recording for recordings in RECORDINGS.values() for recording in recordings]
-
 GPUS = {
     "--gpus-per-node=4 --gpu-bind=per_task:2 -w r1g01": [2, 2],
     "--gpus=4 -w r1g01": [2, 2],
@@ -71,7 +69,7 @@ async def test_tasks_are_where_slurm_started_them(kind: str, set_environ: Any) -
             await read_tasks()
 
     for recording in RECORDINGS[kind]:
-        if "refused" in recording.readers:
+        if recording.is_refused:
             # Not each task of such a step knows where the others are, so that the step cannot start.
             with pytest.raises(EnvironmentVariableError, match=r"--distribution|tasks_per_node"):
                 await read_all(recording)
@@ -93,55 +91,6 @@ async def test_each_task_has_the_gpus_that_it_sees_or_its_share(set_environ: Any
             found[recording.command] = numbers
     assert [*found.values()] == [*GPUS.values()]
     assert all(options in command for options, command in zip(GPUS, found, strict=True))
-
-
-def test_jax_takes_the_first_node_of_the_list_for_that_of_process_0(set_environ: Any) -> None:
-    cluster = pytest.importorskip("jax._src.clusters.slurm_cluster").SlurmCluster
-
-    def read() -> tuple[object, ...]:
-        host = cluster.get_coordinator_address(1, "1").split(":")[0]
-        return host, cluster.get_process_count(), cluster.get_process_id(), cluster.get_local_process_id()
-
-    def truth(recording: Recording, rank: int) -> tuple[object, ...]:
-        first, own = recording.truth[0].split(":"), recording.truth[rank].split(":")
-        return first[0], len(recording.truth), rank, int(own[1])
-
-    _compare("jax", read, truth, set_environ)
-
-
-@pytest.mark.slow
-def test_tensorflow_sorts_nodes_as_text_and_knows_no_distribution(set_environ: Any) -> None:
-    environ = dict(os.environ)
-    tf = pytest.importorskip("tensorflow")
-
-    def read() -> tuple[object, ...]:
-        resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
-            port_base=1000, gpus_per_node=4096, gpus_per_task=1, auto_set_gpu=False
-        )
-        addresses = resolver.cluster_spec().as_dict()["worker"]
-        return (*_local_ids(addresses), resolver.get_task_info()[1])
-
-    # It runs `scontrol`.
-    _compare(
-        "tf", read, lambda recording, rank: (*recording.truth, rank), lambda own: set_environ(environ | own)
-    )
-
-
-def _compare(
-    reader: str,
-    read: Callable[[], object],
-    truth: Callable[[Recording, int], object],
-    set_environ: Callable[[dict[str, str]], None],
-) -> None:
-    """Compare what another class reads in each step with the truth, and with what its recording says."""
-    for recording in ALL:
-        if not recording.is_step:
-            continue
-        is_right = True
-        for rank, environ in enumerate(recording.environs):
-            set_environ(environ)
-            is_right &= read() == truth(recording, rank)
-        assert is_right == (reader in recording.readers), recording.command
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from .polling import poll
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
 
     from aioresolve.probe.accelerators import Declared
     from aioresolve.spec import ClusterSpec, ClusterState, Observation, Task
@@ -325,9 +324,7 @@ class ClusterResolver(Copyable, abc.ABC):
         Raises:
             ResolveError: the cluster could not be resolved; see `aioresolve.errors` for the subclasses.
         """
-        call = f"cluster_spec() of {self!r}"
-        addresses = partial(self._complete_state, ADDRESSES)
-        return (await within_deadline(self._deadline(timeout), call, addresses)).spec
+        return (await self._resolve("cluster_spec", ADDRESSES, timeout)).spec
 
     async def cluster_state(self, *, timeout: float | None = None) -> ClusterState:
         """Return the current address and identity (name, uid, node, ...) of each task, by job.
@@ -338,11 +335,11 @@ class ClusterResolver(Copyable, abc.ABC):
         Raises:
             ResolveError: the cluster could not be resolved; see `aioresolve.errors` for the subclasses.
         """
-        call = f"cluster_state() of {self!r}"
-        return await within_deadline(self._deadline(timeout), call, partial(self._complete_state, MEMBERS))
+        return await self._resolve("cluster_state", MEMBERS, timeout)
 
-    async def _complete_state(self, want: Want, progress: Progress) -> ClusterState:
-        observation = await self._call_observe(want, progress)
+    async def _resolve(self, call: str, want: Want, timeout: float | None) -> ClusterState:
+        observe = partial(self._call_observe, want)
+        observation = await within_deadline(self._deadline(timeout), f"{call}() of {self!r}", observe)
         if observation.state is None:
             raise observation.error or ConfigurationError(f"observe() of {self!r} returned no state")
         return observation.state
@@ -426,10 +423,7 @@ class ClusterResolver(Copyable, abc.ABC):
     async def _declared_accelerators(
         self, task_type: str | None, task_id: int | None, timeout: float
     ) -> Declared:
-        """Return the number of accelerators that the source declares for each worker, or why it is unknown.
-
-        `num_accelerators` calls it if no worker can be probed, because it runs no server for that.
-        """
+        """Return the accelerators that the source declares for each worker, or why they are unknown."""
         from aioresolve.probe.accelerators import Declared
 
         return Declared()
@@ -461,8 +455,7 @@ class ClusterResolver(Copyable, abc.ABC):
             ResolveError: the cluster could not be resolved.
         """
         deadline = Deadline.after(self._deadline(timeout))
-        if state is None:
-            state = await self.cluster_state(timeout=deadline.timeout)
+        state = state or await self.cluster_state(timeout=deadline.timeout)
         identify = partial(self._identify, state)
         return await within_deadline(deadline.next_timeout, f"this_task() of {self!r}", identify)
 
@@ -543,12 +536,7 @@ class ClusterResolver(Copyable, abc.ABC):
         self._connect(Connections())
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     def _deadline(self, timeout: float | None) -> float:

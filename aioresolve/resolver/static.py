@@ -57,7 +57,13 @@ class SimpleClusterResolver(ClusterResolver):
         timeout: float = 30.0,
     ) -> None:
         super().__init__(task_type=task_type, task_id=task_id, rpc_layer=rpc_layer, timeout=timeout)
-        self._cluster_spec = _validate_spec(cluster_spec)
+        spec: Any = cluster_spec
+        if not (isinstance(spec, ClusterSpec) or hasattr(spec, "as_cluster_def")):  # of tf.train.ClusterSpec
+            raise InvalidClusterError(
+                f"cluster_spec must be a ClusterSpec; got {type(spec).__name__}",
+                hint="Use SimpleClusterResolver(ClusterSpec(...)).",
+            )
+        self._cluster_spec = spec if isinstance(spec, ClusterSpec) else ClusterSpec(spec)
         if not isinstance(master, str):
             raise InvalidClusterError(
                 f"master must be a str, such as 'host:port'; got {reprlib.repr(master)}"
@@ -98,16 +104,8 @@ class SimpleClusterResolver(ClusterResolver):
     ) -> str:
         """Return `rpc_layer://host:port` of the given task, or else the `master` given to the constructor.
 
-        As in TensorFlow, the resolver's `task_type` and `task_id` are not used as defaults.
-
-        Args:
-            task_type: the job of the task.
-            task_id: the task index.
-            rpc_layer: the protocol before the address; the resolver's `rpc_layer` by default.
-            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
-
-        Raises:
-            UnknownTaskError: the cluster has no such task.
+        As in TensorFlow, the resolver's `task_type` and `task_id` are not used as defaults. For the arguments
+        and errors see `ClusterResolver.master`.
         """
         master = self._master
         if task_type is not None and task_id is not None:
@@ -125,14 +123,3 @@ class SimpleClusterResolver(ClusterResolver):
     ) -> dict[str, int]:
         """Return the `num_accelerators` given to the constructor. The arguments are ignored."""
         return dict(self._num_accelerators)
-
-
-def _validate_spec(spec: Any) -> ClusterSpec:
-    if isinstance(spec, ClusterSpec):
-        return spec
-    if not hasattr(spec, "as_cluster_def"):  # an attribute of tf.train.ClusterSpec
-        raise InvalidClusterError(
-            f"cluster_spec must be a ClusterSpec; got {type(spec).__name__}",
-            hint="Use SimpleClusterResolver(ClusterSpec(...)).",
-        )
-    return ClusterSpec(spec)

@@ -18,15 +18,7 @@ from aioresolve._core.connections import Connections
 from aioresolve._core.deadline import within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConflictError
-from aioresolve.spec import (
-    ClusterSpec,
-    ClusterState,
-    ControllerStatus,
-    DoneTask,
-    Endpoint,
-    ExpectedTasks,
-    Observation,
-)
+from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Endpoint, ExpectedTasks, Observation
 from aioresolve.spec.observation import Want
 
 from .base import ClusterResolver, forwarded, master_url, source_errors
@@ -114,12 +106,8 @@ class UnionClusterResolver(ClusterResolver):
     @property
     def known_jobs(self) -> Sequence[str] | None:
         """The jobs of all resolvers; None if one of them does not know its own."""
-        jobs: dict[str, None] = {}
-        for resolver in self._resolvers:
-            if resolver.known_jobs is None:
-                return None
-            jobs |= dict.fromkeys(resolver.known_jobs)
-        return list(jobs)
+        known = [resolver.known_jobs for resolver in self._resolvers]
+        return None if None in known else list(dict.fromkeys(job for jobs in known for job in jobs or ()))
 
     @property
     def _parts(self) -> Sequence[ClusterResolver]:
@@ -191,17 +179,8 @@ class UnionClusterResolver(ClusterResolver):
         """Return `rpc_layer://host:port` of the given task, or else the master of the first resolver.
 
         As in TensorFlow, the address of a task is bare unless `rpc_layer` is given here or to the union; the
-        master of the first resolver has the `rpc_layer` given here or that of the first resolver.
-
-        Args:
-            task_type: the job of the task.
-            task_id: the task index.
-            rpc_layer: the protocol before the address.
-            timeout: the total deadline of the call, in seconds; the union's `timeout` by default.
-
-        Raises:
-            UnknownTaskError: no resolver returned such a task.
-            ResolveError: a cluster could not be resolved.
+        master of the first resolver has the `rpc_layer` given here or that of the first resolver. For the
+        arguments and errors see `ClusterResolver.master`.
         """
         timeout = self._deadline(timeout)
         if task_type is not None and task_id is not None:
@@ -217,17 +196,7 @@ class UnionClusterResolver(ClusterResolver):
         *,
         timeout: float | None = None,
     ) -> dict[str, int]:
-        """Return the accelerators that the first resolver reports, as in TensorFlow.
-
-        Args:
-            task_type: the job to probe.
-            task_id: probe only this task of the job.
-            config_proto: a `tf.compat.v1.ConfigProto`; its `operation_timeout_in_ms` also limits the call.
-            timeout: the total deadline of the call, in seconds; the union's `timeout` by default.
-
-        Raises:
-            ResolveError: the error of the first resolver.
-        """
+        """Return the accelerators that the first resolver reports, as in TensorFlow."""
         return await self._resolvers[0].num_accelerators(
             task_type, task_id, config_proto, timeout=self._deadline(timeout)
         )
@@ -272,6 +241,9 @@ def _merge_observations(observations: Sequence[Observation]) -> Observation:
     states = [one.state for one in observations if one.state is not None]
     stale = [one.stale_since for one in observations if one.stale_since is not None]
     polled = [one.polled_at for one in observations if one.polled_at is not None]
+    # Without jobs of which a resolver returns tasks.
+    ended = {job for one in observations for job in one.controllers}
+    ended -= {job for state in states for job, endpoints in state.endpoints.items() if endpoints}
     return Observation(
         _merge_states(states) if len(states) == len(observations) else None,
         absent=tuple(missing for one in observations for missing in one.absent),
@@ -279,7 +251,10 @@ def _merge_observations(observations: Sequence[Observation]) -> Observation:
         error=next((one.error for one in observations if one.error is not None), None),
         stale_since=min(stale, default=None),
         expected=_sum_expected(observations),
-        controllers=_merge_controllers(observations),
+        controllers={
+            job: tuple(status for one in observations for status in one.controllers.get(job, ()))
+            for job in ended
+        },
         failed=tuple(missing for one in observations for missing in one.failed),
         polled_at=min(polled, default=None),
     )
@@ -302,17 +277,6 @@ def _sum_expected(observations: Sequence[Observation]) -> dict[str, ExpectedTask
         )
         for job, parts in expected.items()
         if job not in unknown
-    }
-
-
-def _merge_controllers(observations: Sequence[Observation]) -> dict[str, tuple[ControllerStatus, ...]]:
-    """Return what the controllers of each job say, without jobs of which a resolver returns tasks."""
-    states = [one.state for one in observations if one.state is not None]
-    jobs = {job for one in observations for job in one.controllers}
-    return {
-        job: tuple(status for one in observations for status in one.controllers.get(job, ()))
-        for job in jobs
-        if not any(state.endpoints.get(job) for state in states)
     }
 
 

@@ -81,29 +81,13 @@ class Fleet(Facade[fleets.Fleet]):
         return self._shared.resource.readings.copy()
 
     def add(self, name: str, resolver: ClusterResolver, *, expected: Expected = "controller") -> None:
-        """Add a target, also to the running polls and watches. A target of another shard is ignored.
-
-        Args:
-            name: the name of the target.
-            resolver: its resolver.
-            expected: how many tasks it should have; see `aioresolve.Fleet`.
-
-        Raises:
-            ConfigurationError: (a ValueError) the name is empty, or already in use.
-            InvalidClusterError: (a TypeError) `resolver` is not a resolver of `aioresolve.sync`.
-        """
+        """Add a target, also to the running polls and watches; see `aioresolve.Fleet.add`."""
         self._shared.call("add", name, _resolver_of_target(name, resolver), expected=expected)
         if name in self._shared.resource.targets:  # it is not a target of another shard
             self._facades[name] = resolver
 
     def remove(self, name: str) -> None:
-        """Remove a target: its requests are cancelled at once, and no reading of it follows.
-
-        A target of another shard is ignored.
-
-        Raises:
-            ConfigurationError: (a ValueError) the fleet has no target of this name.
-        """
+        """Remove a target: its requests are cancelled at once; see `aioresolve.Fleet.remove`."""
         self._shared.call("remove", name)
         self._facades.pop(name, None)
 
@@ -131,11 +115,6 @@ class Fleet(Facade[fleets.Fleet]):
 
 
 def _resolver_of_target(name: str, facade: ClusterResolver) -> base.ClusterResolver:
-    """Return the async resolver that a fleet uses for `facade`.
-
-    If its connections can be shared, it is a copy, so that it can share those of the fleet. Otherwise it
-    calls the resolver behind the facade.
-    """
     if not isinstance(facade, ClusterResolver):
         raise InvalidClusterError(
             f"target {name!r}: aioresolve.sync.Fleet takes resolvers of aioresolve.sync;"
@@ -143,4 +122,5 @@ def _resolver_of_target(name: str, facade: ClusterResolver) -> base.ClusterResol
             hint="Wrap an async resolver in aioresolve.sync.ClusterResolver.",
         )
     resolver = facade._shared.resource
+    # A copy can share the connections of the fleet.
     return copy.copy(resolver) if resolver._has_clients else async_resolver(facade)

@@ -15,7 +15,7 @@ from aioresolve.environment.detection import Detection, choose, examine
 from aioresolve.errors import ConnectionFailedError, InvalidClusterError
 from aioresolve.resolver import base, union
 from aioresolve.resolver.this_task import TaskClaim
-from aioresolve.resolver.union import BlockingResolver, is_tensorflow_resolver
+from aioresolve.resolver.union import BlockingResolver
 from aioresolve.sources import BY_RESOLVER
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
@@ -210,51 +210,7 @@ def async_resolver(facade: ClusterResolver) -> base.ClusterResolver:
     return _FacadeResolver(facade)
 
 
-class UnionClusterResolver(ClusterResolver):
-    """`aioresolve.UnionClusterResolver` with blocking methods; see there for arguments and errors.
-
-    >>> chief = SimpleClusterResolver(ClusterSpec({"chief": ["10.0.0.9:8470"]}))
-    >>> workers = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
-    >>> UnionClusterResolver(chief, workers).cluster_spec().jobs
-    ['chief', 'worker']
-
-    It takes facades, which can still be used on their own and share their connections with the union. Wrap an
-    async resolver in a facade first: `UnionClusterResolver(ClusterResolver(resolver))`. TensorFlow's own
-    resolvers are taken as they are.
-    """
-
-    def __init__(
-        self,
-        *resolvers: ClusterResolver,
-        rpc_layer: str | None = None,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        timeout: float = 30.0,
-    ) -> None:
-        super().__init__(
-            union.UnionClusterResolver(
-                *map(_member_of_union, resolvers),
-                rpc_layer=rpc_layer,
-                task_type=task_type,
-                task_id=task_id,
-                timeout=timeout,
-            )
-        )
-
-
-def _member_of_union(resolver: Any) -> Any:
-    if isinstance(resolver, ClusterResolver):
-        return async_resolver(resolver)
-    if is_tensorflow_resolver(resolver):
-        return resolver
-    raise InvalidClusterError(
-        "aioresolve.sync.UnionClusterResolver takes resolvers of aioresolve.sync, or of TensorFlow;"
-        f" got {type(resolver).__name__} {resolver!r}",
-        hint="Wrap an async resolver in aioresolve.sync.ClusterResolver.",
-    )
-
-
-# The facades of sources
+# The facades of other classes
 
 
 def new_facade(kind: type[base.ClusterResolver]) -> type[ClusterResolver]:
@@ -262,7 +218,9 @@ def new_facade(kind: type[base.ClusterResolver]) -> type[ClusterResolver]:
 
     @wraps(kind.__init__)
     def construct(self: ClusterResolver, /, *args: Any, **kwargs: Any) -> None:
-        ClusterResolver.__init__(self, kind(*args, **kwargs))
+        # A union takes facades, whose connections it shares.
+        given = [async_resolver(each) if isinstance(each, ClusterResolver) else each for each in args]
+        ClusterResolver.__init__(self, kind(*given, **kwargs))
 
     plain = tuple(each for each in kind.__bases__ if not issubclass(each, base.ClusterResolver))
     attributes: dict[str, Any] = {
@@ -397,19 +355,30 @@ if TYPE_CHECKING:
         accelerator_type = blocking(tpu.TPUClusterResolver.accelerator_type)
         topology = blocking(tpu.TPUClusterResolver.topology)
 
+    class UnionClusterResolver(ClusterResolver):
+        """`aioresolve.UnionClusterResolver` with blocking methods. It takes facades and TensorFlow's resolvers.
+
+        The facades can still be used on their own, and share their connections with the union.
+        """
+
+        def __init__(
+            self,
+            *resolvers: ClusterResolver,
+            rpc_layer: str | None = None,
+            task_type: str | None = None,
+            task_id: int | None = None,
+            timeout: float = 30.0,
+        ) -> None: ...
+
+else:
+    UnionClusterResolver = new_facade(union.UnionClusterResolver)
+
 
 # Functions
 
 
 def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[ClusterResolver]:
-    """Return the blocking resolver of the cluster that this process is part of, and why it is that one.
-
-    See `aioresolve.detect` for the sources, their order, and the errors.
-
-    Args:
-        port: the port of each task, for the sources that do not have it.
-        timeout: the total deadline of the call, in seconds.
-    """
+    """Return the blocking resolver of the cluster of this process, as `aioresolve.detect` does."""
     findings = get_loop_thread().run(partial(examine, port=port, timeout=timeout))
     evidence, new_resolver = choose(findings)
     return Detection(evidence.source, facade_of(new_resolver()), findings)
@@ -422,18 +391,7 @@ def doctor(
     check_timeout: float = 10.0,
     progress: Progress | None = None,
 ) -> tuple[Check, ...]:
-    """Return the result of each check of a resolver, as `aioresolve.doctor` does. Blocks.
-
-    Args:
-        resolver: a resolver of `aioresolve.sync`; without one, this machine is checked.
-        timeout: the deadline of all checks, in seconds.
-        check_timeout: the deadline of each check, in seconds.
-        progress: is updated with each check, if given.
-
-    Raises:
-        ConfigurationError: (a ValueError) an argument is invalid.
-        InvalidClusterError: (a TypeError) `resolver` is not a resolver of `aioresolve.sync`.
-    """
+    """Return the result of each check of a resolver of `aioresolve.sync`, as `aioresolve.doctor` does."""
     # Imported here because few programs need it.
     from aioresolve.environment import doctor as checks
 

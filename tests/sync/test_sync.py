@@ -280,14 +280,15 @@ def test_union_has_the_current_attributes_of_its_first_resolver() -> None:
     assert (union.task_id, first.task_id) == (1, 7)
 
 
-def test_union_accepts_facades_only() -> None:
+def test_union_takes_resolvers_and_facades() -> None:
     resolver: Any = Own()
     facade: Any = simple()
-    with pytest.raises(InvalidClusterError, match=r"takes resolvers of .*; got Own"):
-        sync.UnionClusterResolver(resolver)
     with pytest.raises(InvalidClusterError, match=r"takes an async .*; got SimpleClusterResolver"):
         sync.ClusterResolver(facade)
-    assert sync.UnionClusterResolver(sync.ClusterResolver(resolver)).cluster_spec() == WORKERS
+    for member in (resolver, sync.ClusterResolver(resolver)):
+        assert sync.UnionClusterResolver(member).cluster_spec() == WORKERS
+    with pytest.raises(InvalidClusterError, match="takes resolvers of aioresolve, or of TensorFlow; got str"):
+        sync.UnionClusterResolver("a")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="at least one resolver"):
         sync.UnionClusterResolver()
 

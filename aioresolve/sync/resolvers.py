@@ -356,9 +356,10 @@ if TYPE_CHECKING:
         topology = blocking(tpu.TPUClusterResolver.topology)
 
     class UnionClusterResolver(ClusterResolver):
-        """`aioresolve.UnionClusterResolver` with blocking methods. It takes facades and TensorFlow's resolvers.
+        """`aioresolve.UnionClusterResolver` with blocking methods.
 
-        The facades can still be used on their own, and share their connections with the union.
+        It takes facades, which can still be used on their own and share their connections with the union, and
+        resolvers of TensorFlow.
         """
 
         def __init__(

@@ -13,7 +13,7 @@ from aioresolve.resolver import this_task
 from .sources import CHANGING, PREFIXES, REMOTE, SOURCES, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -26,29 +26,18 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(this_task, "local_addresses", lambda hosts: frozenset({"10.0.0.2"} & set(hosts)))
 
 
-@pytest.fixture(params=SOURCES)
-def source(own_process: None, request: Any, tmp_path: Path, monkeypatch: Any) -> Iterator[Source]:
-    """A cluster of two workers, of which this process is the second, for each resolver."""
-    with SOURCES[request.param](tmp_path, monkeypatch) as found:
-        yield found
+def each(names: Iterable[str]) -> Any:
+    """Return a fixture: a cluster of two workers, of which this process is the second, for each resolver."""
+
+    @pytest.fixture(params=names)
+    def source(own_process: None, request: Any, tmp_path: Path, monkeypatch: Any) -> Iterator[Source]:
+        with SOURCES[request.param](tmp_path, monkeypatch) as found:
+            yield found
+
+    return source
 
 
-@pytest.fixture(params=CHANGING)
-def changing(own_process: None, request: Any, tmp_path: Path, monkeypatch: Any) -> Iterator[Source]:
-    """The same for the resolvers whose cluster can change, and whose calls can fail."""
-    with SOURCES[request.param](tmp_path, monkeypatch) as found:
-        yield found
-
-
-@pytest.fixture(params=REMOTE)
-def remote(own_process: None, request: Any, tmp_path: Path, monkeypatch: Any) -> Iterator[Source]:
-    """The same for the resolvers that send requests."""
-    with SOURCES[request.param](tmp_path, monkeypatch) as found:
-        yield found
-
-
-@pytest.fixture
-def one_remote(own_process: None, tmp_path: Path, monkeypatch: Any) -> Iterator[Source]:
-    """The same for one of them, for tests of the code that they share."""
-    with SOURCES["KubernetesClusterResolver"](tmp_path, monkeypatch) as found:
-        yield found
+source = each(SOURCES)
+changing = each(CHANGING)
+remote = each(REMOTE)
+one_remote = each(REMOTE[:1])  # for tests of the code that they share

@@ -268,9 +268,9 @@ CHANGING = [name for name in SOURCES if name != "SimpleClusterResolver"]
 """Those whose cluster can change, and whose calls can fail."""
 
 REMOTE = [
-    "GCEClusterResolver",
     "KubernetesClusterResolver",
     "KubernetesClusterResolver(service=)",
+    "GCEClusterResolver",
     "TPUClusterResolver",
 ]
 """Those that send requests."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -219,31 +218,4 @@ def test_wait_does_not_return_objects_that_were_listed_if_their_watch_is_never_e
             await RESOLVERS["pods"](tmp_path).wait(1, stable_for=3.0, timeout=900.0)
 
     fake_requests(monkeypatch, lambda url: FAILURES[failure] if "watch" in url.query else working.reply(url))
-    run(wait())
-
-
-@pytest.mark.parametrize("piece", [b"", b"\n", b"{"], ids=["nothing", "empty lines", "an endless event"])
-def test_wait_does_not_return_objects_that_are_gone_while_their_watch_is_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes
-) -> None:
-    working = Server("hangs", float("inf"))
-
-    async def receive() -> bytes:
-        await asyncio.sleep(BOOKMARK_INTERVAL if piece else math.inf)
-        return piece
-
-    def reply(url: URL) -> Reply:
-        if "sendInitialEvents" in url.query:
-            return Reply(422)
-        if "watch" in url.query:
-            return Reply(read=receive)
-        if asyncio.get_running_loop().time() < 5.0:
-            return working.reply(url)
-        return Reply(body=json.dumps({**objects(url), "items": []}).encode())
-
-    async def wait() -> None:
-        with pytest.raises(IncompleteClusterError, match="0 of 1 task"):
-            await RESOLVERS["pods"](tmp_path).wait(1, stable_for=BOUND, timeout=900.0)
-
-    fake_requests(monkeypatch, reply)
     run(wait())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -27,13 +27,11 @@ from aioresolve.errors import (
 from aioresolve.resolver import SimpleClusterResolver, UnionClusterResolver
 from aioresolve.resolver import wait as waiting
 from aioresolve.resolver.completeness import MAX_REASONS, Completeness, WaitCondition, validate_condition
-from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, ExpectedTasks, Missing, Observation
+from aioresolve.spec import ClusterSpec, ClusterState, ExpectedTasks, Missing, Observation
 from tests.resolver.shown import PATIENCE, Shown
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from aioresolve import Progress, Want
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -194,17 +192,9 @@ async def show_each(source: Shown, *observations: Observation) -> None:
 
 
 @in_virtual_time
-async def test_complete_cluster_is_returned_at_once_and_ends_the_watch() -> None:
-    source = Shown(observe(worker=2))
-    before = asyncio.all_tasks()
-    assert await source.wait(2, timeout=PATIENCE) == cluster(worker=2)
-    assert source.is_closed
-    assert asyncio.all_tasks() == before
-
-
-@in_virtual_time
-async def test_cluster_is_returned_as_soon_as_it_is_complete() -> None:
+async def test_cluster_is_returned_as_soon_as_it_is_complete_and_the_watch_ends() -> None:
     source = Shown(observe(pending("a"), worker=1))
+    before = asyncio.all_tasks()
     async with anyio.create_task_group() as group:
         group.start_soon(
             show_each,
@@ -216,16 +206,26 @@ async def test_cluster_is_returned_as_soon_as_it_is_complete() -> None:
         assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
         group.cancel_scope.cancel()
     assert source.taken == 3
+    assert source.is_closed
+    assert asyncio.all_tasks() == before
+
+
+async def show_after(source: Shown, seconds: float, *observations: Observation) -> None:
+    for observation in observations:
+        await anyio.sleep(seconds)
+        source.show(observation)
 
 
 @in_virtual_time
-async def test_change_of_the_members_restarts_the_stable_time() -> None:
-    source = Shown(observe(worker=2))
-    async with anyio.create_task_group() as group:
-        group.start_soon(show_after, source, 0.15, observe(worker=3))
-        before = anyio.current_time()
-        assert await source.wait((2, 3), stable_for=0.2, timeout=PATIENCE) == cluster(worker=3)
-        assert anyio.current_time() - before == pytest.approx(0.35)
+async def test_change_of_the_members_or_their_readiness_restarts_the_stable_time() -> None:
+    ready, unready, more = observe(worker=2), observe(unready=(pending("a"),), worker=2), observe(worker=3)
+    for changes, seconds in (([more], 0.35), ([unready, ready], 0.5)):
+        source = Shown(ready)
+        async with anyio.create_task_group() as group:
+            group.start_soon(show_after, source, 0.15, *changes)
+            before = anyio.current_time()
+            assert await source.wait((2, 3), stable_for=0.2, timeout=PATIENCE) == source.last.state
+            assert anyio.current_time() - before == pytest.approx(seconds)
 
 
 RESPONSE_TIME = 0.125
@@ -261,23 +261,6 @@ async def test_polled_source_is_polled_once_after_the_stable_time(stable_for: fl
     await source.wait(2, stable_for=stable_for, timeout=PATIENCE)
     assert len(source.polled_at) == polls
     assert anyio.current_time() == source.polled_at[-1] + RESPONSE_TIME
-
-
-async def show_after(source: Shown, seconds: float, *observations: Observation) -> None:
-    for observation in observations:
-        await anyio.sleep(seconds)
-        source.show(observation)
-
-
-@in_virtual_time
-async def test_unready_member_restarts_the_stable_time() -> None:
-    source = Shown(observe(worker=2))
-    flap = observe(unready=(pending("a"),), worker=2)
-    async with anyio.create_task_group() as group:
-        group.start_soon(show_after, source, 0.1, flap, observe(worker=2))
-        before = anyio.current_time()
-        await source.wait(stable_for=0.15, timeout=PATIENCE)
-        assert anyio.current_time() - before == pytest.approx(0.35)
 
 
 @in_virtual_time
@@ -407,37 +390,10 @@ async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> No
 # Reachability
 
 
-@contextmanager
-def ports(number: int) -> Iterator[list[socket.socket]]:
-    """Yield sockets that are bound but do not listen."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        yield sockets
-    finally:
-        for one in sockets:
-            one.close()
-
-
-def at(*sockets: socket.socket, **others: int) -> Observation:
-    endpoints = [
-        Endpoint(f"127.0.0.1:{one.getsockname()[1]}", name=f"pod-{number}", namespace="ml")
-        for number, one in enumerate(sockets)
-    ]
-    jobs = {
-        "worker": endpoints,
-        **{job: list(cluster(x=size).endpoints["x"]) for job, size in others.items()},
-    }
-    return Observation(ClusterState.of(jobs))
-
-
 async def test_tasks_that_accept_tcp_are_reachable() -> None:
-    with ports(2) as (one, other):
-        one.listen()
-        other.listen()
-        state = await Shown(at(one, other)).wait(reachable=True, timeout=PATIENCE)
-    assert len(state.members) == 2
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        spec = ClusterSpec({"worker": [f"127.0.0.1:{server.getsockname()[1]}"]})
+        assert (await SimpleClusterResolver(spec).wait(reachable=True, timeout=PATIENCE)).spec == spec
 
 
 @in_virtual_time
@@ -469,7 +425,10 @@ async def test_change_while_tasks_do_not_respond_is_noticed_at_once(monkeypatch:
         raise AssertionError
 
     monkeypatch.setattr(waiting, "find_unreachable", hang)
-    source = Shown(observe(worker=2))
+    with pytest.raises(IncompleteClusterError, match="not known to be reachable yet") as caught:
+        await Shown(observe(worker=2)).wait(reachable="tcp", timeout=1.0)
+    assert caught.value.found == {"worker": 2}
+    source, is_checking = Shown(observe(worker=2)), anyio.Event()
     async with anyio.create_task_group() as group:
 
         async def lose() -> None:
@@ -479,20 +438,6 @@ async def test_change_while_tasks_do_not_respond_is_noticed_at_once(monkeypatch:
         group.start_soon(lose)
         with pytest.raises(FailedClusterError):
             await source.wait(reachable="tcp", stable_for=1.0, timeout=600.0)
-
-
-@in_virtual_time
-async def test_deadline_while_tasks_do_not_respond_says_that_they_are_not_known_to_be_reachable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def hang(addresses: list[str], reach: str) -> dict[str, str]:
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    monkeypatch.setattr(waiting, "find_unreachable", hang)
-    with pytest.raises(IncompleteClusterError, match="not known to be reachable yet") as caught:
-        await Shown(observe(worker=2)).wait(reachable="tcp", timeout=1.0)
-    assert caught.value.found == {"worker": 2}
 
 
 # Watching

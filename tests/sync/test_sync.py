@@ -296,16 +296,11 @@ def test_union_takes_resolvers_and_facades() -> None:
 # Functions
 
 
-def test_doctor_checks_the_resolver_behind_a_facade() -> None:
+async def test_doctor_checks_a_resolver_or_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = sync.SimpleClusterResolver(ClusterSpec({"worker": ["127.0.0.1:1"]}))
     assert [check.result for check in sync.doctor(resolver)] == ["ok", "failed", "skipped", "ok"]
-    with pytest.raises(ConfigurationError, match="check_timeout"):
-        sync.doctor(resolver, check_timeout=-1)
     with pytest.raises(InvalidClusterError, match=r"Wrap an async resolver in aioresolve\.sync"):
         sync.doctor(Own())  # type: ignore[arg-type]
-
-
-async def test_doctor_checks_this_machine_inside_a_running_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     names = ["versions", "Kubernetes", "metadata server", "this process"]
     assert [check.name for check in sync.doctor()] == names

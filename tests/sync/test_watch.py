@@ -203,6 +203,3 @@ def test_interrupt_ends_one_call_of_next_but_not_the_watch(source: Source) -> No
     assert next(watch) == workers(2)
     assert len(source.requests) == 1
     watch.close()
-
-
-# Unions and waiting

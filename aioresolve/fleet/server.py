@@ -7,7 +7,6 @@ poll or watch of the fleet has found.
 from __future__ import annotations
 
 import asyncio
-import errno
 import importlib.resources
 import ipaddress
 import os
@@ -189,27 +188,18 @@ async def serve(
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise _listen_error(host, port, error) from error
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+            raise ConfigurationError(
+                f"cannot listen on port {port} of {host}: {reason}",
+                hint="Pass another port, from 1024 for other users than root, or an address of this machine,"
+                " such as 127.0.0.1, 0.0.0.0 or ::1.",
+            ) from error
         port = runner.addresses[0][1]
         yield f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
     finally:
         listeners.remove(server.log.update)
         server.end_streams()
         await runner.cleanup()
-
-
-def _listen_error(host: str, port: int, error: OSError) -> ConfigurationError:
-    match error.errno:
-        case errno.EADDRINUSE:
-            problem, hint = f"port {port} of {host} is in use", "Pass another port, or stop its program."
-        case errno.EACCES:
-            problem = f"port {port} of {host} is reserved for privileged users"
-            hint = "Pass a port from 1024 to 65535."
-        case _:
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
-            problem = f"cannot listen on port {port} of {host}: {reason}"
-            hint = "Pass an address of this machine, such as 127.0.0.1, 0.0.0.0 or ::1."
-    return ConfigurationError(problem, hint=hint)
 
 
 class _Server:

@@ -98,7 +98,7 @@ SICKNESSES = {
     ),
     "job-without-tasks": Sickness(
         "degraded",
-        "job 'ps': nothing was found",
+        "job 'ps': 0 tasks",
         (*HEALTHY,),
         fields={"jobs": {"worker": "app=train", "ps": "app=sp"}},
     ),

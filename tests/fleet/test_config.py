@@ -90,8 +90,10 @@ class TestContent:
 
     async def test_static_target_returns_its_tasks(self) -> None:
         text = 'targets: {a: {static: {jobs: {worker: ["h:1", "i:2"], ps: "p:3", eval: {4: "e:5"}}}}}'
-        spec = await fleet(text).targets["a"].cluster_spec()
+        file = fleet(text)
+        spec = await file.targets["a"].cluster_spec()
         assert spec.as_dict() == {"worker": ["h:1", "i:2"], "ps": ["p:3"], "eval": {4: "e:5"}}
+        assert (file.interval, file.timeout, file.max_concurrency) == (None, None, None)
 
     async def test_slurm_target_returns_the_tasks_of_the_step_and_sets_no_variable(
         self, monkeypatch: pytest.MonkeyPatch
@@ -107,21 +109,6 @@ class TestContent:
             "worker": ["n1:9001"],
         }
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
-
-    async def test_union_returns_the_tasks_of_its_members(self) -> None:
-        file = fleet(
-            "targets:\n"
-            "  both: {union: [a, b]}\n"
-            "  a: {static: {jobs: {worker: 'h:1'}}}\n"
-            "  b: {static: {jobs: {worker: 'i:2'}}}\n"
-        )
-        spec = await file.targets["both"].cluster_spec()
-        assert spec.as_dict() == {"worker": ["h:1", "i:2"]}
-
-    def test_missing_settings_are_none(self) -> None:
-        file = fleet(MINIMAL)
-        assert (file.interval, file.timeout, file.max_concurrency) == (None, None, None)
-        assert file.targets["fixed"].timeout == 30.0
 
     def test_timeout_applies_to_each_resolver(self) -> None:
         file = fleet(f"timeout: 500ms\n{EXAMPLE.replace('timeout:', 'x-timeout:')}")

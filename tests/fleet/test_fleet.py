@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections import Counter
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,7 +18,6 @@ from aioresolve.errors import (
     ConnectionFailedError,
     DeadlineExceededError,
     InvalidClusterError,
-    PodNotRunningError,
 )
 from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.resolver import UnionClusterResolver
@@ -157,9 +155,7 @@ class TestResolve:
 
         fleet = Fleet({"a": Cheap(), "bad": Scripted(fail)})
         readings = await fleet.resolve(specs_only=True)
-        assert readings["a"].error is None
-        assert readings["a"].state == workers(2)
-        assert readings["a"].tasks_by_job == {"worker": 2}
+        assert (readings["a"].error, readings["a"].state) == (None, workers(2))
         assert isinstance(readings["bad"].error, ConnectionFailedError)
 
     async def test_all_targets_are_requested_concurrently(self) -> None:
@@ -171,21 +167,6 @@ class TestResolve:
 
         readings = await Fleet(scripted(32, respond=meet), timeout=10.0).resolve()
         assert all(reading.error is None for reading in readings.values())
-
-    async def test_error_of_a_target_is_in_its_status(self) -> None:
-        async def pending() -> ClusterState:
-            raise PodNotRunningError("train-0 is Pending", pods={"default/train-0": "Pending"})
-
-        fleet = Fleet({"good": Scripted(), "bad": Scripted(fail), "pending": Scripted(pending)})
-        readings = await fleet.resolve()
-        assert readings["good"].error is None
-        assert isinstance(readings["bad"].error, ConnectionFailedError)
-        assert isinstance(readings["pending"].error, PodNotRunningError)
-        assert readings["bad"].state is None
-        assert readings["bad"].num_tasks == 0
-        assert readings["bad"].tasks_by_job == {}
-        assert not readings["bad"].is_stale
-        assert readings["bad"].stale_since is None
 
     async def test_target_that_hangs_has_its_own_deadline(self) -> None:
         fleet = Fleet({"good": Scripted(), "stuck": Scripted(hang)}, timeout=0.5)
@@ -272,27 +253,6 @@ class TestResolve:
 
 @each_in_virtual_time
 class TestStaleness:
-    async def test_state_of_a_failing_target_is_kept_and_stale(self) -> None:
-        resolver = Scripted(respond_with(2))
-        fleet = Fleet({"a": resolver})
-        before = datetime.now(UTC)
-        await fleet.resolve()
-        after = datetime.now(UTC)
-        resolver.respond = fail
-        first = (await fleet.resolve())["a"]
-        second = (await fleet.resolve())["a"]
-        for reading in (first, second):
-            assert reading.state == workers(2)
-            assert isinstance(reading.error, ConnectionFailedError)
-            assert reading.is_stale
-            assert reading.stale_since is not None
-            assert before <= reading.stale_since <= after
-        assert first.stale_since == second.stale_since
-        resolver.respond = respond_with(3)
-        third = (await fleet.resolve())["a"]
-        assert (third.num_tasks, third.error, third.stale_since) == (3, None, None)
-        assert not third.is_stale
-
     async def test_missing_members_are_part_of_the_status(self) -> None:
         missing = Missing("worker", "ml/train-1", "Pending"), Missing("worker", "ml/train-0", "not ready")
         source = Source()
@@ -399,15 +359,6 @@ class TestEntering:
 
 @each_in_virtual_time
 class TestSharedClients:
-    async def test_resolvers_of_one_key_share_a_client_that_is_closed_at_the_end(self) -> None:
-        clients: list[str] = []
-        targets = {f"{key}{n}": Pooled(key, clients) for key in "ab" for n in range(5)}
-        async with Fleet(targets) as fleet:
-            for _ in range(3):
-                assert [reading.error for reading in (await fleet.resolve()).values()] == [None] * 10
-                assert sorted(clients) == ["a", "b"]
-        assert clients == []
-
     async def test_client_is_closed_with_its_last_target(self) -> None:
         clients: list[str] = []
         fleet = Fleet({f"{key}{n}": Pooled(key, clients) for key in "ab" for n in range(2)})

@@ -152,8 +152,11 @@ async def test_error_and_stale() -> None:
     source.respond = fail
     stale = (await fleet.resolve())["a"]
     assert (stale.health, stale.summary, stale.is_stale) == ("stale", "Stale 1/2", True)
-    assert stale.stale_since == degraded.confirmed_at
+    assert stale.stale_since == (await fleet.resolve())["a"].stale_since == degraded.confirmed_at
     assert stale.since > degraded.since
+    source.respond = respond_with(2)
+    ready = (await fleet.resolve())["a"]
+    assert (ready.health, ready.error, ready.stale_since) == ("ready", None, None)
 
 
 async def test_time_of_a_health_is_that_of_its_first_status() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -137,18 +136,6 @@ class TestPoll:
         assert [reading.name for reading in late] == ["t1", "t2", "t0"]
         assert (first.name, first.state, first.error) == ("t0", workers(1), None)
         assert {reading.name: reading for reading in late} == seen
-
-    async def test_unexpected_exception_of_a_target_does_not_end_the_poll(self) -> None:
-        async def bug() -> ClusterState:
-            raise asyncio.CancelledError
-
-        targets = {"good": Scripted(), "bug": Scripted(bug)}
-        fleet = Fleet(targets)
-        async with aclosing(fleet.poll(interval=SHORT)) as readings:
-            assert {reading.name for reading in await take(readings, 2)} == {"good", "bug"}
-            await until(lambda: targets["good"].num_requests >= 3 and targets["bug"].num_requests >= 2)
-            assert "bug" in {reading.name for reading in await take(readings, 2)}
-        assert " raised RuntimeError(" in str(fleet.readings["bug"].error)
 
     async def test_no_status_follows_the_removal_of_a_target(self) -> None:
         targets = scripted(2)
@@ -325,23 +312,6 @@ class TestWatch:
             source.emit(Observation(workers(2)))
             assert [(status.num_tasks, status.error) for status in await take(readings, 1)] == [(2, None)]
 
-    async def test_targets_can_be_added_and_removed_during_a_watch(self) -> None:
-        old, new = Source(), Source()
-        fleet = Fleet({"old": old})
-        old.emit(Observation(workers(1)))
-        new.emit(Observation(workers(2)))
-        async with aclosing(fleet.watch()) as readings:
-            await take(readings, 1)
-            fleet.add("new", new)
-            assert (await take(readings, 1))[0].name == "new"
-            old.emit(Observation(workers(5)))
-            await until(lambda: fleet.readings["old"].num_tasks == 5)
-            fleet.remove("old")
-            await until(lambda: old.num_active == 0)
-            new.emit(Observation(workers(3)))
-            [reading] = await take(readings, 1)
-            assert (reading.name, reading.num_tasks) == ("new", 3)
-
 
 @each_in_virtual_time
 class TestTelemetry:
@@ -369,14 +339,6 @@ class TestClosing:
             await readings.aclose()
             assert all(target.num_active == 0 for target in targets.values())
             assert all(target.history in ([], ["entered", "left"]) for target in targets.values())
-
-    async def test_cancelling_the_consumer_closes_everything(self) -> None:
-        targets = scripted(3, respond=hang)
-        async with anyio.create_task_group() as group:
-            group.start_soon(exhausted, Fleet(targets), SHORT)
-            await until(lambda: all(target.num_active for target in targets.values()))
-            group.cancel_scope.cancel()
-        assert all(target.history == ["entered", "left"] for target in targets.values())
 
     async def test_resolver_that_fails_to_close_does_not_affect_the_others(
         self, caplog: pytest.LogCaptureFixture

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import ssl
-import time
 import traceback
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,6 @@ import trustme
 
 from aioresolve._core.http import Response
 from aioresolve.errors import ConfigurationError, CredentialsError, TLSError
-from aioresolve.kubernetes.api.transport import AiohttpTransport
 from aioresolve.kubernetes.auth.connection import Connection, Identity
 from aioresolve.testing import pod
 
@@ -91,35 +88,6 @@ async def test_provider_without_a_valid_token_is_reported_and_the_token_not_show
         await connect_as(user, tmp_path)
     assert expected in str(caught.value)
     assert "hunter22" not in "".join(traceback.format_exception(caught.value))
-
-
-async def test_impersonation_and_compression_become_headers_of_each_request(tmp_path: Path) -> None:
-    requests: list[list[bytes]] = []
-
-    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        requests.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n"))
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(respond, "127.0.0.1", 0)
-    user = {"as": "ada", "as-groups": ["math", "logic"], "as-user-extra": {"acme.com/dept": ["u", "v"]}}
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    transport = AiohttpTransport(
-        await connect_as(user, tmp_path, server=url, **{"disable-compression": True})
-    )
-    await transport.send("GET", "/version", {})
-    await transport.aclose()
-    server.close()
-    [request] = requests
-    assert [line for line in request if line.startswith((b"Impersonate", b"Accept-Encoding"))] == [
-        b"Impersonate-User: ada",
-        b"Impersonate-Group: math",
-        b"Impersonate-Group: logic",
-        b"Impersonate-Extra-acme.com%2Fdept: u",
-        b"Impersonate-Extra-acme.com%2Fdept: v",
-        b"Accept-Encoding: identity",
-    ]
 
 
 async def test_token_in_the_kubeconfig_is_used_while_the_token_file_has_none(tmp_path: Path) -> None:
@@ -229,19 +197,6 @@ async def test_resolver_recovers_when_the_authority_of_the_server_is_replaced(tm
                 async for state in resolver.watch():
                     assert state.spec == spec
                     break
-
-
-async def test_file_of_the_authority_is_read_again_after_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = write_file(tmp_path / "ca.pem", trustme.CA().cert_pem.bytes())
-    connection = await connect_as({"token": "t"}, tmp_path, **{"certificate-authority": "ca.pem"})
-    before = await context_of(connection)
-    write_file(file, trustme.CA().cert_pem.bytes())
-    assert await context_of(connection) is before
-    later = time.monotonic() + 60.0
-    monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: later)
-    assert await context_of(connection) is not before
 
 
 # After a 401

@@ -140,3 +140,23 @@ def test_client_that_only_lists_pods_cannot_read_services() -> None:
     with pytest.raises(errors.ConfigurationError, match="only methods that list pods") as caught:
         KubernetesClusterResolver(service="trainer", override_client=Lister())
     assert caught.value.argument == "override_client"
+
+
+@pytest.mark.usefixtures("imported_clients")
+async def test_models_of_the_client_library_are_read_whole() -> None:
+    from kubernetes.client import V1ObjectMeta, V1OwnerReference, V1Pod, V1PodList, V1PodStatus
+
+    owner = V1OwnerReference(api_version="batch/v1", kind="Job", name="train", uid="j", controller=True)
+    failed = V1Pod(
+        metadata=V1ObjectMeta(name="train-0-old", namespace="ml", owner_references=[owner]),
+        status=V1PodStatus(phase="Failed", pod_ip="10.0.0.9"),
+    )
+    running = V1Pod(
+        metadata=V1ObjectMeta(name="train-0-new", namespace="ml"),
+        status=V1PodStatus(phase="Running", pod_ip="10.0.0.1"),
+    )
+
+    listed = V1PodList(items=[failed, running])
+    client = SimpleNamespace(list_pod_for_all_namespaces=lambda label_selector: listed)
+    # Only the whole model shows that a controller replaces the failed pod.
+    assert (await resolver(client).cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}

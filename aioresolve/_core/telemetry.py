@@ -43,14 +43,8 @@ retry_logger = logging.getLogger("aioresolve.retry")
 class _Call:
     """A call to a server, used as a context manager: it has a duration, and a response or an error.
 
-    It is a log record, a measurement, and while OpenTelemetry is in use a span of kind CLIENT.
-
-    Args:
-        logger: where the record goes.
-        name: the name of the span, one of a small set.
-        what: the request as text.
-        extra: the `extra` of the record.
-        attributes: the attributes of the span that are known before the call.
+    It is a log record, a measurement, and while OpenTelemetry is in use a span of kind CLIENT. `name` is that
+    of the span, one of a small set; `what` is the request as text.
     """
 
     def __init__(
@@ -112,15 +106,8 @@ class HTTPCall(_Call):
         call.set_response(response.status, len(response.body))
     ```
 
-    Args:
-        logger: where the record goes.
-        method: such as `GET`.
-        server: `scheme://host:port`, without credentials.
-        path: from `/`, without the query.
-        scope: the requested resource, as text.
-        attempt: the number of the attempt, from 1.
-        query: the part of the URL's query that the log record shows.
-        expected: statuses that are not failures here, although they are elsewhere.
+    `server` is `scheme://host:port` without credentials, `path` has no query, and attempts count from 1. The
+    log record shows `query`. Statuses in `expected` are not failures here, although they are elsewhere.
     """
 
     def __init__(
@@ -201,13 +188,7 @@ class ProbeCall(_Call):
 
 
 class Outage:
-    """Logs when a source becomes unavailable and when it is available again, but not each retry between.
-
-    Args:
-        logger: where the records go.
-        source: the source, as text.
-        extra: more about it, by the keys of `extra`: `server`, `scope`, `target`.
-    """
+    """Logs when a source becomes unavailable and when it is available again, but not each retry between."""
 
     __slots__ = ("_extra", "_logger", "_source", "_started")
 

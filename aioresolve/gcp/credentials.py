@@ -29,9 +29,8 @@ import msgspec
 from yarl import URL
 
 from aioresolve._core.deadline import RETRYABLE_STATUSES
-from aioresolve._core.redaction import Confidential
+from aioresolve._core.secrets import Confidential, TokenCache
 from aioresolve._core.threads import run_in_thread
-from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import (
     APIError,
     ConfigurationError,

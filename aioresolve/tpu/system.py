@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
+from aioresolve._core.secrets import CrossLoopLock
 from aioresolve._core.threads import run_in_thread
-from aioresolve._core.token_cache import CrossLoopLock
 from aioresolve._core.validation import validate_text
 from aioresolve.errors import (
     ConfigurationError,

@@ -244,7 +244,7 @@ async def test_rotated_token_is_read_after_a_minute(pod: Path, monkeypatch: pyte
     write_file(pod / "token", "rotated")
     assert await bearer_of(connection) == "pod-token"
     later = time.monotonic() + 61
-    monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: later)
+    monkeypatch.setattr("aioresolve._core.secrets.monotonic", lambda: later)
     assert await bearer_of(connection) == "rotated"
 
 

@@ -364,7 +364,7 @@ async def test_plugin_runs_again_when_its_credentials_expire(
     connection = await connect_with(folder, code)
     assert await bearer_of(connection) == "t1"
     later = time.monotonic() + 10.0
-    monkeypatch.setattr("aioresolve._core.token_cache.monotonic", lambda: later)
+    monkeypatch.setattr("aioresolve._core.secrets.monotonic", lambda: later)
     assert [await bearer_of(connection) for _ in range(2)] == ["t2", "t2"]
 
 

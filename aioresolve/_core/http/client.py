@@ -18,7 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from multidict import CIMultiDict
 
 from aioresolve._core.network import look_up, origin, system_ssl_context
-from aioresolve._core.redaction import Confidential
+from aioresolve._core.secrets import Confidential
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve._version import __version__
 from aioresolve.errors import TLSError

@@ -19,7 +19,7 @@ from yarl import URL
 
 from aioresolve._core.deadline import parse_retry_after
 from aioresolve._core.network import origin
-from aioresolve._core.redaction import Confidential
+from aioresolve._core.secrets import Confidential
 from aioresolve.errors import (
     ConfigurationError,
     ConnectionFailedError,

@@ -34,7 +34,7 @@ from aioresolve._core.http import (
     translate_errors,
 )
 from aioresolve._core.network import origin
-from aioresolve._core.redaction import redact
+from aioresolve._core.secrets import redact
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, ConnectionFailedError
 

@@ -22,9 +22,8 @@ import msgspec
 
 from aioresolve._core.http import Auth, Credentials
 from aioresolve._core.network import close_one_sidedly, origin
-from aioresolve._core.redaction import Confidential
+from aioresolve._core.secrets import Confidential, TokenCache
 from aioresolve._core.threads import run_in_thread
-from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError
 
 if TYPE_CHECKING:

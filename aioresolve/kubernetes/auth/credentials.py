@@ -29,7 +29,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aioresolve._core.concurrency import wait_until_done
-from aioresolve._core.redaction import Confidential, redact
+from aioresolve._core.secrets import Confidential, redact
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 

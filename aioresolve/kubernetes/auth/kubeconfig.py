@@ -23,7 +23,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from aioresolve._core.redaction import Confidential
+from aioresolve._core.secrets import Confidential
 from aioresolve.errors import ConfigurationError
 
 if TYPE_CHECKING:

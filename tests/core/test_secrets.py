@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from aioresolve._core.token_cache import CrossLoopLock, TokenCache
+from aioresolve._core.secrets import CrossLoopLock, TokenCache
 from aioresolve.errors import CredentialsError
 
 

@@ -1,18 +1,39 @@
-"""A cached token, and the lock of its renewal, for tasks of several event loops."""
+"""Secrets: a cache of a token, values that their repr does not show, and removal of secrets from text."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import re
 import threading
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+import msgspec
+
 from aioresolve.errors import ResolveError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
+
+
+class Confidential(msgspec.Struct, frozen=True):
+    """A value whose repr shows nothing of it, because parts of it are secrets."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Return `text` without `secrets`, and without each line of those that have several."""
+    found = {part.strip() for secret in secrets for part in (secret, *secret.split("\n"))} - {""}
+    # The longest first, because a secret may contain a shorter one.
+    for secret in sorted(found, key=len, reverse=True):
+        # A short one only where it is a whole word: removing `true` everywhere would reveal it.
+        boundary = r"(?<!\w){}(?!\w)" if len(secret) < 6 else "{}"
+        text = re.sub(boundary.format(re.escape(secret)), "(secret)", text)
+    return text
 
 
 class CrossLoopLock:

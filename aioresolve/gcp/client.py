@@ -164,11 +164,7 @@ class GoogleSession:
             seen.add(token)
 
     async def identify(self, service: str, progress: Progress) -> AccessToken:
-        """Return the access token for requests to an API, which itself gets no request.
-
-        Raises:
-            ResolveError: no token is available.
-        """
+        """Return the access token for requests to an API, which itself gets no request."""
         if self.host(service).startswith("http:"):
             return NO_TOKEN
         return await self._credentials.token(self._client, progress)

@@ -165,14 +165,10 @@ class InstanceName:
 
 
 def instance_name(url: str, default_zone: str) -> InstanceName:
-    """Return zone and name of the instance with this URL.
+    """Return zone and name of the instance with this URL; a ValueError if it is not such a URL.
 
-    Args:
-        url: such as `https://www.googleapis.com/compute/v1/projects/P/zones/Z/instances/NAME`.
-        default_zone: the zone if the URL has none, as those of clients for tests.
-
-    Raises:
-        ValueError: it is not the URL of an instance.
+    URLs are such as `https://www.googleapis.com/compute/v1/projects/P/zones/Z/instances/NAME`. Those of
+    clients for tests may have no zone: `default_zone` is used then.
     """
     parts = url.split("/")
     zone = parts[-3] if len(parts) > 3 and parts[-4] == "zones" else default_zone

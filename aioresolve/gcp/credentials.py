@@ -127,11 +127,7 @@ class GoogleCredentials:
         self._cache: TokenCache[AccessToken] = TokenCache()
 
     async def token(self, client: HTTPClient, progress: Progress) -> AccessToken:
-        """Return a token that is not about to expire; `client` sends requests to token servers.
-
-        Raises:
-            ResolveError: no token is available; CredentialsError if no source of credentials works.
-        """
+        """Return a token that is not about to expire; `client` sends requests to token servers."""
         return await self._cache.get(partial(self._fetch, client, progress, is_forced=False))
 
     async def renew(self, client: HTTPClient, rejected: AccessToken, progress: Progress) -> AccessToken:

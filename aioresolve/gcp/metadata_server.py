@@ -67,10 +67,8 @@ _responded: set[str] = set()
 def metadata_host(environ: Mapping[str, str]) -> str:
     """Return the metadata server, `host` or `host:port`, with the precedence of google-auth.
 
-    It is that of the first of HOST_VARIABLES that is set, else `metadata.google.internal`.
-
-    Raises:
-        ConfigurationError: it is invalid, or NO_GCE_CHECK=true forbids requests to it.
+    It is that of the first of HOST_VARIABLES that is set, else `metadata.google.internal`. If it is invalid,
+    or NO_GCE_CHECK=true forbids requests to it, it raises a ConfigurationError.
     """
     if environ.get("NO_GCE_CHECK", "").lower() == "true":
         raise ConfigurationError(

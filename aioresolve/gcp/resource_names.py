@@ -106,17 +106,10 @@ def tpu_name(
 def instance_group_name(
     text: str, project: str | None = None, zone: str | None = None, region: str | None = None
 ) -> InstanceGroupName:
-    """Return the name of an instance group.
+    """Return the name of an instance group, from a name alone, or the URL or full name of it or its manager.
 
-    Args:
-        text: its name alone, which requires a project, and a zone or a region; or the URL or full name of the
-            group or of its manager. With a full name the others may be given too, and must be the same.
-        project: the project.
-        zone: the zone.
-        region: the region, of a regional group.
-
-    Raises:
-        ConfigurationError: a part is invalid, or missing, or contradicts another.
+    A name alone requires a project, and a zone, or the region of a regional group. With a full name they may
+    be given too, and must be the same.
     """
     kind, full_name = "instance group", "projects/PROJECT/zones/ZONE/instanceGroups/NAME"
     name = text

@@ -99,11 +99,7 @@ class Node(_Struct, frozen=True):
 
     @property
     def node_name(self) -> TPUName:
-        """Its name: project, zone and id.
-
-        Raises:
-            ValueError: the name that the server returned is malformed.
-        """
+        """Its name: project, zone and id; a ValueError if the server returned a malformed one."""
         match self.name.split("/"):
             case ["projects", project, "locations", zone, "nodes", name]:
                 return TPUName(project, zone, name)
@@ -171,8 +167,7 @@ class QueuedResource(_Struct, frozen=True):
     def node_names(self) -> tuple[TPUName, ...]:
         """The nodes that it requests, in its order, whether or not they exist yet.
 
-        Raises:
-            ValueError: a name or number that the server returned is invalid.
+        A ValueError if the server returned an invalid name or number.
         """
         names: list[TPUName] = []
         for spec in self.tpu.node_spec:

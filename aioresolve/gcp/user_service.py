@@ -40,10 +40,8 @@ T = TypeVar("T")
 class UserService:
     """Sends requests through what `googleapiclient.discovery.build` returns for an API, its name and version.
 
-    Calls are made one at a time: httplib2, which that client uses, is not thread-safe.
-
-    Raises:
-        ConfigurationError: `service` has no method `collection`, as the client of the right API has.
+    Calls are made one at a time: httplib2, which that client uses, is not thread-safe. A client of that API
+    has the method `collection`.
     """
 
     def __init__(self, service: Any, collection: str, name: str, version: str) -> None:
@@ -59,13 +57,7 @@ class UserService:
         self._lock = threading.Lock()
 
     async def call(self, function: Callable[[Any], Any], kind: type[T], scope: str, progress: Progress) -> T:
-        """Return what `function` returns for the service, in a worker thread, decoded as `kind`.
-
-        Raises:
-            ConfigurationError: the service does not support the request.
-            APIError: it received another status than 200; a ConnectionFailedError if it received none.
-            ProtocolError: the response has another format.
-        """
+        """Return what `function` returns for the service, in a worker thread, decoded as `kind`."""
         progress.waiting(scope, f"{SOURCE} has not responded")
         is_abandoned = threading.Event()
 

@@ -99,14 +99,9 @@ def common_accelerators(
 ) -> dict[str, int]:
     """Return the number of accelerators that each of these workers has, by type.
 
-    Args:
-        probes: each worker, as the error names it, to the result of its probe.
-        timeout: the seconds that the workers had, for the error message.
-        only: the type to count; all types if None.
-
-    Raises:
-        ProbeDeadlineError: (a RuntimeError) no worker failed for a reason other than the timeout.
-        ProbeError: (a RuntimeError) a worker failed, or the workers have different accelerators.
+    `probes` are the results by worker, as the error names it; `timeout` is the seconds that the workers had,
+    for the message; `only` is the type to count, all types if None. If a worker failed, or they differ, it
+    raises a ProbeError: a ProbeDeadlineError if none failed for a reason other than the timeout.
     """
     failures = {task: probe.error for task, probe in probes.items() if probe.error is not None}
     counts = {

@@ -120,15 +120,7 @@ Source: TypeAlias = LocalTPU | GivenWorkers | WorkersFile | NamedTPUs | Metadata
 
 
 def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
-    """Return the source of the workers: the argument, or the first variable that is set.
-
-    Args:
-        tpu: the argument, as `validate_tpu` returns it; empty if it was not given.
-        environ: the environment variables.
-
-    Raises:
-        ConfigurationError: the first source that is set is invalid.
-    """
+    """Return what names the workers: `tpu` (see `validate_tpu`), or the first variable that is set."""
     if tpu:
         return _named("tpu", tpu)
     if endpoints := environ.get(ENDPOINTS_VARIABLE):
@@ -156,11 +148,7 @@ def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
 
 
 async def read_workers(file: WorkersFile, progress: Progress) -> GivenWorkers:
-    """Return the workers in the file, which is read in a thread: its file system may hang.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or is invalid.
-    """
+    """Return the workers in the file, which is read in a thread: its file system may hang."""
     progress.waiting(file.path, "not read yet")
     where = f"the file {file.path!r} of {file.origin}"
     try:
@@ -179,9 +167,6 @@ def environment_task_id(environ: Mapping[str, str]) -> int | None:
     """Return the task index of this process: `$TPU_WORKER_ID`, if GKE's variables name the workers.
 
     It is None otherwise, and in a pod without a TPU, such as the leader of a LeaderWorkerSet, which has -1.
-
-    Raises:
-        ConfigurationError: a variable is invalid.
     """
     if environ.get(ENDPOINTS_VARIABLE) or _host_variable(environ) is None:
         return None
@@ -192,11 +177,7 @@ def environment_task_id(environ: Mapping[str, str]) -> int | None:
 
 
 def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
-    """Return the names or addresses in the `tpu` argument; empty if it is None or empty text.
-
-    Raises:
-        ConfigurationError: it is not text or a list of texts, or has an empty entry.
-    """
+    """Return the names or addresses in the `tpu` argument; empty if it is None or empty text."""
     if tpu is None or tpu == "":
         return ()
     entries = [tpu] if isinstance(tpu, str) else tpu
@@ -232,11 +213,7 @@ def is_address(text: str) -> bool:
 
 
 def worker_addresses(text: str, where: str) -> tuple[str, ...]:
-    """Return the addresses in a comma-separated list, each `host:port`; `where` contains the list.
-
-    Raises:
-        ConfigurationError: an entry is not an address, or an address is repeated.
-    """
+    """Return the addresses in a comma-separated list, each `host:port`; `where` contains the list."""
     addresses: dict[tuple[str, int], str] = {}
     for entry in text.strip().removesuffix(",").split(","):
         address = worker_address(entry.strip(), where)
@@ -247,11 +224,7 @@ def worker_addresses(text: str, where: str) -> tuple[str, ...]:
 
 
 def worker_address(text: str, where: str) -> str:
-    """Return `host:port` of one address, by default with port 8470.
-
-    Raises:
-        ConfigurationError: it is not an address.
-    """
+    """Return `host:port` of one address, by default with port 8470."""
     host, port = _host_and_port(text, where)
     return host_port(host, TPU_PORT if port is None else port)
 
@@ -330,11 +303,7 @@ def _host_variable(environ: Mapping[str, str]) -> str | None:
 
 
 def _given_workers(text: str, origin: str, where: str, environ: Mapping[str, str]) -> GivenWorkers:
-    """Return the workers in a comma-separated list of processes, which `where` contains.
-
-    Raises:
-        ConfigurationError: the list is invalid, or contradicts another variable.
-    """
+    """Return the workers in a comma-separated list of processes, which `where` contains."""
     addresses: list[str] = []
     ports: dict[str, list[int | None]] = {}  # those of the processes of each host
     for host, port in _process_list(text, origin):
@@ -397,11 +366,7 @@ def validate_index(addresses: Sequence[str], worker_id: int | None, index_name: 
 
 
 def slice_position(environment: TPUEnvironment) -> tuple[int, int]:
-    """Return the index of a slice, by default 0, and the number of slices, by default 1.
-
-    Raises:
-        ConfigurationError: the index is out of range.
-    """
+    """Return the index of a slice, by default 0, and the number of slices, by default 1."""
     index, number = environment.slice_index or 0, environment.num_slices or 1
     if index >= number:
         raise ConfigurationError(

@@ -184,11 +184,7 @@ class SliceFinder:
     address: WorkerAddress = "internal_ip"
 
     async def find(self, source: Source, clients: TPUClients, progress: Progress) -> FoundSlices:
-        """Return the slices that are ready, and the TPUs that are not.
-
-        Raises:
-            TPUNotFoundError: no TPU was named, and this VM does not belong to one.
-        """
+        """Return the slices that are ready, and the TPUs that are not."""
         if self.address != "internal_ip" and not isinstance(source, NamedTPUs):
             raise ConfigurationError(
                 "external addresses are only known of TPUs that are named",
@@ -223,12 +219,7 @@ class SliceFinder:
                 return replace(found, slices=tuple(slices))
 
     def raise_if_incomplete(self, source: Source, found: FoundSlices) -> None:
-        """Raise an error unless all TPUs are ready, and healthy, unless `not_healthy` allows others.
-
-        Raises:
-            TPUNotReadyError: some TPUs are not ready; it lists them all.
-            TPUNotFoundError: a name does not exist.
-        """
+        """Raise an error unless all TPUs are ready, and healthy, unless `not_healthy` allows others."""
         if isinstance(source, NamedTPUs):
             # Those that are skipped only matter if nothing is left.
             is_enough = bool(found.slices) and self.not_healthy == "skip"
@@ -236,12 +227,7 @@ class SliceFinder:
             raise_if_unready(unready, self.version, source.origin)
 
     async def find_nodes(self, source: NamedTPUs, clients: TPUClients, progress: Progress) -> list[Node]:
-        """Return the nodes that the source names, in any state.
-
-        Raises:
-            TPUNotFoundError: a name does not exist.
-            TPUNotReadyError: a queued resource has no nodes yet.
-        """
+        """Return the nodes that the source names, in any state; raises if a name has none."""
         found = await self._find_named(source, clients, progress)
         raise_if_unready([tpu for tpu in found if isinstance(tpu, Unready)], self.version, source.origin)
         return [tpu for tpu in found if not isinstance(tpu, Unready)]

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from aioresolve.gcp.tpu_api import Node
 
-DEFAULT_METRICS_PORT = 8431
-"""The port of libtpu's metrics by default."""
+METRICS_PORTS = (8431,)
+"""The ports of libtpu's metrics by default."""
 
 
 class Generation(NamedTuple):
@@ -249,9 +249,7 @@ def cluster_of(
     """Return the cluster whose job `job` consists of the workers of these slices, in order.
 
     Without slices, the job is left out. `others` are additional jobs with one task each, name to `host:port`.
-
-    Raises:
-        PartialClusterError: the workers of other slices are not known.
+    It raises a PartialClusterError if the workers of other slices are not known.
     """
     if slices and slices[0].num_slices > len(slices):
         raise _partial_cluster(slices[0])
@@ -284,21 +282,21 @@ def _partial_cluster(one: TPUSlice) -> PartialClusterError:
 
 
 def libtpu_ports(slices: Sequence[TPUSlice]) -> Sequence[int] | Mapping[str, Sequence[int]]:
-    """Return the ports of libtpu's metrics as `probe_workers` takes them; empty if they are not reported.
+    """Return the ports of libtpu's metrics as `probe_workers` takes them.
 
     If hosts have several processes, each has the ports of its own: its share of those of the host, or one
     after another from the first.
     """
-    reported = next(filter(None, (one.environment.runtime_metrics_ports for one in slices)), ())
+    reported = next(filter(None, (one.environment.runtime_metrics_ports for one in slices)), METRICS_PORTS)
     if all(len({*one.hosts}) == len(one.hosts) for one in slices):
         return reported
-    first, ports = reported[0] if reported else DEFAULT_METRICS_PORT, {}
+    ports = {}
     for one in slices:
         processes = Counter(one.hosts)
         seen: Counter[str] = Counter()
         for endpoint, host in zip(one.endpoints, one.hosts, strict=True):
             share, rest = divmod(len(reported), processes[host])
-            own = reported[seen[host] * share :][:share] if share and not rest else (first + seen[host],)
-            ports[endpoint.address] = own
+            own = reported[seen[host] * share :][:share]
+            ports[endpoint.address] = own if share and not rest else (reported[0] + seen[host],)
             seen[host] += 1
     return ports

@@ -92,7 +92,7 @@ async def probe_slices(
 
     With `uses_libtpu`, libtpu is requested too, if no TensorFlow server listens.
     """
-    from aioresolve.probe import LIBTPU_PORTS, probe_workers
+    from aioresolve.probe import probe_workers
 
     workers = {
         f"{endpoint.name} at {endpoint.address}" if endpoint.name else endpoint.address: endpoint.address
@@ -103,7 +103,7 @@ async def probe_slices(
         workers.values(),
         timeout=timeout,
         worker_timeout=timeout,
-        libtpu_ports=(libtpu_ports(slices) or LIBTPU_PORTS) if uses_libtpu else (),
+        libtpu_ports=libtpu_ports(slices) if uses_libtpu else (),
         channels=channels,
     )
     return dict(zip(workers, probes, strict=True))
@@ -114,9 +114,7 @@ def system_metadata(
 ) -> TPUSystemMetadata:
     """Return the facts about the system that these workers form, as tasks of `job`.
 
-    Raises:
-        ProbeDeadlineError: (a RuntimeError) no worker failed for a reason other than the timeout.
-        ProbeError: (a RuntimeError) a worker failed, or the workers have different numbers of cores.
+    It raises a ProbeError if a worker failed, or the workers have different numbers of cores.
     """
     from aioresolve.probe.accelerators import common_accelerators
 
@@ -188,12 +186,7 @@ class Coordinator:
         self._lock = CrossLoopLock()
 
     async def jobs(self, clients: TPUClients, progress: Progress) -> dict[str, str]:
-        """Return the name of its job and its address, `host:port`.
-
-        Raises:
-            MissingDependencyError: TensorFlow is needed to start a server and is not installed.
-            ConfigurationError: the address of this machine, where the server would listen, is unknown.
-        """
+        """Return the name of its job and its address, `host:port`; empty without a coordinator."""
         if self.name is None:
             return {}
         async with self._lock:

@@ -78,11 +78,9 @@ class TPUEnvironment:
 def tpu_environment(
     values: Mapping[str, str], malformed: Callable[[str, str], ResolveError]
 ) -> TPUEnvironment:
-    """Return what variables report about a slice.
+    """Return what variables, without the prefix `TPU_`, report about a slice.
 
-    Args:
-        values: the variables, without the prefix `TPU_`.
-        malformed: returns the error for a variable, given its name and the problem with its value.
+    `malformed` returns the error for a variable, given its name and the problem with its value.
     """
 
     def numbers(name: str) -> tuple[int, ...] | None:
@@ -113,11 +111,7 @@ def tpu_environment(
 
 
 def parse_bounds(text: str | None) -> tuple[int, ...] | None:
-    """Return the numbers in a topology such as `2x2x4`; None if it is not given.
-
-    Raises:
-        ProtocolError: the text has another form.
-    """
+    """Return the numbers in a topology such as `2x2x4`; None if it is not given."""
     if not text:
         return None
     if _BOUNDS.fullmatch(text) is None:
@@ -136,12 +130,7 @@ async def fetch_own_slice(
     """Return the host of each worker of this VM's slice, and what the VM reports about the slice.
 
     `tried` are the other sources, which name no TPU; `variables` are those of this process. As in JAX, those
-    of a multislice take precedence.
-
-    Raises:
-        TPUNotFoundError: there is no metadata server, or this is not a TPU VM.
-        ConfigurationError: what the VM reports contradicts the variables of the process.
-        ResolveError: any other, retryable error.
+    of a multislice take precedence. If this is not a TPU VM, it raises a TPUNotFoundError.
     """
     calls: list[Callable[[], Awaitable[Any]]] = [
         partial(fetch_worker_hosts, metadata, progress),
@@ -194,9 +183,6 @@ def parse_tpu_env(text: str) -> TPUEnvironment:
     """Return the values in `tpu-env`, which has lines such as `ACCELERATOR_TYPE: 'v4-256'`.
 
     Other lines are skipped, as in JAX.
-
-    Raises:
-        ProtocolError: no line has that form, or a number is malformed.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     values = {match[1]: match[2].strip("'\"") for line in lines if (match := _LINE.fullmatch(line))}
@@ -217,9 +203,6 @@ def parse_worker_hosts(text: str) -> tuple[str, ...]:
 
     The attribute has one of two forms, both comma-separated: hosts, or triples `name:id:address`. An entry
     that is a valid IPv6 address as a whole is read as one.
-
-    Raises:
-        ProtocolError: there is no entry, or one has another form.
     """
     return tuple(_host(entry.strip(), position) for position, entry in enumerate(text.split(",")))
 
@@ -251,10 +234,7 @@ def _computed_host_bounds(environment: TPUEnvironment) -> tuple[int, ...] | None
 
 
 async def _or_no_tpu(tried: Sequence[str], response: Awaitable[T]) -> T:
-    """Return the response of the metadata server, the last source; without one, there is no TPU.
-
-    An error that is not retryable becomes a TPUNotFoundError.
-    """
+    """Return the response of the metadata server, the last source: a final error means that no TPU exists."""
     try:
         return await response
     except ResolveError as error:

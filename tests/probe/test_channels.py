@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from aioresolve.errors import ConfigurationError, ProbeError
 from aioresolve.probe import ProbeChannels, WorkerProbe, probe_worker, probe_workers
-from aioresolve.testing import Delay, TPUWorker, tpu_worker_process
+from aioresolve.testing import Delay, TPUWorker
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
@@ -89,23 +88,6 @@ async def test_restarted_worker_is_probed_over_a_new_connection() -> None:
 
 def incarnations(probe: WorkerProbe) -> set[int | None]:
     return {device.incarnation for device in probe.devices}
-
-
-@pytest.mark.slow
-def test_channels_can_be_used_in_one_loop_after_another() -> None:
-    channels = ProbeChannels()
-
-    async def probe_succeeds(address: str) -> bool:
-        return (await probe_worker(address, channels=channels, timeout=GENEROUS)).error is None
-
-    async def probes_inside_succeed(address: str) -> bool:
-        async with channels:
-            return await probe_succeeds(address) and await probe_succeeds(address)
-
-    with tpu_worker_process() as (address,):
-        assert asyncio.run(probes_inside_succeed(address))
-        assert asyncio.run(probe_succeeds(address))
-        assert asyncio.run(probes_inside_succeed(address))
 
 
 @pytest.mark.parametrize(

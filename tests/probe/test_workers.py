@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -136,27 +135,6 @@ async def test_misbehaving_worker_does_not_affect_others(closed_address: str) ->
         assert (probe.devices, probe.source) == ((), None)
         assert (probe.latency > 2.9) is what.startswith("deadline")
     assert "If the worker uses TLS" in str(bad[list(workers).index("unreachable: TLS")].error)
-
-
-async def test_server_that_does_not_speak_grpc_is_malformed() -> None:
-    connections = set[asyncio.Task[None] | None]()
-
-    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.add(asyncio.current_task())
-        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-        with suppress(ConnectionError):
-            await writer.drain()
-            await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        (probe,) = await probe_workers([f"127.0.0.1:{port}"], worker_timeout=GENEROUS)
-    # gRPC's core closes connections in threads of its own.
-    await asyncio.wait_for(asyncio.gather(*filter(None, connections)), GENEROUS)
-    assert probe.error is not None
-    assert probe.error.code == "malformed"
-    assert "does not speak gRPC" in str(probe.error)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ import pytest
 
 from aioresolve.errors import ConfigurationError, TPUNotFoundError
 from aioresolve.testing import GoogleServer, tpu_worker_process
-from tests.tpu.conftest import VARIABLES
+from tests.tpu.conftest import PREFIXES
 from tests.tpu.services import FakeHttpError, FakeService
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ PROJECT, ZONE = "demo-project", "us-central2-b"
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith(PREFIXES)]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("GCE_METADATA_HOST", "metadata.invalid")
 
 

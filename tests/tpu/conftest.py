@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,37 +14,14 @@ if TYPE_CHECKING:
 
     from aioresolve.testing import ThreadedGoogleServer
 
-VARIABLES = [
-    "CLOUD_TPU_TASK_ID",
-    "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU",
-    "GCE_METADATA_HOST",
-    "GCE_METADATA_IP",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
-    "MEGASCALE_COORDINATOR_ADDRESS",
-    "MEGASCALE_NUM_SLICES",
-    "MEGASCALE_SLICE_ID",
-    "NO_GCE_CHECK",
-    "TPU_ACCELERATOR_TYPE",
-    "TPU_API_DISCOVERY_URL",
-    "TPU_CHIPS_PER_HOST_BOUNDS",
-    "TPU_CONFIG",
-    "TPU_HOST_BOUNDS",
-    "TPU_NAME",
-    "TPU_PROCESS_ADDRESSES",
-    "TPU_PROCESS_ADDRESSES_PATH",
-    "TPU_PROCESS_BOUNDS",
-    "TPU_RUNTIME_METRICS_PORTS",
-    "TPU_TOPOLOGY",
-    "TPU_WORKER_HOSTNAMES",
-    "TPU_WORKER_ID",
-]
+PREFIXES = ("CLOUD", "GCE_", "GOOGLE_", "KUBE_GOOGLE_", "MEGASCALE_", "NO_GCE_CHECK", "TPU_")
+"""How the variables begin that the resolver reads."""
 
 
 @pytest.fixture(autouse=True)
 def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith(PREFIXES)]:
+        monkeypatch.delenv(name)
     monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "metadata.invalid")
 
 

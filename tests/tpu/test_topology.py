@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from aioresolve import TPUSlice
+from aioresolve import TPUClusterResolver
 from aioresolve.errors import ProtocolError
-from aioresolve.spec import Endpoint
-from aioresolve.tpu.vm import TPUEnvironment, parse_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aioresolve import TPUTopology
+
+    TopologyOf = Callable[[str, int, str], Awaitable[TPUTopology | None]]
 
 
-def slice_of(accelerator_type: str | None, workers: int, topology: str | None = None) -> TPUSlice:
-    """Return a slice with one worker for each host."""
-    endpoints = tuple(Endpoint(f"10.0.0.{number}:8470") for number in range(workers))
-    return TPUSlice(
-        endpoints, environment=TPUEnvironment(accelerator_type=accelerator_type, topology=topology)
-    )
+@pytest.fixture
+def topology_of(monkeypatch: pytest.MonkeyPatch) -> TopologyOf:
+    """A function that returns the layout of a slice with one worker on each host."""
+
+    async def topology(accelerator_type: str, hosts: int, bounds: str) -> TPUTopology | None:
+        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", ",".join(f"host-{number}" for number in range(hosts)))
+        monkeypatch.setenv("TPU_ACCELERATOR_TYPE", accelerator_type)
+        monkeypatch.setenv("TPU_TOPOLOGY", bounds)
+        return await TPUClusterResolver().topology()
+
+    return topology
 
 
 @pytest.mark.parametrize(
@@ -31,10 +43,16 @@ def slice_of(accelerator_type: str | None, workers: int, topology: str | None = 
         ("tpu7x-128", 16, "7x", 128, 64, 8),
     ],
 )
-def test_an_accelerator_type_determines_cores_chips_and_devices(
-    accelerator_type: str, hosts: int, generation: str, cores: int, chips: int, devices_per_host: int
+async def test_an_accelerator_type_determines_cores_chips_and_devices(
+    accelerator_type: str,
+    hosts: int,
+    generation: str,
+    cores: int,
+    chips: int,
+    devices_per_host: int,
+    topology_of: TopologyOf,
 ) -> None:
-    topology = slice_of(accelerator_type, hosts).topology
+    topology = await topology_of(accelerator_type, hosts, "")
     assert topology is not None
     assert (topology.generation, topology.cores, topology.chips) == (generation, cores, chips)
     assert topology.devices == devices_per_host * hosts
@@ -42,24 +60,24 @@ def test_an_accelerator_type_determines_cores_chips_and_devices(
     assert (topology.chips_per_host, topology.cores_per_host) == (chips // hosts, cores // hosts)
 
 
-@pytest.mark.parametrize("accelerator_type", [None, "v9-8", "v4", "v4-0", "v4-8-x"])
-def test_an_unknown_type_has_no_topology(accelerator_type: str | None) -> None:
-    assert slice_of(accelerator_type, 1).topology is None
+@pytest.mark.parametrize("accelerator_type", ["", "v9-8", "v4", "v4-0", "v4-8-x"])
+async def test_an_unknown_type_has_no_topology(accelerator_type: str, topology_of: TopologyOf) -> None:
+    assert await topology_of(accelerator_type, 1, "") is None
 
 
-def test_a_contradiction_is_reported() -> None:
-    for accelerator_type, workers, bounds, problem in (
+@pytest.mark.parametrize(
+    ("accelerator_type", "hosts", "bounds", "problem"),
+    [
         ("v4-16", 2, "2x2x4", "'v4-16' has 8 chips, but the topology 2x2x4 has 16"),
-        ("v4-16", 3, None, "8 chips of v4-16 cannot be divided among 3 processes on 3 hosts"),
-        ("v4-7", 1, None, "7 cores of v4-7 cannot be divided into chips with 2 cores"),
-    ):
-        with pytest.raises(ProtocolError, match=problem):
-            _ = slice_of(accelerator_type, workers, bounds).topology
-
-
-def test_bounds_are_numbers_with_an_x_between_them() -> None:
-    assert parse_bounds("2x12x4") == (2, 12, 4)
-    assert parse_bounds("") is None
-    for text in ("2x", "2x0", "ax2", "1x1x1x1x1"):
-        with pytest.raises(ProtocolError, match=r"not a topology such as '2x2x4'"):
-            parse_bounds(text)
+        ("v4-16", 3, "", "8 chips of v4-16 cannot be divided among 3 processes on 3 hosts"),
+        ("v4-7", 1, "", "7 cores of v4-7 cannot be divided into chips with 2 cores"),
+        ("v4-8", 1, "2x", "'2x' is not a topology such as '2x2x4'"),
+        ("v4-8", 1, "2x0", "'2x0' is not a topology"),
+        ("v4-8", 1, "1x1x1x1x1", "'1x1x1x1x1' is not a topology"),
+    ],
+)
+async def test_a_contradiction_is_reported(
+    accelerator_type: str, hosts: int, bounds: str, problem: str, topology_of: TopologyOf
+) -> None:
+    with pytest.raises(ProtocolError, match=problem):
+        await topology_of(accelerator_type, hosts, bounds)

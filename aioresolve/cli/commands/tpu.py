@@ -189,12 +189,10 @@ async def find_slices(resolver: Any, timeout: float) -> tuple[tuple[TPUSlice, ..
 
 
 async def _probe(slices: tuple[TPUSlice, ...], **given: Any) -> list[WorkerProbe]:
-    # Imported only for --probe: grpc takes a fifth of a second.
-    from aioresolve.probe import LIBTPU_PORTS
     from aioresolve.tpu.slices import libtpu_ports
 
     addresses = [endpoint.address for one in slices for endpoint in one.endpoints]
-    return await probes.probe_workers(addresses, libtpu_ports=libtpu_ports(slices) or LIBTPU_PORTS, **given)
+    return await probes.probe_workers(addresses, libtpu_ports=libtpu_ports(slices), **given)
 
 
 def format_workers(

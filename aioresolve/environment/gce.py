@@ -23,11 +23,11 @@ from aioresolve.gcp.compute_api import (
     RUNNING,
     ComputeAPI,
     InstanceName,
+    UserComputeClient,
     batches,
     instance_name,
 )
 from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name, is_full_name
-from aioresolve.gcp.user_service import UserComputeClient
 from aioresolve.kubernetes.tasks.order_by import natural_keys
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll

@@ -1,4 +1,4 @@
-"""The client of Google's JSON APIs: authorized requests with retries, and their failures as errors.
+"""Requests to Google's JSON APIs, and their failures: with retries, or through a client of the user.
 
 Formats of failures: `google/rpc/error_details.proto`. Reasons: `google/api/error_reason.proto`, and those of
 Compute Engine's legacy errors.
@@ -6,10 +6,12 @@ Compute Engine's legacy errors.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import anyio
 import msgspec
@@ -18,9 +20,11 @@ from yarl import URL
 from aioresolve._core.deadline import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
 from aioresolve._core.http import CONNECT_TIMEOUT, Auth, Credentials, HTTPClient
 from aioresolve._core.network import environment_proxy, is_loopback, origin
+from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
+    ConnectionFailedError,
     CredentialsError,
     ForbiddenError,
     Hint,
@@ -33,7 +37,7 @@ from .credentials import ANONYMOUS, GOOGLE, AccessToken, GoogleCredentials, deco
 from .metadata_server import connection_hints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import Response
@@ -292,6 +296,79 @@ def _endpoint(service: str, given: Mapping[str, str]) -> str:
             hint="Write it as https://HOST. Plain http is possible on this machine only.",
         )
     return str(url).rstrip("/")
+
+
+# Clients of the user
+
+SERVICE = "the service object"
+
+
+class UserService:
+    """Sends requests through what `googleapiclient.discovery.build` returns for an API, its name and version.
+
+    Calls are made one at a time: httplib2, which that client uses, is not thread-safe. A client of that API
+    has the method `collection`.
+    """
+
+    def __init__(self, service: Any, collection: str, name: str, version: str) -> None:
+        if not callable(getattr(service, collection, None)):
+            raise ConfigurationError(
+                f"{type(service).__name__} object is not a client of googleapiclient for the API {name!r}",
+                argument="service",
+                hint=f"Pass what googleapiclient.discovery.build({name!r}, {version!r}) returns.",
+            )
+        self._api = f"the API {name!r}, version {version!r}"
+        self._service = service
+        # Not a lock of the event loop: a cancelled call abandons its thread, which may still be running.
+        self._lock = threading.Lock()
+
+    async def call(self, function: Callable[[Any], Any], kind: type[T], scope: str, progress: Progress) -> T:
+        """Return what `function` returns for the service, in a worker thread, decoded as `kind`."""
+        progress.waiting(scope, f"{SERVICE} has not responded")
+        is_abandoned = threading.Event()
+
+        def call() -> Any:
+            with self._lock:
+                return None if is_abandoned.is_set() else self._call(function, scope)
+
+        try:
+            response = await run_in_thread(scope, call)
+        finally:
+            is_abandoned.set()
+        progress.done(scope, "responded")
+        try:
+            return decode(json.dumps(response).encode(), kind)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(
+                f"{SERVICE} returned an invalid response to {scope}: {error}", scope=scope
+            ) from error
+
+    def _call(self, function: Callable[[Any], Any], scope: str) -> Any:
+        try:
+            return function(self._service)
+        except AttributeError as error:
+            raise ConfigurationError(
+                f"{SERVICE} does not support {scope}: {error}", hint=f"Build it for {self._api}."
+            ) from error
+        except Exception as error:  # any transport of httplib2, and google-auth's errors
+            status, message = status_of(error), " ".join(str(error).split())[:500]
+            if status is None:
+                reason = f"{type(error).__name__} {message}"
+                raise ConnectionFailedError(
+                    f"{SERVICE} received no response to {scope}: {reason}", scope=scope
+                ) from error
+            raise APIError(
+                f"{SERVICE} received status {status} for {scope}: {message}",
+                scope=scope,
+                status=status,
+                retryable=status in RETRYABLE_STATUSES,
+            ) from error
+
+
+def status_of(error: Exception) -> int | None:
+    """Return the status of an HttpError of googleapiclient; after other errors the server did not respond."""
+    status = getattr(error, "status_code", None) or getattr(getattr(error, "resp", None), "status", None)
+    return None if status is None else int(status)
 
 
 # Failures

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .client import APIRequest, Page
+from aioresolve.errors import APIError
+
+from .client import SERVICE, APIRequest, Page, UserService, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -229,6 +231,62 @@ class ComputeAPI:
         )
         pages = await self._session.get_pages(request, Page[Instance], progress)
         return [instance for page in pages for instance in page.items]
+
+
+class UserComputeClient:
+    """Compute Engine through what `googleapiclient.discovery.build("compute", "v1")` returns.
+
+    It gets the requests of TensorFlow's resolver, and no others; see `ComputeAPI`.
+    """
+
+    def __init__(self, service: Any) -> None:
+        self._service = UserService(service, "instanceGroups", "compute", "v1")
+
+    async def group_members(self, group: InstanceGroupName, progress: Progress) -> list[GroupMember]:
+        """Return the instances of a group."""
+        location = {"region" if group.is_regional else "zone": group.location}
+
+        def get_pages(service: Any) -> list[Any]:
+            groups = service.regionInstanceGroups() if group.is_regional else service.instanceGroups()
+            request = groups.listInstances(
+                project=group.project, instanceGroup=group.name, body={"instanceState": "ALL"}, **location
+            )
+            pages: list[Any] = []
+            while request is not None:
+                pages.append(request.execute())
+                request = groups.listInstances_next(previous_request=request, previous_response=pages[-1])
+            return pages
+
+        pages = await self._service.call(
+            get_pages, list[Page[GroupMember]], f"instances of {group}", progress
+        )
+        return [member for page in pages for member in page.items]
+
+    async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
+        """Raise an APIError."""
+        scope = f"manager of {group}"
+        raise APIError(f"{SERVICE} is not used for the {scope}", scope=scope, status=501)
+
+    async def instances(
+        self, project: str, zone: str, names: Sequence[str], progress: Progress
+    ) -> list[Instance]:
+        """Return these instances of a zone."""
+
+        def get_each(service: Any) -> list[Any]:
+            instances, found = service.instances(), []
+            for name in names:
+                try:
+                    each = instances.get(project=project, zone=zone, instance=name).execute()
+                except Exception as error:
+                    if status_of(error) == 404:  # it was deleted in the meantime
+                        continue
+                    raise
+                # Clients for tests may leave the name and the status out.
+                found.append({"name": name, "status": RUNNING, **each})
+            return found
+
+        scope = instances_scope(project, zone, names)
+        return await self._service.call(get_each, list[Instance], scope, progress)
 
 
 def instances_scope(project: str, zone: str, names: Sequence[str]) -> str:

@@ -7,19 +7,21 @@ Enum values remain strings, so that values added to the API later cause no error
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, TPULookupError
 
-from .client import APIRequest, Page
+from .client import APIRequest, Page, UserService
 from .resource_names import ALL_ZONES, TPUName, tpu_name, validate_project, validate_zone
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
 
     from .client import GoogleSession
+
+T = TypeVar("T")
 
 TPUVersion = Literal["v1", "v2"]
 
@@ -228,3 +230,38 @@ class TPUAPI:
 
     def _request(self, path: str, scope: str, permission: str, project: str) -> APIRequest:
         return APIRequest("tpu", f"/{self._version}/{path}", scope, permission, project)
+
+
+class UserTPUClient:
+    """The Cloud TPU API through what `googleapiclient.discovery.build("tpu", ...)` returns; see `TPUAPI`."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = UserService(service, "projects", "tpu", "v2")
+
+    async def node(self, name: TPUName, progress: Progress) -> Node:
+        """Return a node."""
+        return await self._get(name, Node, progress)
+
+    async def queued_resource(self, name: TPUName, progress: Progress) -> QueuedResource:
+        """Return a queued resource."""
+        return await self._get(name, QueuedResource, progress)
+
+    async def _get(self, name: TPUName, kind: type[T], progress: Progress) -> T:
+        scope = f"GET {name}"
+
+        def get(service: Any) -> Any:
+            resources = getattr(service.projects().locations(), name.collection)()
+            found = resources.get(name=str(name)).execute()
+            # Clients for tests may leave the name out.
+            return {"name": str(name), **found} if isinstance(found, dict) else found
+
+        try:
+            return await self._service.call(get, kind, scope, progress)
+        except (APIError, ConnectionFailedError) as error:
+            raise TPULookupError(
+                error.summary,
+                hint="Check the client that is passed as {service}, and the name of the TPU ({tpu}).",
+                scope=scope,
+                status=error.status if isinstance(error, APIError) else None,
+                retryable=error.retryable,
+            ) from error.__cause__

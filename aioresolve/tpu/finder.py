@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.gcp.resource_names import TPUName
-    from aioresolve.gcp.tpu_api import TPUAPI, Node, TPUVersion
-    from aioresolve.gcp.user_service import UserTPUClient
+    from aioresolve.gcp.tpu_api import TPUAPI, Node, TPUVersion, UserTPUClient
     from aioresolve.probe import ProbeChannels
 
     from .discovery import Source
@@ -77,7 +76,7 @@ class ClientConfiguration:
 
         self.user_client: UserTPUClient | None = None
         if service is not None:
-            from aioresolve.gcp.user_service import UserTPUClient
+            from aioresolve.gcp.tpu_api import UserTPUClient
 
             self.user_client = UserTPUClient(service)
             credentials = "default"  # that client has its own: ours are not even validated, as in TensorFlow

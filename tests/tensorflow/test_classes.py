@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import cloudpickle
@@ -76,45 +76,27 @@ class TestShape:
         assert "pip install 'aioresolve[tensorflow]'" in run.stdout
 
 
-class TestGCE:
-    """The cases of TensorFlow's own tests of this class, with their inputs and results."""
-
-    def service(self, **addresses: str) -> Any:
-        """A client with a group of these instances; TensorFlow's tests use one with these methods."""
-        service = mock.MagicMock()
-        groups = service.instanceGroups.return_value
-        items = [{"instance": f"https://gce.example.com/gce/res/{name}"} for name in addresses]
-        groups.listInstances.return_value.execute.return_value = {"items": items}
-        groups.listInstances_next.return_value = None
-
-        def get(project: str, zone: str, instance: str) -> Any:
-            details = {"networkInterfaces": [{"networkIP": addresses[instance]}]}
-            return SimpleNamespace(execute=lambda: details)
-
-        service.instances.return_value.get.side_effect = get
-        return service
-
-    def resolver(self, module: Any, addresses: dict[str, str] | None = None, **arguments: Any) -> Any:
-        service = self.service(**({"gce-instance-1": "10.123.45.67"} if addresses is None else addresses))
-        defaults = {"port": 8470, "credentials": None, "service": service}
-        return module.GCEClusterResolver("test-project", "us-east1-d", "group", **{**defaults, **arguments})
-
-    THREE: ClassVar = {"instance1": "10.1.2.3", "instance2": "10.2.3.4", "instance3": "10.3.4.5"}
-
-    def test_addresses_and_masters_are_tensorflows(self, tf: Any, ours: Any, theirs: Any) -> None:
-        for module in (ours, theirs):
-            assert self.resolver(module).cluster_spec() == tf.train.ClusterSpec(
-                {"worker": ["10.123.45.67:8470"]}
-            )
-            assert self.resolver(module, task_id=0).master() == "grpc://10.123.45.67:8470"
-            assert self.resolver(module).master() == "grpc://10.123.45.67:8470"
-            assert self.resolver(module, self.THREE).master("worker", 2, "test") == "test://10.3.4.5:8470"
-            custom = self.resolver(module, task_type="custom", port=2222)
-            assert custom.cluster_spec().as_dict() == {"custom": ["10.123.45.67:2222"]}
-            with pytest.raises(RuntimeError, match="cannot reset the task_type of the GCEClusterResolver"):
-                custom.task_type = "foobar"
-            several = self.resolver(module, self.THREE).cluster_spec().as_dict()
-            assert several == {"worker": ["10.1.2.3:8470", "10.2.3.4:8470", "10.3.4.5:8470"]}
+def test_instance_group_is_that_of_tensorflow(tf: Any, ours: Any, theirs: Any) -> None:
+    addresses = {"instance1": "10.1.2.3", "instance2": "10.2.3.4"}
+    service = mock.MagicMock()  # a client of googleapiclient; TensorFlow's tests use one with these methods
+    groups = service.instanceGroups.return_value
+    items = [{"instance": f"https://gce.example.com/gce/res/{name}"} for name in addresses]
+    groups.listInstances.return_value.execute.return_value = {"items": items}
+    groups.listInstances_next.return_value = None
+    service.instances.return_value.get.side_effect = lambda project, zone, instance: SimpleNamespace(
+        execute=lambda: {"networkInterfaces": [{"networkIP": addresses[instance]}]}
+    )
+    for module in (ours, theirs):
+        arguments = {"credentials": None, "service": service}
+        place = ("test-project", "us-east1-d", "group")
+        resolver = module.GCEClusterResolver(*place, 8470, **arguments)
+        assert resolver.cluster_spec() == tf.train.ClusterSpec({"worker": ["10.1.2.3:8470", "10.2.3.4:8470"]})
+        assert resolver.master() == "grpc://10.1.2.3:8470"
+        assert resolver.master("worker", 1, "test") == "test://10.2.3.4:8470"
+        custom = module.GCEClusterResolver(*place, 2222, task_type="custom", **arguments)
+        assert custom.cluster_spec().as_dict() == {"custom": ["10.1.2.3:2222", "10.2.3.4:2222"]}
+        with pytest.raises(RuntimeError, match="cannot reset the task_type of the GCEClusterResolver"):
+            custom.task_type = "foobar"
 
 
 class TestUnion:

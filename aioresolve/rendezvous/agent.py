@@ -216,7 +216,7 @@ class Agent:
         self._namespace = namespace
         self._selector = selector
         self._address = address
-        self._policy = policy or WatchPolicy()
+        self._policy = policy or WatchPolicy(max_initial_silence=30.0)  # a burst of nodes takes a server long
         self._stack = AsyncExitStack()
         self._changed = anyio.Event()
         self._has_run = False

@@ -146,7 +146,13 @@ POD_TEMPLATE = "V1PodTemplateSpec"
 CUSTOM_FIELDS: dict[str, Any] = {
     # https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/
     "jobset.x-k8s.io/v1alpha2/JobSet": {
-        "replicatedJobs": [{"name": "str", "replicas": "int", "template": "V1JobTemplateSpec"}]
+        "failurePolicy": {"maxRestarts": "int"},
+        "replicatedJobs": [{"name": "str", "replicas": "int", "template": "V1JobTemplateSpec"}],
+    },
+    # https://www.kubeflow.org/docs/components/trainer/
+    "trainer.kubeflow.org/v1alpha1/TrainJob": {
+        "runtimeRef": {"name": "str"},
+        "trainer": {"numNodes": "int", "image": "str", "command": ["str"], "env": ["V1EnvVar"]},
     },
     # https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/
     "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet": {
@@ -185,7 +191,7 @@ CUSTOM_FIELDS: dict[str, Any] = {
         "tasks": [{"name": "str", "replicas": "int", "template": POD_TEMPLATE}],
     },
 }
-"""The fields of the custom resources in examples/, of the many that they have, and their types."""
+"""The fields of the custom resources in examples/ and docs/torchrun.md, of the many that they have."""
 
 
 def unknown_fields(value: Any, kind: Any, where: str) -> Iterator[str]:
@@ -224,19 +230,23 @@ def unknown_fields(value: Any, kind: Any, where: str) -> Iterator[str]:
             yield f"{where}: {value!r} is not {kind}"
 
 
+def unknown_fields_of(document: dict[str, Any]) -> Iterator[str]:
+    """Yield each field of an object that its kind does not have, and each value of another type."""
+    kind, where = f"{document['apiVersion']}/{document['kind']}", document["kind"]
+    if kind not in CUSTOM_FIELDS:
+        yield from unknown_fields(document, f"V1{where}", where)
+        return
+    assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
+    yield from unknown_fields(document["metadata"], "V1ObjectMeta", f"{where}.metadata")
+    yield from unknown_fields(document["spec"], CUSTOM_FIELDS[kind], f"{where}.spec")
+
+
 def test_every_field_exists_and_has_its_type() -> None:
-    for manifest in MANIFESTS:
-        found: list[str] = []
-        for document in documents(manifest):
-            kind = f"{document['apiVersion']}/{document['kind']}"
-            where = document["kind"]
-            if kind in CUSTOM_FIELDS:
-                assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
-                found += unknown_fields(document["metadata"], "V1ObjectMeta", f"{where}.metadata")
-                found += unknown_fields(document["spec"], CUSTOM_FIELDS[kind], f"{where}.spec")
-            else:
-                found += unknown_fields(document, f"V1{document['kind']}", where)
-        assert found == []
+    found = [documents(manifest) for manifest in MANIFESTS]
+    guide = (ROOT / "docs" / "torchrun.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    found += [list(yaml.safe_load_all(block)) for block in blocks]
+    assert [fault for each in found for one in each for fault in unknown_fields_of(one)] == []
 
 
 def test_every_field_of_the_recipes_exists() -> None:

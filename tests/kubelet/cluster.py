@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import aiohttp
 import anyio
 import pytest
+from anyio import TASK_STATUS_IGNORED
 
 from aioresolve.testing import KubernetesServer
 
@@ -126,22 +127,27 @@ class ProcessCluster:
         """Call the kubelet and the controllers after every change of a pod."""
         tls = ssl.create_default_context(cadata=self.server.ca_pem)
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        url = f"{self.server.url}/api/v1/pods?watch=true"
+        start = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+        url = f"{self.server.url}/api/v1/pods?watch=true&{start}"
         timeout = aiohttp.ClientTimeout(total=None)
-        async with (
-            aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
-            session.get(url, ssl=tls) as response,
-        ):
-            task_status.started()
-            async for line in response.content:
-                event = json.loads(line)
-                if event["type"] == "DELETED":
-                    self.kubelet.forget(event["object"])
-                else:
-                    self.kubelet.sync(event["object"])
-                for controller in self._controllers:
-                    controller.sync()
-                self._notify()
+        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+            while True:  # the server may restart
+                with suppress(aiohttp.ClientError):
+                    async with session.get(url, ssl=tls) as response:
+                        task_status.started()
+                        task_status = TASK_STATUS_IGNORED
+                        async for line in response.content:
+                            self._on_event(json.loads(line))
+                await anyio.sleep(0.1)
+
+    def _on_event(self, event: Mapping[str, Any]) -> None:
+        if event["type"] == "DELETED":
+            self.kubelet.forget(event["object"])
+        else:
+            self.kubelet.sync(event["object"])
+        for controller in self._controllers:
+            controller.sync()
+        self._notify()
 
     def _on_line(self, pod: str, text: str) -> None:
         self.log.append(Line(pod, text))

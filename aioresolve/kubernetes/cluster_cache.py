@@ -250,8 +250,12 @@ class ClusterCache(ObjectCache[T, S]):
         """
         if not self.is_complete:
             return Observation(None)
-        state = self.state(now)
-        self._expect()
+        state, selected = self.state(now), self._selected()
+        source: list[object] = [*selected.values(), *self.controllers.objects.values()]
+        if source != self._expected_from:
+            self._expected_from = source
+            self._expected = self.controllers.expected(selected)
+            self._ended = self.controllers.ended(selected)
         return Observation(
             self._with_vanished(state),
             absent=_joined(selector.absent for selector, _ in self._selectors),
@@ -260,15 +264,6 @@ class ClusterCache(ObjectCache[T, S]):
             expected=self._expected,
             controllers=self._ended,
         )
-
-    def _expect(self) -> None:
-        """Derive what controllers say of each job, unless nothing has changed."""
-        selected = self._selected()
-        source: list[object] = [*selected.values(), *self.controllers.objects.values()]
-        if source != self._expected_from:
-            self._expected_from = source
-            self._expected = self.controllers.expected(selected)
-            self._ended = self.controllers.ended(selected)
 
     def _with_vanished(self, state: ClusterState) -> ClusterState:
         """Return `state` with the tasks of Indexed Jobs that are done and whose pods no longer exist."""
@@ -308,10 +303,10 @@ class ClusterCache(ObjectCache[T, S]):
         self._fill_selectors()
         return any(selector.unknown_nodes for selector, _ in self._selectors)
 
-    def set_nodes(self, nodes: Mapping[str, tuple[str | None, ...]]) -> None:
+    def set_nodes(self, nodes: dict[str, tuple[str | None, ...]]) -> None:
         """Order the members by the labels of these nodes; no others exist."""
-        unknown = set().union(*(selector.unknown_nodes for selector, _ in self._selectors))
-        self.ordering.nodes, self.ordering.absent = nodes, frozenset(unknown - nodes.keys())
+        unknown = {node for selector, _ in self._selectors for node in selector.unknown_nodes}
+        self.ordering.nodes = dict.fromkeys(unknown, (None,) * len(self.ordering.node_keys)) | nodes
         for selector, _ in self._selectors:
             selector.is_stale = True
 

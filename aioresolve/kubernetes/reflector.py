@@ -2,10 +2,9 @@
 
 A watch begins with an event for each object that exists, and continues with each change (WatchList,
 KEP-3157). If a server does not support that, the objects are listed first, and a watch reports each change
-since the version of that list. Every watch ends sooner or later:
-the server ends it after a while, connections break, versions expire. The next watch resumes from the last
-version that was reported. If that version is too old (410), the pods are listed again. No change is missed or
-applied twice.
+since the version of that list. Every watch ends sooner or later: the server ends it after a while,
+connections break, versions expire. The next watch resumes from the last version that was reported. If that
+version is too old (410), the pods are listed again. No change is missed or applied twice.
 
 The cached pods are current only while the watch of each query is established. Between two watches, and after
 a list, they count as current for `WatchPolicy.max_gap` seconds; after that, observations have an error until

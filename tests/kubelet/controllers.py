@@ -141,7 +141,6 @@ class IndexedJob(Controller):
             self._succeeded.add(_index(pod))
         else:
             self._failed += 1
-            self._apply_failure_policy(pod)
         self._release(pod)
 
     def _release(self, pod: Mapping[str, Any]) -> None:
@@ -150,16 +149,6 @@ class IndexedJob(Controller):
         self._server.patch(metadata["name"], patch={"metadata": {"finalizers": None}})
         if metadata.get("deletionGracePeriodSeconds") == 0:
             self._server.finish_deletion(metadata["name"])
-
-    def _apply_failure_policy(self, pod: Mapping[str, Any]) -> None:
-        """Fail the Job if a rule of action `FailJob` and operator `In` has the exit code."""
-        for container in pod["status"].get("containerStatuses", ()):
-            code = container["state"].get("terminated", {}).get("exitCode")
-            for number, rule in enumerate(self.spec.get("podFailurePolicy", {}).get("rules", ())):
-                if code in rule["onExitCodes"]["values"]:
-                    where = f"Container {container['name']} for pod default/{pod['metadata']['name']}"
-                    rest = f"failed with exit code {code} matching FailJob rule at index {number}"
-                    self._set("FailureTarget", "PodFailurePolicy", f"{where} {rest}")
 
     def _delete_pods(self, *, from_index: int) -> None:
         """Delete the active pods from that index on, which then count neither as succeeded nor as failed."""

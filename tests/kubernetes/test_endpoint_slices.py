@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from aioresolve.errors import (
     ConfigurationError,
     ForbiddenError,
-    PodIndexError,
     PodNotRunningError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
@@ -247,13 +246,6 @@ class TestOrder:
         loopback.server.add(slice_of(*[of_pod(name, ip) for name, ip in found]))
         in_order = [f"10.8.0.{number}:8470" for number in (3, 1, 2)]
         assert await resolved(loopback, order_by="index") == in_order
-
-    async def test_name_without_an_index_is_an_error_if_tasks_are_ordered_by_it(
-        self, loopback: Loopback
-    ) -> None:
-        loopback.server.add(slice_of(of_pod("zero", "10.8.0.1"), of_pod("train-2", "10.8.0.2")))
-        with pytest.raises(PodIndexError, match="ml/zero"):
-            await resolved(loopback, order_by="index")
 
 
 class TestErrors:

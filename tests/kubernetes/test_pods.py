@@ -12,7 +12,7 @@ from aioresolve.errors import PodNotRunningError, ProtocolError
 from aioresolve.testing import Answer
 
 from .loopback import request_kind
-from .samples import COLUMNS, READY, ROWS, pod, table, terminated, waiting
+from .samples import COLUMNS, READY, ROWS, pod, table, terminated
 from .watched_cluster import NOW, listed_cache, names
 
 if TYPE_CHECKING:
@@ -97,23 +97,6 @@ def absence(found: Pod) -> str | None:
     return absent[0].reason if absent else None
 
 
-@pytest.mark.parametrize(
-    ("found", "reason"),
-    [
-        (pod(), None),
-        (pod(phase="Running", status={"containerStatuses": waiting("CrashLoopBackOff")}), None),
-        (
-            pod(phase="Failed", status={"containerStatuses": terminated(137, "OOMKilled")}),
-            "Failed (OOMKilled: exit code 137)",
-        ),
-        (pod(phase="Succeeded", status={"containerStatuses": terminated(0, "Completed")}), "Succeeded"),
-        (pod(phase=""), "Unknown"),
-    ],
-)
-def test_the_reason_why_a_pod_is_not_running(found: Pod, reason: str | None) -> None:
-    assert absence(found) == reason
-
-
 def container(
     name: str = "main", *, restarts: int = 0, last: tuple[int, str] | None = None, **state: Any
 ) -> Any:
@@ -131,80 +114,80 @@ NO_IMAGE = {"reason": "ErrImagePull", "message": "pull access denied"}
 RUNNING: dict[str, Any] = {"startedAt": "2026-11-20T15:39:21Z"}
 
 
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [
-        (
-            {"containerStatuses": [container(restarts=5, last=(137, "OOMKilled"), waiting=BACK_OFF)]},
-            "Pending (CrashLoopBackOff: 5 restarts, last exit code 137 (OOMKilled))",
-        ),
-        (
-            {"containerStatuses": [container(waiting=BACK_OFF)]},
-            f"Pending (CrashLoopBackOff: {BACK_OFF['message']})",
-        ),
-        (
-            {
-                "containerStatuses": [
-                    container("main", waiting={"reason": "ContainerCreating"}),
-                    container("sidecar", waiting=NO_IMAGE),
-                ]
-            },
-            "Pending (container 'sidecar': ErrImagePull: pull access denied)",
-        ),
-        (
-            {
-                "initContainerStatuses": [container("fetch", restarts=3, terminated=FAILED)],
-                "containerStatuses": [container(waiting={"reason": "PodInitializing"})],
-            },
-            "Pending (init container 'fetch': Error: exit code 1, 3 restarts)",
-        ),
-        (
-            {
-                "initContainerStatuses": [
-                    container("fetch", terminated={"exitCode": 0, "reason": "Completed"})
-                ],
-                "containerStatuses": [container(waiting=NO_IMAGE)],
-            },
-            "Pending (ErrImagePull: pull access denied)",
-        ),
-        (
-            {
-                "conditions": [
-                    {
-                        "type": "PodScheduled",
-                        "status": "False",
-                        "reason": "SchedulingGated",
-                        "message": "Scheduling is blocked due to non-empty scheduling gates",
-                    }
-                ]
-            },
-            "Pending (SchedulingGated: Scheduling is blocked due to non-empty scheduling gates)",
-        ),
-    ],
-)
-def test_the_reason_why_a_pod_is_pending(status: dict[str, Any], reason: str) -> None:
-    assert absence(pod(phase="Pending", ip=None, status=status)) == reason
-
-
 PREEMPTED = {
     "type": "DisruptionTarget",
     "status": "True",
     "reason": "PreemptionByScheduler",
     "message": "preempting to accommodate a higher priority pod",
 }
+COMPLETED = {"exitCode": 0, "reason": "Completed"}
+CREATING, INITIALIZING = {"reason": "ContainerCreating"}, {"reason": "PodInitializing"}
+GATED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
+KILLED = terminated(137, "OOMKilled")
 
 
-def test_a_disruption_is_reported_rather_than_the_exit_of_the_container() -> None:
-    found = pod(
-        phase="Failed", status={"conditions": [PREEMPTED], "containerStatuses": terminated(137, "Error")}
-    )
-    expected = "Failed (PreemptionByScheduler: preempting to accommodate a higher priority pod)"
-    assert absence(found) == expected
-    spared = {**PREEMPTED, "status": "False"}
-    found = pod(
-        phase="Failed", status={"conditions": [spared], "containerStatuses": terminated(137, "Error")}
-    )
-    assert absence(found) == "Failed (Error: exit code 137)"
+@pytest.mark.parametrize(
+    ("phase", "reason", "main", "more"),
+    [
+        ("Running", None, [container(waiting=BACK_OFF)], {}),
+        ("", "Unknown", [], {}),
+        ("Succeeded", "Succeeded", [container(terminated=COMPLETED)], {}),
+        ("Failed", "Failed (OOMKilled: exit code 137)", KILLED, {}),
+        # A disruption rather than the exit of the container.
+        (
+            "Failed",
+            "Failed (PreemptionByScheduler: preempting to accommodate a higher priority pod)",
+            KILLED,
+            {"conditions": [PREEMPTED]},
+        ),
+        (
+            "Failed",
+            "Failed (OOMKilled: exit code 137)",
+            KILLED,
+            {"conditions": [{**PREEMPTED, "status": "False"}]},
+        ),
+        (
+            "Pending",
+            "Pending (CrashLoopBackOff: 5 restarts, last exit code 137 (OOMKilled))",
+            [container(restarts=5, last=(137, "OOMKilled"), waiting=BACK_OFF)],
+            {},
+        ),
+        (
+            "Pending",
+            f"Pending (CrashLoopBackOff: {BACK_OFF['message']})",
+            [container(waiting=BACK_OFF)],
+            {},
+        ),
+        (
+            "Pending",
+            "Pending (container 'sidecar': ErrImagePull: pull access denied)",
+            [container("main", waiting=CREATING), container("sidecar", waiting=NO_IMAGE)],
+            {},
+        ),
+        (
+            "Pending",
+            "Pending (init container 'fetch': Error: exit code 1, 3 restarts)",
+            [container(waiting=INITIALIZING)],
+            {"initContainerStatuses": [container("fetch", restarts=3, terminated=FAILED)]},
+        ),
+        (
+            "Pending",
+            "Pending (ErrImagePull: pull access denied)",
+            [container(waiting=NO_IMAGE)],
+            {"initContainerStatuses": [container("fetch", terminated=COMPLETED)]},
+        ),
+        ("Pending", f"Pending (SchedulingGated: {GATED['message']})", [], {"conditions": [GATED]}),
+    ],
+)
+def test_the_reason_why_a_pod_is_not_running(
+    phase: str, reason: str | None, main: list[Any], more: dict[str, Any]
+) -> None:
+    assert absence(pod(phase=phase, status={"containerStatuses": main, **more})) == reason
 
 
 def test_a_reason_is_one_line_of_limited_length() -> None:
@@ -228,44 +211,33 @@ NOT_READY = "ContainersNotReady: containers with unready status: [main]"
 
 
 @pytest.mark.parametrize(
-    ("status", "reason"),
+    ("condition", "containers", "reason"),
     [
-        ({"conditions": READY, "containerStatuses": [container(restarts=2, running=RUNNING)]}, None),
-        ({}, "no Ready condition yet"),
-        ({"conditions": [{"type": "Ready", "status": "False"}]}, "its Ready condition is False"),
+        (READY[0], [container(restarts=2, running=RUNNING)], None),
+        (None, [], "no Ready condition yet"),
+        ({"type": "Ready", "status": "False"}, [], "its Ready condition is False"),
+        (UNREADY, [container(running=RUNNING)], NOT_READY),
         (
-            {
-                "conditions": [{"type": "PodScheduled", "status": "True"}, UNREADY],
-                "containerStatuses": [container(running=RUNNING)],
-            },
-            NOT_READY,
-        ),
-        (
-            {
-                "conditions": [UNREADY],
-                "containerStatuses": [container(restarts=2, last=(137, "OOMKilled"), running=RUNNING)],
-            },
+            UNREADY,
+            [container(restarts=2, last=(137, "OOMKilled"), running=RUNNING)],
             f"{NOT_READY}; 2 restarts, last exit code 137 (OOMKilled)",
         ),
         (
-            {
-                "conditions": [UNREADY],
-                "containerStatuses": [
-                    container("main", running=RUNNING),
-                    container("sidecar", restarts=1, running=RUNNING),
-                ],
-            },
+            UNREADY,
+            [container("main", running=RUNNING), container("sidecar", restarts=1, running=RUNNING)],
             f"{NOT_READY}; container 'sidecar': 1 restart",
         ),
         (
-            {
-                "conditions": [UNREADY],
-                "containerStatuses": [container(restarts=5, last=(1, "Error"), waiting=BACK_OFF)],
-            },
+            UNREADY,
+            [container(restarts=5, last=(1, "Error"), waiting=BACK_OFF)],
             "CrashLoopBackOff: 5 restarts, last exit code 1 (Error)",
         ),
     ],
 )
-def test_the_reason_why_a_running_pod_is_not_ready(status: dict[str, Any], reason: str | None) -> None:
+def test_the_reason_why_a_running_pod_is_not_ready(
+    condition: dict[str, Any] | None, containers: list[Any], reason: str | None
+) -> None:
+    conditions = [{"type": "PodScheduled", "status": "True"}, *([condition] if condition else [])]
+    status = {"conditions": conditions, "containerStatuses": containers}
     unready = listed_cache(pod(status=status)).observation(NOW).unready
     assert [each.reason for each in unready] == ([] if reason is None else [reason])

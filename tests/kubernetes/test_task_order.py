@@ -179,11 +179,6 @@ def test_leading_role_comes_first_if_the_selector_matches_it(
     assert names(cache) == expected
 
 
-def test_pod_without_an_index_has_no_role_among_those_that_have_one() -> None:
-    launcher = pod("pi-launcher", phase="Pending", metadata={"labels": {MPI_ROLE: "launcher"}})
-    assert tasks(mpi("pi-worker-0", "worker", 0), launcher) == {0: "pi-worker-0"}
-
-
 def test_two_roles_without_an_order_cannot_share_a_selector() -> None:
     pods = [labelled(role, **{VOLCANO: "0", VOLCANO_ROLE: role}) for role in ("ps", "worker")]
     assert "claimed by ml/ps and ml/worker" in str(refused(*pods))
@@ -229,19 +224,6 @@ def test_index_of_a_pod_that_is_not_running_is_missing_unless_it_is_the_last() -
     assert tasks(pending, running, allow_gaps=True) == {1: "y"}
     assert refused(pending, running).missing == (0,)
     assert tasks(completion("x", 0), completion("y", 1, phase="Pending")) == {0: "x"}
-
-
-def test_skipped_pod_does_not_shift_the_tasks_of_the_next_selector() -> None:
-    other = PodQuery("app=other", "ml")
-    for allow_gaps in (True, False):
-        cache = new_cache({"worker": [[TRAIN], [other]]}, order_by="index", allow_gaps=allow_gaps)
-        replace(cache, TRAIN, [completion("x", 0), completion("y", 1, phase="Pending")], "9")
-        replace(cache, other, [completion("z", 0)], "9")
-        if allow_gaps:
-            assert state(cache).spec.task_indices("worker") == [0, 2]
-        else:
-            with pytest.raises(PodIndexError, match="no pod has index 1"):
-                state(cache)
 
 
 @given(st.permutations(range(5)), st.sampled_from(["name", "index"]), st.booleans())

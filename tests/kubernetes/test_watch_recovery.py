@@ -49,10 +49,6 @@ def bookmark(version: int) -> bytes:
     return json.dumps(mark).encode() + b"\n"
 
 
-def expired() -> bytes:
-    return json.dumps({"type": "ERROR", "object": {"kind": "Status", "code": 410}}).encode() + b"\n"
-
-
 async def next_error(observations: AsyncGenerator[Observation, None]) -> ResolveError:
     """Return the error of the next observation that has one."""
     with anyio.fail_after(60):
@@ -68,20 +64,6 @@ async def until_members(observations: AsyncGenerator[Observation, None], *member
         async for observation in observations:
             if observation.state is not None and names(observation.state) == list(members):
                 return
-
-
-async def test_a_watch_that_always_ends_at_once_is_an_outage_and_not_a_hot_loop(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    async with aclosing(resolver_of(loopback).observations()) as observations:
-        for number, and_then in enumerate((b"", expired()), 1):
-            body = bookmark(loopback.server.resource_version) + and_then
-            loopback.server.inject(Answer(200, body=body), match=is_watch, times=None)
-            loopback.server.disturb(End())
-            error = await next_error(observations)
-            loopback.server.clear_faults()
-            assert "expire" in str(error) or "within 0.5 s" in str(error) or "listed again" in str(error)
-            loopback.train(f"train-{number}")
-            await until_members(observations, *(f"train-{each}" for each in range(number + 1)))
 
 
 async def test_a_failing_address_callable_ends_the_watch(loopback: Loopback) -> None:

@@ -105,8 +105,8 @@ class LabelOrdering:
     Attributes:
         pod_keys: the keys of the labels of pods.
         node_keys: the keys of the labels of nodes.
-        nodes: the values of the labels of each node by its name, as far as they were read.
-        absent: the names of nodes that did not exist when the nodes were read.
+        nodes: the values of the labels of each node by its name, as far as they were read; None for those of
+            a node that did not exist.
     """
 
     def __init__(self, terms: Sequence[str] = ()) -> None:
@@ -114,7 +114,6 @@ class LabelOrdering:
         self.pod_keys = tuple(key for prefix, key in self._terms if prefix == POD_LABEL)
         self.node_keys = tuple(key for prefix, key in self._terms if prefix == NODE_LABEL)
         self.nodes: Mapping[str, tuple[str | None, ...]] = {}
-        self.absent: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         """Return the labels as text for messages."""
@@ -123,7 +122,7 @@ class LabelOrdering:
 
     def is_unknown(self, node: str) -> bool:
         """Whether the labels of a node are needed and were not read yet."""
-        return bool(self.node_keys) and node not in self.nodes and node not in self.absent
+        return bool(self.node_keys) and node not in self.nodes
 
     def key(self, labels: Sequence[str | None], node: str) -> tuple[str, ...] | None:
         """Return the sort key of a pod with these values of `pod_keys`; None if a label is missing."""

@@ -81,22 +81,6 @@ RAY_HEAD = "headgroup"
 MPI_LAUNCHER = "launcher"
 
 
-_POD_LABELS = frozenset(
-    {
-        COMPLETION_INDEX,
-        POD_INDEX,
-        KUBEFLOW_INDEX,
-        LWS_WORKER,
-        "statefulset.kubernetes.io/pod-name",
-        "leaderworkerset.sigs.k8s.io/subgroup-index",
-        "leaderworkerset.sigs.k8s.io/subgroup-key",
-        VOLCANO_INDEX,
-        RAY_HOST,
-        KUEUE_INDEX,
-    }
-)
-"""The labels in which the pods of one template differ."""
-
 _ONE_JOB = frozenset({JOBSET_GLOBAL_JOB, "jobset.sigs.k8s.io/job-key"})
 _GROUP_LABELS = frozenset(
     {
@@ -329,6 +313,7 @@ def run_of(pod: Pod) -> str:
 
 _REQUIREMENT = re.compile(r"[^,(]+(?:\([^)]*\))?")
 _PARTS = re.compile(r"\s*!?\s*([^\s=!<>(]+)\s*(.*?)\s*")
+_OF_PODS = re.compile(r"/.*(-index|pod-name|subgroup-key)$")
 _ONE_VALUE = re.compile(r"==?\s*([^\s=,()]+)|in\s*\(\s*([^\s,()]+)\s*\)")
 
 
@@ -346,9 +331,10 @@ class Selector(msgspec.Struct, frozen=True):
     @property
     def splits_templates(self) -> bool:
         """Whether the selector may match only some pods of one template."""
+        # Every label in which the pods of a template differ is named like one of these.
+        of_pods = {key for key in self.keys - _GROUP_LABELS if _OF_PODS.search(key)}
         # The leader of a LeaderWorkerSet may have a template of its own.
-        is_leader = self.values.get(LWS_WORKER) == "0"
-        return bool(self.keys & _POD_LABELS - ({LWS_WORKER} if is_leader else set()))
+        return bool(of_pods - ({LWS_WORKER} if self.values.get(LWS_WORKER) == "0" else set()))
 
     def group_keys(self, kind: str) -> frozenset[str]:
         """Return the keys in which the groups of a controller of this kind differ."""

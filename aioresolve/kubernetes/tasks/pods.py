@@ -114,58 +114,49 @@ def match_pods(
     Raises:
         ConfigurationError: a running pod cannot have such an address.
     """
-    keys = natural_keys([pod.metadata.name for pod in pods])
-    return [_match(pod, key, choice, port, scope, label_keys) for pod, key in zip(pods, keys, strict=True)]
-
-
-def _match(
-    pod: Pod,
-    natural_key: str,
-    choice: str | Callable[[Pod], Any],
-    port: int,
-    scope: int,
-    label_keys: Sequence[str],
-) -> MatchedPod:
-    metadata = pod.metadata
-    name, namespace = metadata.name, metadata.namespace
-    label = index_label(pod)
-    address, fault = membership(pod, choice, port)
-    endpoint = unready = None
-    if address is not None:
-        unready = not_ready_reason(pod)
-        endpoint = Endpoint(
-            address,
-            name=name,
-            uid=metadata.uid or None,
-            namespace=namespace or None,
-            node=pod.spec.node_name,
-            ready=unready is None,
-            status=unready or "Running",
-            index=None if label.in_role is None else label.in_role.member,
-            restarts=restarts_in_place(pod),
-            accelerators=declared_accelerators(pod),
+    matched = []
+    for pod, natural_key in zip(pods, natural_keys([pod.metadata.name for pod in pods]), strict=True):
+        metadata, phase = pod.metadata, pod.status.phase
+        name, namespace = metadata.name, metadata.namespace
+        label = index_label(pod)
+        address, fault = membership(pod, choice, port)
+        endpoint = unready = None
+        if address is not None:
+            unready = not_ready_reason(pod)
+            endpoint = Endpoint(
+                address,
+                name=name,
+                uid=metadata.uid or None,
+                namespace=namespace or None,
+                node=pod.spec.node_name,
+                ready=unready is None,
+                status=unready or "Running",
+                index=None if label.in_role is None else label.in_role.member,
+                restarts=restarts_in_place(pod),
+                accelerators=declared_accelerators(pod),
+            )
+        replaced = endpoint is None and is_replaced(pod)
+        one = MatchedPod(
+            # The slash is part of the key because the server lists `a-b/name` before `a/name`.
+            f"{natural_key}\0{name}\0{scope:06}{namespace}/",
+            f"{namespace}/{name}",
+            metadata.uid,
+            endpoint,
+            fault,
+            unready,
+            endpoint is None and phase in ENDED and not replaced,
+            replaced,
+            label,
+            tuple([metadata.labels.get(label_key) for label_key in label_keys]) if label_keys else (),
+            pod_set(pod),
+            phase == "Succeeded" and metadata.deletion_timestamp is None,
+            run_of(pod),
+            pod.spec.node_name,
+            not_running_reason(pod, None) if replaced and phase == "Failed" else None,
+            () if endpoint is None else claims_of(pod),
         )
-    replaced = endpoint is None and is_replaced(pod)
-    failure = not_running_reason(pod, None) if replaced and pod.status.phase == "Failed" else None
-    return MatchedPod(
-        # The slash is part of the key because the server lists `a-b/name` before `a/name`.
-        f"{natural_key}\0{name}\0{scope:06}{namespace}/",
-        f"{namespace}/{name}",
-        metadata.uid,
-        endpoint,
-        fault,
-        unready,
-        endpoint is None and pod.status.phase in ENDED and not replaced,
-        replaced,
-        label,
-        tuple([metadata.labels.get(label_key) for label_key in label_keys]) if label_keys else (),
-        pod_set(pod),
-        pod.status.phase == "Succeeded" and metadata.deletion_timestamp is None,
-        run_of(pod),
-        pod.spec.node_name,
-        failure,
-        () if endpoint is None else claims_of(pod),
-    )
+        matched.append(one)
+    return matched
 
 
 def membership(

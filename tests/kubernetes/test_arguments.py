@@ -18,15 +18,10 @@ from aioresolve.kubernetes.resolver import validate_jobs
         ({"job_to_label_mapping": ["app=a"]}, "`job_to_label_mapping=`: a list is not a mapping"),
         ({"job_to_label_mapping": {}}, "`job_to_label_mapping=`: an empty mapping is not"),
         ({"job_to_label_mapping": {1: ["app=a"]}}, "1 is not a valid job name"),
-        ({"job_to_label_mapping": {"": ["app=a"]}}, "'' is not a valid job name"),
         ({"job_to_label_mapping": {"worker": []}}, r"\[\] is not a list of label selectors \(job 'worker'\)"),
-        ({"job_to_label_mapping": {"worker": [1]}}, r"\[1\] is not a list of label selectors"),
         ({"job_to_label_mapping": {"worker": ["a", "app=\udcff"]}}, r"'app=\\udcff' is not a label selector"),
         ({"tf_server_port": 0}, "`tf_server_port=`: 0 is not a port from"),
-        ({"tf_server_port": 65536}, "`tf_server_port=`: 65536 is not"),
-        ({"tf_server_port": True}, "`tf_server_port=`: True is not a port from"),
         ({"namespace": []}, r"`namespace=`: \[\] is not"),
-        ({"namespace": 7}, "`namespace=`: 7 is not"),
         ({"namespace": "../secrets"}, "`namespace=`: '../secrets' is not a valid namespace name"),
         ({"namespace": ["ml", ""]}, "`namespace=`: '' is not"),
         (
@@ -47,10 +42,6 @@ from aioresolve.kubernetes.resolver import validate_jobs
         ),
         (
             {"executable_location": "WITHIN_CLUSTER", "kubeconfig": "x"},
-            "`executable_location=`: WITHIN_CLUSTER uses only the service account of the pod",
-        ),
-        (
-            {"executable_location": "WITHIN_CLUSTER", "context": "x"},
             "`executable_location=`: WITHIN_CLUSTER uses only the service account of the pod",
         ),
         ({"server": ""}, "`server=`: '' is not the URL of a server"),

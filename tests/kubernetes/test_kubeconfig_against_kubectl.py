@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import os
 import shutil
 import ssl
 import subprocess
-import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -19,8 +18,10 @@ from aioresolve.errors import ConfigurationError, CredentialsError
 from aioresolve.kubernetes.api.transport import AiohttpTransport
 
 from .kubeconfigs import base64_of, client_pair, connect, exec_user, isolate, kubeconfig
+from .peers import peer, read_head
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -46,51 +47,35 @@ class Sent(NamedTuple):
     has_certificate: bool
 
 
-class Server(http.server.ThreadingHTTPServer):
-    sent: list[Sent]
+@dataclass
+class Server:
+    """A server at a port, and what clients have sent to it."""
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing: clients end connections that they do not trust."""
+    port: int = 0
+    sent: list[Sent] = field(default_factory=list)
 
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        assert isinstance(self.connection, ssl.SSLSocket)
-        assert isinstance(self.server, Server)
-        if not self.path.startswith("/probe"):
-            self.send_error(404)  # kubectl may request the version of the server first
-            return
-        headers = [(name.lower(), value) for name, value in self.headers.items()]
-        self.server.sent.append(
-            Sent(
-                self.headers["Authorization"],
-                sorted(header for header in headers if header[0].startswith("impersonate")),
-                bool(self.connection.getpeercert(binary_form=True)),
-            )
-        )
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log nothing."""
+    def respond(self, connection: socket.socket) -> None:
+        assert isinstance(connection, ssl.SSLSocket)
+        request, *lines = read_head(connection).decode("latin-1").split("\r\n")
+        if not request.startswith("GET /probe"):
+            connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            return  # kubectl may request the version of the server first
+        headers = sorted((name.lower(), value) for name, _, value in (line.partition(": ") for line in lines))
+        impersonation = [header for header in headers if header[0].startswith("impersonate")]
+        has_certificate = bool(connection.getpeercert(binary_form=True))
+        self.sent.append(Sent(dict(headers).get("authorization"), impersonation, has_certificate))
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), Handler) as server:
-        server.sent = []
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        AUTHORITY.issue_cert("127.0.0.1").configure_cert(context)
-        AUTHORITY.configure_trust(context)
-        context.verify_mode = ssl.CERT_OPTIONAL
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    AUTHORITY.issue_cert("127.0.0.1").configure_cert(context)
+    AUTHORITY.configure_trust(context)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    server = Server()
+    with peer(server.respond, context) as server.port:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def sent_by_kubectl(server: Server, path: Path, *options: str) -> Sent | None:
@@ -151,44 +136,45 @@ USERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("user", USERS, ids=",".join)
-def test_user_is_the_same_for_kubectl(
-    server: Server, user: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check(server, yaml.safe_dump(for_server(server, user, {})), tmp_path, monkeypatch)
+CLUSTERS: list[dict[str, Any]] = [
+    {"server": "HTTPS://127.0.0.1:{port}/?query#fragment"},
+    {"certificate-authority": "ca.pem"},
+    {"insecure-skip-tls-verify": True},
+    {"certificate-authority-data": base64_of(BROKEN + CA)},
+    {"certificate-authority-data": base64_of(BROKEN)},
+    {"tls-server-name": "[127.0.0.1]"},
+]
+TOKENS = [
+    *("2024-99-99", "1:30", "=", "08", "1e3", "'y'", "5\n    token: t", "t\n---\nb: ["),
+    *("t\n    <<: {token-data: b1}", "t\n- user: {}"),
+]
 
 
 @pytest.mark.parametrize(
-    "cluster",
+    ("user", "cluster", "token"),
     [
-        {"server": "HTTPS://127.0.0.1:{port}/?query#fragment"},
-        {"certificate-authority": "ca.pem"},
-        {"insecure-skip-tls-verify": True},
-        {"certificate-authority-data": base64_of(BROKEN + CA)},
-        {"certificate-authority-data": base64_of(BROKEN)},
-        {"tls-server-name": "[127.0.0.1]"},
+        *((user, {}, "") for user in USERS),
+        *(({"token": "t"}, cluster, "") for cluster in CLUSTERS),
+        *(({"token": "TOKEN"}, {}, token) for token in TOKENS),
     ],
-    ids=",".join,
 )
-def test_cluster_is_the_same_for_kubectl(
-    server: Server, cluster: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_kubeconfig_means_the_same_for_kubectl(
+    server: Server,
+    user: dict[str, Any],
+    cluster: dict[str, Any],
+    token: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check(server, yaml.safe_dump(for_server(server, {"token": "t"}, cluster)), tmp_path, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    "token",
-    [
-        *["2024-99-99", "1:30", "=", "08", "1e3", "'y'", "5\n    token: t", "t\n---\nb: ["],
-        *["t\n    <<: {token-data: b1}", "t\n- user: {}"],
-    ],
-    ids=repr,
-)
-def test_yaml_is_the_same_for_kubectl(
-    server: Server, token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = yaml.safe_dump(for_server(server, {"token": "TOKEN"}, {}), width=100_000)
-    check(server, text.replace("TOKEN", token), tmp_path, monkeypatch)
+    isolate(tmp_path, monkeypatch)
+    (tmp_path / "elsewhere/sub").mkdir(parents=True)
+    (tmp_path / "ln").symlink_to(tmp_path / "elsewhere/sub")
+    for name, content in (("token", b"file\n"), ("empty", b""), ("elsewhere/token", b"no"), ("ca.pem", CA)):
+        (tmp_path / name).write_bytes(content)
+    text = yaml.safe_dump(for_server(server, user, cluster), width=100_000)
+    (tmp_path / "config").write_text(text.replace("TOKEN", token))
+    expected = sent_by_kubectl(server, tmp_path / "config")
+    assert asyncio.run(sent_by_us(server, tmp_path / "config")) == expected
 
 
 @pytest.mark.parametrize(
@@ -214,7 +200,7 @@ def test_overrides_are_the_same_for_kubectl(
     isolate(tmp_path, monkeypatch)
     (tmp_path / "given").write_text("given")
     (tmp_path / "config").write_text(yaml.safe_dump(for_server(server, user, cluster)))
-    url = f"https://127.0.0.1:{server.server_address[1]}"
+    url = f"https://127.0.0.1:{server.port}"
     spelled: dict[str, tuple[list[str], dict[str, Any]]] = {
         "server": ([f"--server={url}"], {"server": url}),
         "token": (["--token=given"], {"token_file": tmp_path / "given"}),
@@ -232,22 +218,5 @@ def for_server(server: Server, user: dict[str, Any], cluster: dict[str, Any]) ->
     cluster = defaults | cluster
     if "certificate-authority" in cluster or "insecure-skip-tls-verify" in cluster:
         del cluster["certificate-authority-data"]
-    cluster["server"] = cluster["server"].replace("{port}", str(server.server_address[1]))
+    cluster["server"] = cluster["server"].replace("{port}", str(server.port))
     return kubeconfig(user, **cluster)
-
-
-def check(server: Server, text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    isolate(folder, monkeypatch)
-    (folder / "elsewhere/sub").mkdir(parents=True)
-    (folder / "ln").symlink_to(folder / "elsewhere/sub")
-    for name, content in {
-        "token": b"file\n",
-        "empty": b"",
-        "elsewhere/token": b"no",
-    }.items():
-        (folder / name).write_bytes(content)
-    (folder / "ca.pem").write_bytes(CA)
-    path = folder / "config"
-    path.write_text(text)
-    expected = sent_by_kubectl(server, path)
-    assert asyncio.run(sent_by_us(server, path)) == expected

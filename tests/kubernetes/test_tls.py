@@ -82,14 +82,11 @@ def test_roots_of_the_system_are_trusted_only_without_an_authority(
         seen_by_server(context, server_context(authority))
 
 
-def test_intermediate_certificate_is_an_anchor_and_strict_checks_are_off(authority: trustme.CA) -> None:
+def test_intermediate_certificate_is_an_anchor_and_insecure_trusts_any_server(authority: trustme.CA) -> None:
     intermediate = authority.create_child_ca()
     context = new_ssl_context(Trust(intermediate.cert_pem.bytes(), "ca"), None)
     assert seen_by_server(context, server_context(intermediate)) is None
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT
-
-
-def test_insecure_trusts_any_server(authority: trustme.CA) -> None:
     context = new_ssl_context(Trust(verify=False), None)
     assert seen_by_server(context, server_context(authority), "other.example") is None
 
@@ -116,34 +113,25 @@ def test_client_certificate_is_presented(authority: trustme.CA, temporary: Path,
     assert not list(temporary.iterdir())
 
 
-def test_key_of_another_certificate_is_an_error_and_leaves_no_file(
+def test_certificate_and_key_that_do_not_fit_are_an_error_and_leave_no_file(
     authority: trustme.CA, temporary: Path, no_leak: None
 ) -> None:
-    mixed = ClientCertificate(client_pair(authority)[0], client_pair(authority)[1], where="the place")
-    with pytest.raises(
-        ConfigurationError, match=r"^the place: certificate and key cannot be used \(KEY_VALUES"
-    ):
-        new_ssl_context(Trust(verify=False), mixed)
+    (chain, key), (_, other) = client_pair(authority), client_pair(authority)
+    for pair, reason in (((chain, other), "KEY_VALUES"), ((b"junk", key), ""), ((chain, b""), "")):
+        mixed = ClientCertificate(*pair, where="the place")
+        with pytest.raises(ConfigurationError, match=f"^the place: .* cannot be used .{reason}"):
+            new_ssl_context(Trust(verify=False), mixed)
     assert not list(temporary.iterdir())
 
 
-def test_certificate_or_key_that_is_not_pem_is_an_error(authority: trustme.CA) -> None:
-    chain, key = client_pair(authority)
-    for broken in ((b"junk", key), (chain, b"")):
-        with pytest.raises(ConfigurationError, match=r"^the place: certificate and key cannot be used"):
-            new_ssl_context(Trust(verify=False), ClientCertificate(*broken, where="the place"))
-
-
-@pytest.mark.parametrize(
-    "form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL]
-)
 def test_encrypted_key_is_an_error_without_a_password_prompt(
-    authority: trustme.CA, form: serialization.PrivateFormat, capfd: pytest.CaptureFixture[str]
+    authority: trustme.CA, capfd: pytest.CaptureFixture[str]
 ) -> None:
     chain, key = client_pair(authority)
-    encrypted = serialization.load_pem_private_key(key, None).private_bytes(
-        serialization.Encoding.PEM, form, serialization.BestAvailableEncryption(b"hunter22")
-    )
-    with pytest.raises(ConfigurationError, match=r"^the place: the key is encrypted, .*openssl pkey"):
-        new_ssl_context(Trust(verify=False), ClientCertificate(chain, encrypted, where="the place"))
+    for form in (serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL):
+        encrypted = serialization.load_pem_private_key(key, None).private_bytes(
+            serialization.Encoding.PEM, form, serialization.BestAvailableEncryption(b"hunter22")
+        )
+        with pytest.raises(ConfigurationError, match=r"^the place: the key is encrypted, .*openssl pkey"):
+            new_ssl_context(Trust(verify=False), ClientCertificate(chain, encrypted, where="the place"))
     assert capfd.readouterr() == ("", "")

@@ -62,25 +62,12 @@ ACCEPT_JSON = {"Accept": "application/json"}
 LIST_ALL, LIST_ONE = "list_pod_for_all_namespaces", "list_namespaced_pod"
 """The methods of a CoreV1Api that list pods: of all namespaces, and of the one in the first argument."""
 
-POD_FIELDS: dict[str, Any] = {
-    "metadata": {
-        "name": "name",
-        "namespace": "namespace",
-        "uid": "uid",
-        "labels": "labels",
-        "annotations": "annotations",
-        "deletion_timestamp": "deletionTimestamp",
-    },
-    "spec": {"node_name": "nodeName", "hostname": "hostname", "subdomain": "subdomain"},
-    "status": {
-        "phase": "phase",
-        "reason": "reason",
-        "message": "message",
-        "pod_ip": "podIP",
-        "host_ip": "hostIP",
-    },
+POD_FIELDS = {
+    "metadata": ("name", "namespace", "uid", "labels", "annotations", "deletion_timestamp"),
+    "spec": ("node_name", "hostname", "subdomain"),
+    "status": ("phase", "reason", "message", "pod_ip", "host_ip"),
 }
-"""The fields of a pod object that are read: attribute to the name in JSON."""
+"""The attributes of a pod object that are read."""
 
 
 class Transport(abc.ABC):
@@ -385,30 +372,40 @@ def _pod_list(listed: Any, what: str, method: str) -> bytes:
             argument="override_client",
             hint="Return an object with the attribute `items`, such as a V1PodList.",
         )
-    metadata = _as_json(getattr(listed, "metadata", None), {"resource_version": "resourceVersion"})
-    items = [_as_json(pod, POD_FIELDS) for pod in pods]
-    return json.dumps({"kind": "PodList", "metadata": metadata or {}, "items": items}).encode()
+    metadata = _attributes(getattr(listed, "metadata", None), ("resource_version",))
+    items = [
+        _as_json(pod)
+        if _is_model(pod)
+        else {part: _attributes(getattr(pod, part, None), names) for part, names in POD_FIELDS.items()}
+        for pod in pods
+    ]
+    return json.dumps({"kind": "PodList", "metadata": metadata, "items": items}).encode()
 
 
-def _as_json(value: Any, fields: Mapping[str, Any]) -> Any:
-    """Return an object of a client as JSON: a model of a client library whole, else the given attributes."""
+def _is_model(value: Any) -> bool:
+    return isinstance(getattr(value, "attribute_map", None), dict)
+
+
+def _attributes(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return those attributes of an object that it has, by their names in JSON."""
+    found = {}
+    for name in names:
+        first, *others = name.split("_")
+        part = getattr(value, name, None)
+        if isinstance(part, (str, dict, datetime)):  # the other attributes of a mock are mocks too
+            found[first + "".join("IP" if each == "ip" else each.title() for each in others)] = _as_json(part)
+    return found
+
+
+def _as_json(value: Any) -> Any:
+    """Return a model of a client library, or a value in one, as JSON."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, (list, tuple)):
-        return [_as_json(item, {}) for item in value]
+        return [_as_json(item) for item in value]
     if isinstance(value, dict):
-        return {key: _as_json(item, {}) for key, item in value.items()}
-    if value is None or isinstance(value, (str, int)):
+        return {key: _as_json(item) for key, item in value.items()}
+    if not _is_model(value):
         return value
-    model = getattr(value, "attribute_map", None)
-    if isinstance(model, dict):
-        parts = ((name, getattr(value, attribute)) for attribute, name in model.items())
-        return {name: _as_json(part, {}) for name, part in parts if part is not None}
-    found = {}
-    for attribute, inner in fields.items():
-        part = getattr(value, attribute, None)
-        if isinstance(inner, dict):
-            found[attribute] = _as_json(part, inner) or {}
-        elif isinstance(part, (str, dict, datetime)):  # the other attributes of a mock are mocks too
-            found[inner] = _as_json(part, {})
-    return found
+    parts = ((name, getattr(value, attribute)) for attribute, name in value.attribute_map.items())
+    return {name: _as_json(part) for name, part in parts if part is not None}

@@ -142,7 +142,7 @@ class ServerSearch(msgspec.Struct, frozen=True, kw_only=True):
         if not files:
             return f"{', '.join(paths)}: no such file" if paths else "names no file"
         config = merge_kubeconfigs(files)
-        if config.is_empty:
+        if not (config.contexts or config.clusters or config.users or config.current_context):
             return f"{', '.join(config.paths)}: has no clusters, contexts or users"
         return self._from_kubeconfig(config)
 

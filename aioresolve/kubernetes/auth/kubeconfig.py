@@ -45,13 +45,6 @@ _INVALID_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 # 'dev'". The paths are absolute.
 
 
-class Extension(Confidential, frozen=True):
-    """An item of `extensions`."""
-
-    name: str = ""
-    extension: Any = None
-
-
 class Cluster(Confidential, frozen=True, rename="kebab", kw_only=True):
     """The address of an API server, and how to verify it."""
 
@@ -63,7 +56,7 @@ class Cluster(Confidential, frozen=True, rename="kebab", kw_only=True):
     tls_server_name: str = ""
     proxy_url: str = ""
     disable_compression: bool = False
-    extensions: tuple[Extension, ...] = ()
+    extensions: tuple[dict[str, Any], ...] = ()
 
     @property
     def has_authority(self) -> bool:
@@ -81,7 +74,7 @@ class Cluster(Confidential, frozen=True, rename="kebab", kw_only=True):
     @property
     def exec_extension(self) -> Any:
         """The content of the extension for exec plugins, if any."""
-        return {item.name: item.extension for item in self.extensions}.get(EXEC_EXTENSION)
+        return {item.get("name"): item.get("extension") for item in self.extensions}.get(EXEC_EXTENSION)
 
 
 class Variable(Confidential, frozen=True):
@@ -225,11 +218,6 @@ class Kubeconfig(msgspec.Struct, frozen=True):
     contexts: Mapping[str, Entry]
     clusters: Mapping[str, Entry]
     users: Mapping[str, Entry]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has no entries and no current context; client-go then uses the next source."""
-        return not (self.contexts or self.clusters or self.users or self.current_context)
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,11 @@ end. `server.disturb(Cut(after=20))` applies a fault to watches that are already
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -16,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 RequestT = TypeVar("RequestT")
-
-RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-"""The value of the socket option SO_LINGER with which closing a connection resets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +127,6 @@ class WatchError(Fault):
 
 
 @dataclass(frozen=True, slots=True)
-class EndlessPages(Fault):
-    """Every list of Kubernetes is a page of running pods that do not exist, and there is always a next page.
-
-    Inject it with `times=None`. The length of a page is the client's `limit`, or without one `page_size`
-    pods; the pods have the labels that the selector requires.
-    """
-
-    page_size: int = 500
-
-
-@dataclass(frozen=True, slots=True)
 class Silence(Fault):
     """A `TPUWorker` accepts connections and never sends anything, like a stopped process."""
 
@@ -164,3 +154,14 @@ class Injection(Generic[RequestT]):
         if self.left is not None:
             self.left -= 1
         return True
+
+
+def reset_connection(transport: asyncio.BaseTransport) -> None:
+    """Close a connection so that the client receives a TCP RST."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        # uvloop's socket object has no setsockopt; a duplicate of the descriptor is the same connection.
+        with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert isinstance(transport, asyncio.Transport)
+    transport.abort()

@@ -50,9 +50,6 @@ class CertificateAuthority:
         self._ca = trustme.CA()
         self._server = self._ca.issue_cert("localhost", "127.0.0.1", "::1")
 
-    def __repr__(self) -> str:
-        return "CertificateAuthority()"
-
     @property
     def pem(self) -> str:
         """The certificate of the authority itself, which a client has to trust."""

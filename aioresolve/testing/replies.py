@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,7 +12,6 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from .faults import (
-    RESET_ON_CLOSE,
     Answer,
     Cut,
     Delay,
@@ -27,6 +24,7 @@ from .faults import (
     Stall,
     StreamFault,
     Trickle,
+    reset_connection,
 )
 
 if TYPE_CHECKING:
@@ -143,12 +141,7 @@ async def close_connection(request: web.Request, *, reset: bool) -> None:
         with anyio.move_on_after(1.0):
             while transport.get_write_buffer_size():  # noqa: ASYNC110 - a transport has no event for this
                 await anyio.sleep(0.001)
-        connection = transport.get_extra_info("socket")
-        if connection is not None:
-            # uvloop's socket object has no setsockopt; a duplicate of the descriptor is the same connection.
-            with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-                duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-        transport.abort()
+        reset_connection(transport)
     await anyio.sleep_forever()
 
 

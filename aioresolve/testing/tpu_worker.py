@@ -8,7 +8,7 @@ import random
 import socket
 import subprocess
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -23,7 +23,7 @@ from aioresolve.probe.grpc_loop import loop_guard
 from aioresolve.probe.libtpu_pb2 import MetricRequest, MetricResponse, RuntimeStatus
 from aioresolve.probe.worker_pb2 import GetStatusResponse
 
-from .faults import RESET_ON_CLOSE, Answer, Delay, Fault, Hang, Reset, Silence
+from .faults import Answer, Delay, Fault, Hang, Reset, Silence, reset_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
@@ -58,7 +58,6 @@ class TPUWorker:
             10,000,000.
         host_devices: the number of accelerators of all processes of its host, which libtpu reports unless the
             request has `skip_node_aggregation`; by default `devices`.
-        device_type: their type.
         cores: the number of TensorCores that libtpu reports.
         chips: the number of chips that libtpu reports; with None, `GetTpuRuntimeStatus` is unimplemented.
         job: TensorFlow's name of the job, a part of the devices' names.
@@ -86,7 +85,6 @@ class TPUWorker:
         devices: int = 8,
         *,
         host_devices: int | None = None,
-        device_type: str = "TPU",
         cores: int | None = None,
         chips: int | None = None,
         job: str = "worker",
@@ -113,7 +111,7 @@ class TPUWorker:
         self._methods: dict[str, Method] = {}
         if "tensorflow" in services:
             names = f"/job:{job}/replica:0/task:{task}/device:"
-            self._methods[GET_STATUS] = partial(self._status, names, device_type, devices)
+            self._methods[GET_STATUS] = partial(self._status, names, devices)
         if "libtpu" in services:
             host_devices = devices if host_devices is None else host_devices
             self._methods[GET_METRIC] = partial(_metric, devices, host_devices)
@@ -164,12 +162,12 @@ class TPUWorker:
                 await stack.enter_async_context(self._grpc_server())
             else:
                 sockets = [socket.create_server((self._host, port)) for port in self._ports]
+                self._ports = [each.getsockname()[1] for each in sockets]
                 for each in sockets:
                     stack.enter_context(each)
-                    each.setblocking(False)
-                self._ports = [each.getsockname()[1] for each in sockets]
-                if isinstance(fault, Reset):
-                    await stack.enter_async_context(_reset_connections(sockets))
+                    if isinstance(fault, Reset):
+                        loop = asyncio.get_running_loop()
+                        await stack.enter_async_context(await loop.create_server(_Resetting, sock=each))
             self._running = stack.pop_all()
         return self
 
@@ -231,12 +229,12 @@ class TPUWorker:
                     return body
         return method(request, context)
 
-    def _status(self, names: str, device_type: str, devices: int, request: bytes, context: Context) -> bytes:
+    def _status(self, names: str, devices: int, request: bytes, context: Context) -> bytes:
         if devices > _MAX_NAMED:
             # A GetStatusResponse with empty device_attributes: field 1, length 0.
             return b"\n\0" * devices
         status = GetStatusResponse()
-        for index, name in enumerate(("CPU:0", *(f"{device_type}:{number}" for number in range(devices)))):
+        for index, name in enumerate(("CPU:0", *(f"TPU:{number}" for number in range(devices)))):
             status.device_attributes.add(
                 name=f"{names}{name}",
                 device_type=name.partition(":")[0],
@@ -275,28 +273,14 @@ def _runtime_status(cores: int, chips: int, request: bytes, context: Context) ->
     return status.SerializeToString()
 
 
-@asynccontextmanager
-async def _reset_connections(listeners: Sequence[socket.socket]) -> AsyncIterator[None]:
-    """Reset each connection as soon as the client has sent something."""
+class _Resetting(asyncio.Protocol):
+    """Resets a connection as soon as the client has sent something."""
 
-    async def reset(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            connection.setblocking(False)
-            await asyncio.get_running_loop().sock_recv(connection, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
 
-    async def accept(listener: socket.socket) -> None:
-        while True:
-            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-            group.start_soon(reset, connection)
-
-    async with anyio.create_task_group() as group:
-        for listener in listeners:
-            group.start_soon(accept, listener)
-        try:
-            yield
-        finally:
-            group.cancel_scope.cancel()
+    def data_received(self, data: bytes) -> None:
+        reset_connection(self._transport)
 
 
 @contextmanager

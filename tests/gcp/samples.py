@@ -27,9 +27,9 @@ def user(token: str | None = TOKEN, *, seconds: float | None = None, **more: Any
 def refreshable(server: GoogleServer, token: str | None = None, *, seconds: float | None = None) -> Any:
     """Credentials of a user that can be refreshed at the server."""
     secrets = {
-        "refresh_token": server._refresh_token,
+        "refresh_token": "refresh",
         "client_id": "1234567890.apps.googleusercontent.com",
-        "client_secret": server._client_secret,
+        "client_secret": "secret",
     }
     return user(token, seconds=seconds, token_uri=f"{server.url}/token", **secrets)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,8 @@ async def test_an_authorized_user_is_found_where_gcloud_wrote_it(
         monkeypatch.setattr(google.oauth2.credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", f"{server.url}/token")
         folder = tmp_path / ".config" / "gcloud"
         folder.mkdir(parents=True)
-        server.write_authorized_user(folder / "application_default_credentials.json")
+        user = {"type": "authorized_user", "client_id": "1", "client_secret": "2", "refresh_token": "3"}
+        (folder / "application_default_credentials.json").write_text(json.dumps(user))
         assert (await request_my_tpu()).state == "READY"
         assert members(server) == ["user:alice@example.com"]
         moved = tmp_path / "elsewhere"

@@ -105,7 +105,7 @@ class TestMembers:
     async def test_endpoints_of_several_slices_are_merged_in_the_order_of_their_names(
         self, loopback: Loopback
     ) -> None:
-        loopback.server.max_endpoints = 2
+        loopback.server.services.max_endpoints = 2
         loopback.server.add(trainer())
         for number in (3, 11, 1, 2, 0):
             loopback.train(f"train-{number}", ip=f"10.8.0.{number}")

@@ -22,7 +22,7 @@ from aioresolve.errors import (
     ResolveError,
     TLSError,
 )
-from aioresolve.testing import Answer, Cut, Delay, Endless, EndlessPages, Hang, Redirect, Reset, Trickle
+from aioresolve.testing import Answer, Cut, Delay, Endless, Hang, Redirect, Reset, Trickle, pod
 
 from .loopback import (
     TOKEN,
@@ -197,6 +197,7 @@ TOO_LONG = ("exceeds the limit of 1 MiB", "Narrow the selector")
 MANY_PAGES = ("more than 5 pages (10 pods)", "Narrow the selector")
 BOMB = Answer(200, gzip.compress(bytes(8 << 20)), {"Content-Encoding": "gzip"})
 NAMELESS = {"kind": "PodList", "metadata": {}, "items": [{"metadata": {}}]}
+ENDLESS = {"kind": "PodList", "metadata": {"continue": "more"}, "items": [pod("a"), pod("b")]}
 CASES = {
     "resets before any response": Case(Reset(), ConnectionFailedError, BROKE, ("rows",)),
     "resets in the body": Case(Reset(after=10), ConnectionFailedError, BROKE),
@@ -211,7 +212,9 @@ CASES = {
     "JSON nested without end": not_a_list(b'{"kind":"PodList","items":' + b"[" * 100_000),
     "an endless body": Case(Endless(), ProtocolError, TOO_LONG, limit=3),
     "a body that is too large after decompression": Case(BOMB, ProtocolError, TOO_LONG, limit=3),
-    "pages without end": Case(EndlessPages(2), ProtocolError, MANY_PAGES, ("first page",), limit=5),
+    "pages without end": Case(
+        Answer(200, json.dumps(ENDLESS).encode()), ProtocolError, MANY_PAGES, ("first page",), limit=5
+    ),
     "no response": Case(Hang(), DeadlineExceededError, (*LATE, "has not responded"), ("rows",), timeout=0.15),
     "a slow trickle": Case(Trickle(1, 0.01), DeadlineExceededError, LATE, timeout=0.3),
 }

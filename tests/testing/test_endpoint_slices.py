@@ -121,13 +121,6 @@ def test_slices_follow_each_change_of_a_pod() -> None:
     assert found["metadata"]["name"] == name
 
 
-def test_write_that_does_not_change_an_endpoint_does_not_write_its_slice() -> None:
-    server = KubernetesServer([trainer(), train(0)])
-    before = server.endpoint_slices
-    server.patch("train-0", "ml", patch={"metadata": {"annotations": {"note": "x"}}})
-    assert server.endpoint_slices == before
-
-
 def test_slices_go_with_their_service() -> None:
     server = KubernetesServer([trainer(), service("other", "ml", selector={"app": "trainer"}), train(0)])
     server.delete("trainer", "ml", kind="Service")
@@ -150,7 +143,7 @@ def test_slices_are_restored_with_the_pods() -> None:
 @given(st.lists(st.tuples(st.integers(0, 9), CHANGES), max_size=30), st.integers(1, 3))
 def test_slices_have_each_pod_once(changes: list[tuple[int, str]], max_endpoints: int) -> None:
     server = KubernetesServer([trainer()])
-    server.max_endpoints = max_endpoints
+    server.services.max_endpoints = max_endpoints
     for number, change in changes:
         exists = any(each["metadata"]["name"] == f"train-{number}" for each in server.pods)
         match change:

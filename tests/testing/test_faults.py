@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -14,21 +13,17 @@ import pytest
 from aioresolve.testing import (
     Answer,
     Cut,
-    Delay,
     End,
     Endless,
-    EndlessPages,
-    Hang,
     KubernetesServer,
     Redirect,
     Reset,
     Stall,
-    Trickle,
     WatchError,
     pod,
 )
 
-from .client import TABLE, Watch, fetch, open_session, open_watch
+from .client import Watch, fetch, open_session, open_watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -83,28 +78,6 @@ async def test_response_can_be_replaced() -> None:
         assert (got.status, got.headers["Location"]) == (307, "http://127.0.0.1:1/x")
 
 
-async def test_delayed_response_shows_the_state_after_the_delay() -> None:
-    async with KubernetesServer([pod("a")]) as server, anyio.create_task_group() as group:
-        server.inject(Delay(0.05))
-
-        async def change() -> None:
-            await server.until(lambda: len(server.requests) == 1)
-            server.add(pod("b"))
-
-        group.start_soon(change)
-        started = time.monotonic()
-        assert (await fetch(server)).names == ["a", "b"]
-        assert time.monotonic() - started >= 0.05
-
-
-async def test_request_can_hang() -> None:
-    async with KubernetesServer() as server:
-        server.inject(Hang())
-        body, error = await read_body(server, timeout=MOMENT)
-        assert (body, type(error)) == (b"", TimeoutError)
-        await server.until(lambda: server.connections == 0)
-
-
 @http_and_https
 async def test_body_can_break(tls: bool) -> None:
     async with KubernetesServer([pod("a", size=20_000)], tls=tls) as server:
@@ -145,15 +118,6 @@ async def test_body_can_stall_without_disconnecting(tls: bool) -> None:
             await server.until(lambda: server.connections == 0)
 
 
-async def test_body_can_trickle() -> None:
-    async with KubernetesServer([pod("a")]) as server:
-        whole = (await fetch(server)).body
-        server.inject(Trickle(size=len(whole) // 3, seconds=0.01))
-        started = time.monotonic()
-        assert (await fetch(server)).body == whole
-        assert time.monotonic() - started >= 0.03
-
-
 async def test_body_can_be_endless() -> None:
     async with KubernetesServer() as server:
         server.inject(Endless(head=b"[", chunk=b"1," * 1000))
@@ -161,31 +125,6 @@ async def test_body_can_be_endless() -> None:
             got = await response.content.readexactly(1_000_001)
         assert got.startswith(b"[1,1,1")
         await server.until(lambda: server.connections == 0)
-
-
-async def test_pages_can_be_endless() -> None:
-    async with KubernetesServer() as server:
-        server.inject(EndlessPages(), times=None)
-        names: list[str] = []
-        query: dict[str, str] = {}
-        for _ in range(3):
-            got = await fetch(server, labelSelector="app=x", limit="2", query=query)
-            names += got.names
-            query = {"continue": got.json["metadata"]["continue"]}
-            assert got.json["items"][0]["metadata"]["labels"] == {"app": "x"}
-        assert names == [f"endless-{n:09}" for n in range(6)]
-        table = await fetch(server, headers={"Accept": TABLE}, includeObject="None")
-        assert len(table.json["rows"]) == 500
-        assert (await fetch(server, query={"continue": "x"})).status == 400
-
-
-async def test_faults_passed_together_apply_to_the_same_request() -> None:
-    async with KubernetesServer() as server:
-        server.inject(Delay(0.05), Answer(200, b"x" * 100), Cut(after=10))
-        started = time.monotonic()
-        body, error = await read_body(server)
-        assert (body, type(error)) == (b"x" * 10, aiohttp.ClientPayloadError)
-        assert time.monotonic() - started >= 0.05
 
 
 async def test_faults_are_used_up_in_order_by_matching_requests() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from aioresolve.testing import (
     tpu_node,
 )
 
-from .client import fetch, open_session
+from .client import fetch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +104,6 @@ async def test_credential_files_are_readable_only_by_their_owner(tmp_path: Path)
     async with GoogleServer() as server:
         for file in (
             server.write_service_account_key(tmp_path / "a"),
-            server.write_authorized_user(tmp_path / "b"),
             server.write_external_account(tmp_path / "c", impersonate="a@b"),
         ):
             assert os.stat(file).st_mode & 0o777 == 0o600
@@ -125,18 +123,6 @@ async def test_metadata_server_requires_and_returns_its_header() -> None:
         assert (await fetch(server, path)).status == 403
         missing = await fetch(server, "/computeMetadata/v1/instance/nothing", headers=FLAVOR)
         assert (missing.status, missing.headers["Metadata-Flavor"]) == (404, "Google")
-
-
-async def test_environ_with_a_directory_has_a_key_and_the_ca_certificate(tmp_path: Path) -> None:
-    async with GoogleServer(tls=True) as server:
-        environ = server.environ(tmp_path / "new")
-        key = json.loads((tmp_path / "new" / "key.json").read_text())
-        assert environ["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "new" / "key.json")
-        assert key["token_uri"] == f"{server.url}/token"
-        assert (tmp_path / "new" / "ca.pem").read_text() == server.ca_pem
-        assert environ["SSL_CERT_FILE"] == str(tmp_path / "new" / "ca.pem")
-        assert environ["GCE_METADATA_HOST"] == server.metadata_host
-        assert environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] == f"{server.url}/"
 
 
 async def test_with_tls_only_the_metadata_server_speaks_plain_http() -> None:
@@ -166,26 +152,6 @@ async def test_faults_have_the_bodies_of_google() -> None:
         server.inject(Reset(after=3))
         with pytest.raises(aiohttp.ClientError):
             await fetch(server, path)
-
-
-@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-async def test_restart_drops_connections_and_keeps_ports_and_data(tls: bool) -> None:
-    async with GoogleServer([tpu_node("a")], tls=tls) as server, open_session(server) as session:
-        url, metadata_host = f"{server.url}/v2/{PLACE}/nodes/a", server.metadata_host
-        async with session.get(url) as response:
-            await response.read()
-        assert server.connections == 1
-        async with server.down():
-            await server.until(lambda: server.connections == 0)
-            for base in (server.url, f"http://{metadata_host}"):
-                with pytest.raises(aiohttp.ClientConnectorError):
-                    await fetch(server, "/", base=base)
-        await server.restart()
-        assert (server.metadata_host, f"{server.url}/v2/{PLACE}/nodes/a") == (metadata_host, url)
-        async with session.get(url) as response:
-            assert (await response.json())["state"] == "READY"
-        got = await fetch(server, "/", headers=FLAVOR, base=f"http://{metadata_host}")
-        assert got.status == 200
 
 
 def test_invalid_resources_and_arguments_are_rejected() -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-import aioresolve.testing
 from aioresolve.errors import ConfigurationError, MissingDependencyError
 from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 
@@ -140,49 +139,9 @@ async def test_missing_trustme_error_names_the_extra(monkeypatch: pytest.MonkeyP
         assert (await fetch(server)).status == 200
 
 
-# Credentials
-
-
-async def test_kubeconfig_has_server_credentials_and_namespace(tmp_path: Path) -> None:
-    async with KubernetesServer(tls=True, tokens={"secret": "alice"}) as server:
-        path = server.write_kubeconfig(tmp_path / "config", namespace="ml")
-        written = json.loads(path.read_text())
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert written == server.kubeconfig(namespace="ml")
-        (cluster,), (user,), (context,) = written["clusters"], written["users"], written["contexts"]
-        assert cluster["cluster"]["server"] == server.url
-        assert user["user"] == {"token": "secret"}
-        assert context["context"] == {"cluster": "loopback", "user": "loopback", "namespace": "ml"}
-        assert written["current-context"] == "loopback"
-        assert server.kubeconfig(token="other")["users"][0]["user"] == {"token": "other"}
-        certificate = {"client-certificate-data", "client-key-data"}
-        assert set(server.kubeconfig(certificate_of="carol")["users"][0]["user"]) == certificate
-
-
-async def test_open_server_without_tls_has_no_credentials(tmp_path: Path) -> None:
-    async with KubernetesServer() as server:
-        config = server.kubeconfig()
-        assert config["users"][0]["user"] == {}
-        assert config["clusters"][0]["cluster"] == {"server": server.url}
-        with pytest.raises(ConfigurationError, match="tls=True"):
-            server.kubeconfig(certificate_of="carol")
-        with pytest.raises(ConfigurationError, match="tls=True"):
-            server.in_cluster(tmp_path)
-        with pytest.raises(ConfigurationError, match="tls=True"):
-            _ = server.ca_pem
-
-
-async def test_in_cluster_writes_files_and_returns_variables(tmp_path: Path) -> None:
-    async with KubernetesServer(tls=True, tokens={"secret": "alice"}) as server:
-        variables = server.in_cluster(tmp_path / "account", namespace="ml")
-        assert variables == {
-            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-            "KUBERNETES_SERVICE_PORT": str(server.port),
-        }
-        files = {each.name: each.read_text() for each in (tmp_path / "account").iterdir()}
-        assert files == {"token": "secret", "namespace": "ml", "ca.crt": server.ca_pem}
-        server.in_cluster(tmp_path / "account", token="next")
-        assert (tmp_path / "account" / "token").read_text() == "next"
+def test_kubeconfig_is_readable_only_by_its_owner(tmp_path: Path) -> None:
+    path = KubernetesServer(tokens={"secret": "alice"}).write_kubeconfig(tmp_path / "config")
+    assert (stat.S_IMODE(path.stat().st_mode), "secret" in path.read_text()) == (0o600, True)
 
 
 # Threads
@@ -212,14 +171,3 @@ def test_server_runs_in_a_thread() -> None:
         server.restart()
     with in_thread.in_thread() as server:
         assert read_names(server) == ["a", "b"]
-
-
-# The package
-
-
-def test_every_public_name_can_be_loaded() -> None:
-    for name in aioresolve.testing.__all__:
-        assert getattr(aioresolve.testing, name).__name__ == name
-    assert dir(aioresolve.testing) == sorted(aioresolve.testing.__all__)
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = aioresolve.testing.nothing

@@ -89,9 +89,9 @@ def no_such_page() -> Failure:
     return Failure(Reply(404, page, {"Content-Type": "text/html; charset=UTF-8"}))
 
 
-def oauth_failure(error: str, description: str, status: int = 400) -> Failure:
+def oauth_failure(error: str, description: str) -> Failure:
     """An error of a token endpoint (RFC 6749, section 5.2)."""
-    return Failure(json_reply({"error": error, "error_description": description}, status))
+    return Failure(json_reply({"error": error, "error_description": description}, 400))
 
 
 # Pages

@@ -119,20 +119,6 @@ class GoogleControls(Cloud, Tokens, Controls[GoogleRequest]):
         document = service_account_key(self.email, self._project, f"{self.url}/token")
         return _write_json(path, document)
 
-    def write_authorized_user(self, path: str | Path) -> Path:
-        """Write the file of `gcloud auth application-default login` to `path`.
-
-        For such a user google-auth calls Google's own token server, whatever the file contains.
-        """
-        document = {
-            "type": "authorized_user",
-            "client_id": "1234567890.apps.googleusercontent.com",
-            "client_secret": self._client_secret,
-            "refresh_token": self._refresh_token,
-            "token_uri": f"{self.url}/token",
-        }
-        return _write_json(path, document)
-
     def write_external_account(self, path: str | Path, *, impersonate: str | None = None) -> Path:
         """Write the configuration of a federated workload to `path`, and its subject token to a second file.
 
@@ -239,7 +225,7 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
         form = dict(urllib.parse.parse_qsl(body.decode("utf-8", "replace")))
         match record.service:
             case "metadata":
-                return await metadata_reply(self, self, record.path, record.query, request.headers)
+                return metadata_reply(self, self, record.path, record.query, request.headers)
             case "oauth2":
                 return self._oauth_reply(form)
             case "sts":

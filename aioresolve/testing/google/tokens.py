@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import base64
 import functools
-import hashlib
 import json
-import math
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
-
-import anyio
 
 from aioresolve.errors import MissingDependencyError
 from aioresolve.testing.replies import Reply
@@ -26,17 +22,12 @@ if TYPE_CHECKING:
 
     from .resources import Cloud
 
-_JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-_EXCHANGE_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ROOT = "/computeMetadata/v1/"
 _ACCOUNT = "instance/service-accounts/default/"
 _COMMON_HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM", "X-XSS-Protection": "0"}
 _TEXT_HEADERS = {**_COMMON_HEADERS, "Content-Type": "application/text"}
 _JSON_HEADERS = {**_COMMON_HEADERS, "Content-Type": "application/json"}
 _HTML_HEADERS = {**_COMMON_HEADERS, "Content-Type": "text/html; charset=UTF-8"}
-
-_POLL_SECONDS = 0.005
-"""The interval of checks for a change: a mapping has no event for that."""
 
 
 def default_metadata(project: str, zone: str, email: str) -> dict[str, str]:
@@ -69,9 +60,6 @@ class Tokens:
         self.tokens = None if tokens is None else dict(tokens)
         self.token_lifetime = 3599.0
         self.email = email
-        # The credentials of an authorized user and of a federated workload.
-        self._client_secret = f"client-{secrets.token_hex(8)}"
-        self._refresh_token = f"refresh-{secrets.token_hex(8)}"
         self._subject_token = f"subject-{secrets.token_hex(8)}"
         self._issued: dict[str, tuple[str, float]] = {}
 
@@ -100,27 +88,18 @@ class Tokens:
 
     def _oauth_reply(self, form: Mapping[str, str]) -> Reply:
         """Return the reply of `oauth2.googleapis.com/token`."""
-        match form.get("grant_type"):
-            case grant if grant == _JWT_GRANT:
-                # RFC 7523; the signature is not verified.
-                payload = form["assertion"].split(".")[1]
-                claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-                if claims.get("iss") != self.email:
-                    raise oauth_failure("invalid_grant", "Invalid grant: account not found")
-                scope = str(claims.get("scope", ""))
-                return json_reply(self._issue_json(f"serviceAccount:{self.email}", scope=scope))
-            case "refresh_token":
-                if form.get("client_secret") != self._client_secret:
-                    raise oauth_failure("invalid_client", "The OAuth client was not found.", 401)
-                if form.get("refresh_token") != self._refresh_token:
-                    raise oauth_failure("invalid_grant", "Token has been expired or revoked.")
-                return json_reply(self._issue_json("user:alice@example.com", scope=form.get("scope", "")))
-        raise oauth_failure("unsupported_grant_type", "Invalid grant_type.")
+        scope = form.get("scope", "")
+        if form.get("grant_type") == "refresh_token":
+            return json_reply(self._issue_json("user:alice@example.com", scope=scope))
+        # RFC 7523; the signature is not verified.
+        payload = form["assertion"].split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        if claims.get("iss") != self.email:
+            raise oauth_failure("invalid_grant", "Invalid grant: account not found")
+        return json_reply(self._issue_json(f"serviceAccount:{self.email}", scope=claims.get("scope", "")))
 
     def _sts_reply(self, form: Mapping[str, str]) -> Reply:
         """Return the reply of `sts.googleapis.com/v1/token` (RFC 8693)."""
-        if form.get("grant_type") != _EXCHANGE_GRANT:
-            raise oauth_failure("unsupported_grant_type", "Invalid grant_type.")
         if form.get("subject_token") != self._subject_token:
             raise oauth_failure("invalid_grant", "The given credential is rejected.")
         kind = "urn:ietf:params:oauth:token-type:access_token"
@@ -166,28 +145,10 @@ def _private_key() -> str:
     return pem.decode()
 
 
-async def metadata_reply(
+def metadata_reply(
     cloud: Cloud, tokens: Tokens, path: str, query: Mapping[str, str], headers: Mapping[str, str]
 ) -> Reply:
-    """Return the reply to a request; with `wait_for_change=true`, wait until the value changes.
-
-    That is, until its entity tag differs from `last_etag`, or without that from the current one. After
-    `timeout_sec` the current value is returned.
-    """
-    reply = _current_reply(cloud, tokens, path, query, headers)
-    known = query.get("last_etag") or reply.headers.get("ETag")
-    if query.get("wait_for_change") != "true" or known is None:
-        return reply
-    with anyio.move_on_after(float(query.get("timeout_sec") or math.inf)):
-        while reply.headers.get("ETag") == known:
-            await anyio.sleep(_POLL_SECONDS)
-            reply = _current_reply(cloud, tokens, path, query, headers)
-    return reply
-
-
-def _current_reply(
-    cloud: Cloud, tokens: Tokens, path: str, query: Mapping[str, str], headers: Mapping[str, str]
-) -> Reply:
+    """Return the reply to a request; `wait_for_change` is not implemented."""
     if path == "/":
         return Reply(200, b"computeMetadata/\n", _TEXT_HEADERS)
     if headers.get("Metadata-Flavor") != "Google":
@@ -206,9 +167,7 @@ def _current_reply(
         body, kind = json.dumps(_tree(within)).encode(), _JSON_HEADERS
     else:
         return Reply(404, b"<!DOCTYPE html>\n<title>Error 404 (Not Found)!!1</title>\n", _HTML_HEADERS)
-    # A hash of the body, so that an old value has its old tag again.
-    tag = hashlib.blake2b(path.encode() + b"\0" + body, digest_size=8).hexdigest()
-    return Reply(200, body, {**kind, "ETag": tag})
+    return Reply(200, body, kind)
 
 
 def _tree(values: Mapping[str, str]) -> dict[str, Any]:

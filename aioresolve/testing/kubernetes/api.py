@@ -21,7 +21,6 @@ from .responses import (
     EventEncoder,
     Notifier,
     RunningWatch,
-    endless_page,
     list_body,
     object_body,
     page,
@@ -39,7 +38,7 @@ from .store import KINDS, POD, compact_json, indented_json, timestamp
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from aioresolve.testing.faults import EndlessPages, StreamFault
+    from aioresolve.testing.faults import StreamFault
 
     from .requests import Form, IncludeObject, ListOptions, RequestRecord, Target
     from .store import Kind, Store, StoredObject
@@ -86,13 +85,14 @@ class Cluster(Access):
     """Everything that survives a restart of the server.
 
     Attributes:
+        services: the controller that derives EndpointSlices from Services and pods.
         watch_list: whether watches may begin with the existing objects; if not, that is a 422.
     """
 
     def __init__(self, store: Store, bookmark_interval: float) -> None:
         self.watch_list = True
         self._store = store
-        self._services = EndpointSliceController(store)
+        self.services = EndpointSliceController(store)
         self._notifier = Notifier()
         store.listen(lambda _: self._notifier.notify())
         self._bookmark_interval = bookmark_interval
@@ -125,14 +125,14 @@ class Call:
         return document
 
 
-async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | None = None) -> Reply:
-    """Return the reply to `call`, which may be a failure; `endless_pages` replaces the result of a list."""
+async def reply_to(cluster: Cluster, call: Call) -> Reply:
+    """Return the reply to `call`, which may be a failure."""
     try:
         if call.target is None:
             reply = _other_reply(cluster, call)
         else:
             _check_access(cluster, call, call.target)
-            reply = await _object_reply(cluster, call, call.target, endless_pages)
+            reply = await _object_reply(cluster, call, call.target)
     except Failure as failure:
         reply = Reply(failure.code, failure.body, JSON_HEADERS | failure.headers)
     is_interactive = call.record.user_agent.startswith(_INTERACTIVE_AGENTS)
@@ -159,18 +159,13 @@ def _check_access(cluster: Cluster, call: Call, target: Target) -> None:
         raise Failure("MethodNotAllowed", details={})
 
 
-async def _object_reply(
-    cluster: Cluster, call: Call, target: Target, endless_pages: EndlessPages | None
-) -> Reply:
+async def _object_reply(cluster: Cluster, call: Call, target: Target) -> Reply:
     form = negotiated_form(call.headers.get("Accept"), target.kind)
     include: IncludeObject = included_object(call.record.query) if form == "table" else "None"
     if target.verb in {"list", "watch"}:
         options = list_options(target, call.record.query)
         if target.verb == "watch":
             return _watch(cluster, call, options, EventEncoder(target.kind, form, include))
-        if endless_pages is not None:
-            listed = endless_page(endless_pages, options, cluster._store.clock())
-            return Reply(200, list_body(listed, form, include), JSON_HEADERS)
         return await _list(cluster, call, options, form, include)
     if target.verb == "get":
         stored = existing(cluster._store, target.namespace or "", target.name or "", target.kind)

@@ -49,7 +49,7 @@ def pod(
     created: str | None = None,
     size: int = 0,
 ) -> dict[str, Any]:
-    """Return a pod as `kubectl get -o json` shows it, about 1.3 KB of JSON, for `KubernetesServer(pods)`.
+    """Return a pod as `kubectl get -o json` shows it, about 1 KB of JSON, for `KubernetesServer(pods)`.
 
     Args:
         name: the pod's name.
@@ -98,20 +98,13 @@ def pod(
         "finalizers": list(finalizers),
     }
     spec: dict[str, Any] = {
-        "containers": [_container(container, resources) for container in containers],
+        "containers": [{"name": each, "image": _IMAGE, "resources": dict(resources)} for each in containers],
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 30,
-        "dnsPolicy": "ClusterFirst",
         "nodeName": node,
-        "securityContext": {},
         "hostname": hostname,
         "subdomain": subdomain,
         "resourceClaims": claims or None,
-        "schedulerName": "default-scheduler",
-        "tolerations": [_toleration("not-ready"), _toleration("unreachable")],
-        "priority": 0,
-        "enableServiceLinks": True,
-        "preemptionPolicy": "PreemptLowerPriority",
     }
     status = {
         "phase": phase,
@@ -308,22 +301,6 @@ def endpoint(
         "nodeName": node,
     }
     return {key: value for key, value in built.items() if value is not None}
-
-
-def _container(name: str, resources: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "image": _IMAGE,
-        "resources": dict(resources),
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
-        "imagePullPolicy": "IfNotPresent",
-    }
-
-
-def _toleration(taint: str) -> dict[str, Any]:
-    key = f"node.kubernetes.io/{taint}"
-    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
 
 
 def _addresses(ip: str | Sequence[str] | None, key: str, phase: str) -> tuple[str, ...]:

@@ -20,16 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aioresolve.testing.faults import EndlessPages, StreamFault, WatchError
+from aioresolve.testing.faults import StreamFault, WatchError
 
-from .builders import pod
 from .statuses import Failure, failure_of_status, too_large_version
-from .store import Expired, compact_json, stored_object
+from .store import Expired, compact_json
 from .table import COLUMN_DEFINITIONS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
-    from datetime import datetime
 
     from .requests import Form, IncludeObject, ListOptions, RequestRecord, Selection
     from .store import Event, Kind, Store, StoredObject
@@ -41,7 +39,6 @@ _CONTINUE_EXPIRED = (
     "list - objects that were created, modified, or deleted between the time the first chunk was returned "
     "and now may show up in the list."
 )
-_ENDLESS_VERSION = 1_000_000
 _BATCH = 256
 _MAX_SECONDS = 1800.0
 """The API server ends a watch without a timeout of its own after 1800 to 3600 seconds."""
@@ -123,24 +120,6 @@ def _read_token(text: str) -> tuple[int, str]:
         shown = repr(body[:1])[2:-1]
         problem = f"invalid character '{shown}' looking for beginning of value"
         raise Failure("BadRequest", f"invalid continue token: continue key is not valid: {problem}") from None
-
-
-def endless_page(fault: EndlessPages, options: ListOptions, now: datetime) -> Page:
-    """Return the page after the continue token of `options`, or the first."""
-    selection, first = options.selection, 0
-    if options.continue_token:
-        _, start = _read_token(options.continue_token)
-        first = int(start.rpartition("-")[2].rstrip("\0")) + 1
-    namespace = selection.namespace or "default"
-    requirements = [each for each in selection.labels if each.operator in {"=", "in"}]
-    labels = {each.key: min(each.values) for each in requirements}
-    size = options.limit or fault.page_size
-    names = [f"endless-{number:09}" for number in range(first, first + size)]
-    pods = [stored_object(pod(name, namespace, labels=labels), _ENDLESS_VERSION, now) for name in names]
-    prefix = "" if selection.namespace else f"{namespace}/"
-    token = continue_token(_ENDLESS_VERSION, f"/{prefix}{names[-1]}\0")
-    metadata = {"resourceVersion": str(_ENDLESS_VERSION), "continue": token, "remainingItemCount": 1_000_000}
-    return Page(selection.kind, pods, metadata)
 
 
 def list_body(listed: Page, form: Form, include: IncludeObject) -> bytes:

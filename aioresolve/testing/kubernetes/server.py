@@ -7,13 +7,14 @@ import json
 import time
 import uuid
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multidict import CIMultiDict
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.testing.faults import EndlessPages, StreamFault, WatchError
+from aioresolve.testing.faults import StreamFault, WatchError
 from aioresolve.testing.lifecycle import (
     Controls,
     LoopbackServer,
@@ -46,10 +47,7 @@ _FLOW_CONTROL_HEADERS = {
 
 
 _KINDS = {kind.name: kind for kind in KINDS}
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+_UTC_NOW = partial(datetime.now, UTC)
 
 
 class KubernetesControls(Cluster, Controls[RequestRecord]):
@@ -69,15 +67,6 @@ class KubernetesControls(Cluster, Controls[RequestRecord]):
     def endpoint_slices(self) -> list[dict[str, Any]]:
         """The current state of every EndpointSlice, ordered by namespace and name, as new dicts."""
         return [each.as_dict() for each in self._store.objects(ENDPOINT_SLICE)]
-
-    @property
-    def max_endpoints(self) -> int:
-        """The maximum number of endpoints in a slice that the server derives; 100 as in a cluster."""
-        return self._services.max_endpoints
-
-    @max_endpoints.setter
-    def max_endpoints(self, number: int) -> None:
-        self._services.max_endpoints = number
 
     @property
     def resource_version(self) -> int:
@@ -102,7 +91,7 @@ class KubernetesControls(Cluster, Controls[RequestRecord]):
         for name in kinds:
             if name not in _KINDS:
                 raise ConfigurationError(f"the server does not have objects of kind {name!r}")
-        with self._services.paused():
+        with self.services.paused():
             for name, each in zip(kinds, objects, strict=True):
                 self._store.put(each, _KINDS[name])
 
@@ -345,7 +334,7 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
         port: int = 0,
         history: int = 4096,
         bookmark_interval: float = 60.0,
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = _UTC_NOW,
     ) -> None:
         LoopbackServer.__init__(self, host, port, tls=tls)
         self.tokens = None if tokens is None else dict(tokens)
@@ -389,8 +378,7 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
         target = target_of(record.method, record.path, record.query)
         user = record.user and (record.impersonated_user or record.user)
         call = Call(record, target, user, request.headers, await request.read())
-        endless_pages = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
-        return await reply_to(self, call, endless_pages)
+        return await reply_to(self, call)
 
     def _complete(self, reply: Reply) -> Reply:
         body = failure_of_status(reply.status).body if reply.body is None else reply.body

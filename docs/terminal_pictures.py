@@ -31,7 +31,7 @@ PICTURES = {
         (0, "aioresolve tpu slice-0 slice-1 --probe"),
         (4, "aioresolve poll fleet.yaml --once"),
     ),
-    "doctor": ((0, "aioresolve doctor kubernetes -l app=trainer"),),
+    "probe": ((0, "aioresolve tpu slice-0 slice-1 --probe"),),
     "fleet": ((4, "aioresolve poll fleet.yaml --once"),),
 }
 """The commands of each picture, and the number of the event of the story after which each is run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from benchmarks import publish
 
 from .fleet.browser import axe_core, browser_page
 
@@ -74,6 +77,13 @@ def test_every_page_is_in_the_navigation(site: Path) -> None:
     home = (site / "index.html").read_text()
     pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
     assert sorted(page for page in pages if f'href="{page}"' not in home) == []
+
+
+def test_tables_and_charts_of_benchmarks_show_the_same_run() -> None:
+    figures = {path.stem: json.loads(path.read_text()) for path in publish.PLOTS.glob("*.json")}
+    page, charts = publish.published(publish.PAGE.read_text(), figures)
+    assert page == publish.PAGE.read_text()
+    assert charts == {path.name: path.read_text() for path in publish.PLOTS.glob("*.svg")}
 
 
 PAGES = ("index", "quickstart", "cli", "fleets", "benchmarks", "reference/resolvers")

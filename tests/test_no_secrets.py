@@ -72,18 +72,16 @@ def reported(
         texts = {"span": recording.text()}
     assert errors
     for number, error in enumerate(errors):
-        texts[f"error {number}"] = "\n".join(text for link in error_chain(error) for text in texts_of(link))
+        # Errors of other libraries keep what could not be read in attributes.
+        chain = [*error_chain(error)]
+        own = [attributes_of(link) for link in chain if isinstance(link, ResolveError)]
+        texts[f"error {number}"] = f"{own} {[*map(repr, chain)]} {[*map(str, chain)]}"
     texts["log"] = "\n".join(f"{record.getMessage()} {vars(record)}" for record in caplog.records)
     texts["command line"] = " ".join(psutil.Process().cmdline())
     for place, text in texts.items():
         for line in text.lower().splitlines():
             for form in forms(SECRET):
                 assert form not in line, f"{place}: {form} in {line}"
-
-
-def texts_of(error: BaseException) -> list[str]:
-    """Return the texts of one error; those of other libraries keep what could not be read in attributes."""
-    return attributes_of(error) if isinstance(error, ResolveError) else [repr(error), str(error)]
 
 
 async def fail(reported: list[BaseException], call: Awaitable[Any]) -> None:

@@ -119,18 +119,6 @@ def test_service_account_exists_and_may_list_and_watch_what_is_resolved() -> Non
         assert granted == used
 
 
-def test_every_program_of_a_command_is_in_the_folder() -> None:
-    for manifest in MANIFESTS:
-        programs = {path.name for path in manifest.parent.iterdir() if path.suffix in {".py", ".sh"}}
-        started = {
-            word
-            for _, container in containers(manifest)
-            for word in container.get("command", ())
-            if word.endswith((".py", ".sh")) and word != "program.py"
-        }
-        assert started == programs
-
-
 def test_command_lines_are_accepted() -> None:
     for line in (line for manifest in MANIFESTS for line in command_lines(manifest)):
         if line[0] in COMMANDS:

@@ -1,8 +1,12 @@
 """A cluster and a task as what a program reads when it starts: environment variables, or a host file.
 
 Pure functions: they take a `ClusterSpec` or `ClusterState`, and most of them the `Task` of the program (see
-`ClusterResolver.this_task`), and return variables by name, or text. A LaunchError says why a cluster cannot
-be expressed for this kind of program. `CLEARED` has the variables that the program must not inherit.
+`ClusterResolver.this_task`), and return variables by name, or text. `CLEARED` has the variables that the
+program must not inherit.
+
+A LaunchError says why a cluster cannot be expressed for a kind of program: it has no tasks, `task` is not one
+of them, or others have ended with success. The processes of JAX, torchrun, PyTorch, Accelerate and Megascale
+are all alike: for them, also if there are several jobs, the task indices have gaps, or a port is missing.
 
 | for | function | source of the format |
 | --- | --- | --- |
@@ -66,9 +70,6 @@ def task_variables(cluster: Cluster, task: Task) -> dict[str, str]:
 
     `AIORESOLVE_JOB`, `AIORESOLVE_INDEX`, `AIORESOLVE_ADDRESS` (`host:port`), `AIORESOLVE_RANK`, and
     `leader_variables`.
-
-    Raises:
-        LaunchError: `task` is not a task of the cluster.
     """
     _tasks(cluster, task, "env")
     return {
@@ -87,9 +88,6 @@ def leader_variables(cluster: Cluster) -> dict[str, str]:
     `AIORESOLVE_LEADER_HOST` (an IPv6 address without brackets) and `AIORESOLVE_LEADER_PORT` (if it has one).
 
     Without the last three if the leader has ended with success.
-
-    Raises:
-        LaunchError: the cluster has no tasks.
     """
     leader = _tasks(cluster, None, "env")[0]
     variables = {"AIORESOLVE_NUM_TASKS": str(leader.num_tasks)}
@@ -106,9 +104,6 @@ def tensorflow(cluster: Cluster, task: Task | None = None, *, rpc_layer: str | N
     A job whose task indices have gaps is an object of index to address. Indices of a controller that begin
     after 0, such as those of the second group of a LeaderWorkerSet, are counted from 0, as TensorFlow does.
     The evaluator need not be a task of the cluster.
-
-    Raises:
-        LaunchError: `task` is not a task of the cluster, or others have ended with success.
     """
     spec = cluster.spec if isinstance(cluster, ClusterState) else cluster
     first = {job: _first_index(cluster, job) for job in spec.jobs}
@@ -135,9 +130,6 @@ def jax(cluster: Cluster, task: Task, *, port: int | None = None) -> dict[str, s
 
     Args:
         port: the port on which process 0 runs the coordinator; by default, that of its address.
-
-    Raises:
-        LaunchError: there are several jobs, the task indices have gaps, or the port is missing.
     """
     tasks = _equal_tasks(cluster, task, "jax")
     local = _on_host_of(task, tasks)
@@ -189,9 +181,6 @@ def torchrun(
         port: the port of the master, on the host of rank 0; by default, that of its address.
         processes_per_task: `PET_NPROC_PER_NODE`: a number, or `"auto"`, `"gpu"` or `"cpu"`; by default the
             one that the program inherits, else 1.
-
-    Raises:
-        LaunchError: there are several jobs, the task indices have gaps, or the port is missing.
     """
     tasks = _equal_tasks(cluster, task, "torchrun")
     host, master_port = split_host_port(_with_port(tasks[0], port, "torchrun"))
@@ -221,9 +210,6 @@ def torch(cluster: Cluster, task: Task, *, port: int | None = None) -> dict[str,
 
     Args:
         port: the port of the store, on the host of rank 0; by default, that of its address.
-
-    Raises:
-        LaunchError: there are several jobs, the task indices have gaps, or the port is missing.
     """
     tasks = _equal_tasks(cluster, task, "torch")
     host, master_port = split_host_port(_with_port(tasks[0], port, "torch"))
@@ -252,9 +238,6 @@ def accelerate(cluster: Cluster, task: Task, *, port: int = 29500) -> dict[str, 
     Args:
         port: the port of the master, on the host of rank 0. Pass one other than Accelerate's own to
             `accelerate launch` too, as `--main_process_port`.
-
-    Raises:
-        LaunchError: there are several jobs, the task indices have gaps, or the port is not one.
     """
     _equal_tasks(cluster, task, "accelerate")
     return torchrun(cluster, task, port=port) | torch(cluster, task, port=port)
@@ -305,8 +288,7 @@ def megascale(
         port: `MEGASCALE_PORT`, the port of the coordinator, on the host of the first task; by default unset.
 
     Raises:
-        LaunchError: there are several jobs, the task indices have gaps, or the tasks do not divide into such
-            slices.
+        LaunchError: the tasks do not divide into such slices.
     """
     tasks = _equal_tasks(cluster, task, "megascale")
     ranges = _slice_ranges(len(tasks), slices)
@@ -324,9 +306,6 @@ def leader_worker(cluster: Cluster, task: Task) -> dict[str, str]:
     """Return LeaderWorkerSet's variables, which the multi-node manifests of vLLM and SGLang read.
 
     `LWS_LEADER_ADDRESS` (the host of rank 0, without a port), `LWS_GROUP_SIZE` and `LWS_WORKER_INDEX`.
-
-    Raises:
-        LaunchError: `task` is not a task of the cluster.
     """
     tasks = _tasks(cluster, task, "vllm")
     return {
@@ -343,9 +322,6 @@ def ray(cluster: Cluster, task: Task, *, port: int = 6379) -> dict[str, str]:
 
     Args:
         port: the port of Ray's head.
-
-    Raises:
-        LaunchError: `task` is not a task of the cluster.
     """
     variables = leader_worker(cluster, task)
     if task.rank:

@@ -67,7 +67,7 @@ class LatestValue(Generic[T]):
 
     def __init__(self) -> None:
         self._values: list[T] = []
-        self._end: BaseException | None = None
+        self._end: BaseException | type[BaseException] | None = None
         self._changed = asyncio.Event()
 
     def put(self, value: T) -> None:
@@ -77,7 +77,7 @@ class LatestValue(Generic[T]):
 
     def close(self, error: BaseException | None = None) -> None:
         """Mark the stored value as the last one. `error`, if given, is raised after it was taken."""
-        self._end = error or anyio.EndOfStream()
+        self._end = error or anyio.EndOfStream
         self._changed.set()
 
     async def get(self) -> T:

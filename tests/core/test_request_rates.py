@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -101,13 +100,6 @@ def without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}", f"http://{UNUSED}/")
 
 
-@pytest.fixture
-def with_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The access token comes from a metadata server that has responded before."""
-    monkeypatch.setenv("GCE_METADATA_HOST", UNUSED)
-    monkeypatch.setattr(metadata_server, "_responded", {UNUSED})
-
-
 def replies(schedule: list[Reply]) -> Callable[[URL], Reply]:
     """Return what each URL is responded to with: the replies of the schedule in turn, over and over."""
     positions: dict[URL, Iterator[Reply]] = {}
@@ -175,16 +167,6 @@ def each_schedule(test: Callable[..., None]) -> Callable[..., None]:
 def test_only_the_deadline_ends_a_call_and_its_requests_are_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: list[Reply]
 ) -> None:
-    check(monkeypatch, RESOLVERS[name](tmp_path), schedule)
-
-
-@pytest.mark.usefixtures("with_metadata_server")
-@pytest.mark.parametrize("name", ["TPU", "instances"])
-@each_schedule
-def test_only_the_deadline_ends_requests_to_the_metadata_server_and_they_are_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: list[Reply]
-) -> None:
-    schedule = [replace(reply, headers={**reply.headers, "Metadata-Flavor": "Google"}) for reply in schedule]
     check(monkeypatch, RESOLVERS[name](tmp_path), schedule)
 
 

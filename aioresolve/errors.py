@@ -341,11 +341,9 @@ class TLSError(ConnectionFailedError):
 
 
 class APIError(_RequestError, RuntimeError):
-    """The server returned a failure status.
+    """The server returned a failure status. For `host` and `scope` see `ConnectionFailedError`.
 
     Attributes:
-        host: the server, `scheme://host:port`.
-        scope: what was requested, as text.
         status: the HTTP status code.
         reason: the machine-readable reason in the response (`Expired`, `TooManyRequests`, ...), if any.
         retry_after: the seconds that the server asked to wait before the next attempt, if it did.
@@ -383,9 +381,7 @@ class TPULookupError(APIError, ValueError):
 class ProtocolError(_RequestError, RuntimeError):
     """The response is malformed, of an unexpected type, too large, or a redirect.
 
-    Attributes:
-        host: the server, `scheme://host:port`.
-        scope: what was requested, as text.
+    For `host` and `scope` see `ConnectionFailedError`.
     """
 
 

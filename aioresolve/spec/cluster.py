@@ -55,9 +55,18 @@ class Task:
         return f"/job:{self.job}/task:{self.index}"
 
 
-def jobs_by_rank(jobs: list[str]) -> list[str]:
-    """Return the jobs in the order of ranks: the chief first, then the others in the given order."""
-    return sorted(jobs, key=lambda job: job not in CHIEF_JOBS)
+def ranked_tasks(addresses: Mapping[str, Mapping[int, str | None]]) -> tuple[Task, ...]:
+    """Return the tasks in the order of ranks: the chief first, then the other jobs in the given order.
+
+    A task without an address is left out, but counts in the ranks of the others.
+    """
+    jobs = sorted(addresses, key=lambda job: job not in CHIEF_JOBS)
+    tasks = [(job, *task) for job in jobs for task in sorted(addresses[job].items())]
+    return tuple(
+        Task(job, index, address, rank, len(tasks))
+        for rank, (job, index, address) in enumerate(tasks)
+        if address is not None
+    )
 
 
 class ClusterSpec:
@@ -194,11 +203,7 @@ class ClusterSpec:
     @property
     def tasks(self) -> tuple[Task, ...]:
         """All tasks in the order of their ranks: the chief first, then job after job."""
-        ordered = [(job, *task) for job in jobs_by_rank(self.jobs) for task in self._tasks[job].items()]
-        return tuple(
-            Task(job, index, address, rank, len(ordered))
-            for rank, (job, index, address) in enumerate(ordered)
-        )
+        return ranked_tasks(self._tasks)
 
     def task(self, job_name: str, task_index: int) -> Task:
         """Return one task, with its rank among all tasks.

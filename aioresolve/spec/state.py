@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 
-from .cluster import ClusterSpec, Task, by_task_index, jobs_by_rank
+from .cluster import ClusterSpec, Task, by_task_index, ranked_tasks
 from .display import counted, html_table, short_line
 
 V = TypeVar("V")
@@ -407,17 +407,12 @@ class ClusterState:
     @property
     def tasks(self) -> tuple[Task, ...]:
         """All tasks of `spec` in the order of their ranks, in which the tasks that are done count too."""
-        if not self.done:
-            return self.spec.tasks
-        jobs = jobs_by_rank(list(dict.fromkeys([*self.spec.jobs, *(each.job for each in self.done)])))
-        addresses: dict[tuple[str, int], str | None] = {(each.job, each.index): None for each in self.done}
-        addresses |= {(each.job, each.task_index): each.endpoint.address for each in self.members}
-        order = sorted(addresses, key=lambda task: (jobs.index(task[0]), task[1]))
-        return tuple(
-            Task(job, index, address, rank, len(order))
-            for rank, (job, index) in enumerate(order)
-            if (address := addresses[job, index]) is not None
-        )
+        addresses: dict[str, dict[int, str | None]] = {job: {} for job in self.spec.jobs}
+        for each in self.done:
+            addresses.setdefault(each.job, {})[each.index] = None
+        for member in self.members:
+            addresses[member.job][member.task_index] = member.endpoint.address
+        return ranked_tasks(addresses)
 
     def task(self, job: str, index: int) -> Task:
         """Return one task, with its rank among all tasks, those that are done included.
@@ -425,8 +420,6 @@ class ClusterState:
         Raises:
             UnknownTaskError: (a ValueError) the cluster has no such job, or the job has no such task.
         """
-        if not self.done:
-            return self.spec.task(job, index)
         self.spec.task_address(job, index)  # raises if the task does not exist
         return next(task for task in self.tasks if (task.job, task.index) == (job, index))
 

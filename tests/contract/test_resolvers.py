@@ -22,12 +22,10 @@ from aioresolve import (
     ConfigurationError,
     DeadlineExceededError,
     IncompleteClusterError,
-    Progress,
     ResolveError,
     SimpleClusterResolver,
     TaskIdentityError,
     UnknownTaskError,
-    Want,
 )
 from aioresolve.testing import Hang
 from tests.kubernetes.loopback import attributes_of, error_chain
@@ -141,20 +139,6 @@ class TestResults:
                     assert (type(copied), repr(copied)) == (type(resolver), repr(resolver))
                     assert attributes(copied) == attributes(resolver)
                     assert await copied.cluster_spec() == spec
-
-    async def test_results_can_be_pickled_and_copied(self) -> None:
-        resolver = SimpleClusterResolver(SPEC, task_type="worker", task_id=0)
-        state = await resolver.cluster_state()
-        for value in (
-            state,
-            await resolver.this_task(state),
-            state.members[0],
-            state.diff(ClusterState.of({})),
-            await resolver.observe(Want(), Progress()),
-        ):
-            for copied in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
-                assert type(copied) is type(value)
-                assert copied == value or str(copied) == str(value)
 
 
 class TestThisTask:

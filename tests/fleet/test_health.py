@@ -214,11 +214,6 @@ class TestExpected:
         text = text.replace(f'"{written}"', written if written != "${N}" else f'"{written}"')
         assert fleet_of(text, environ={"N": "3"}).expected == {"a": expected}
 
-    @pytest.mark.parametrize("written", ["0", "-1", "many", "[1]", "{worker: 0}", "{}"])
-    def test_invalid_number_in_a_fleet_file(self, written: str) -> None:
-        with pytest.raises(ConfigurationError, match=r"^fleet\.yaml: targets\.a\.expected: "):
-            fleet_of(f"targets: {{a: {{expected: {written}, tf_config: {{}}}}}}", environ={})
-
 
 class TestOnChange:
     async def test_it_is_called_when_the_health_changes(self) -> None:

@@ -13,7 +13,6 @@ import pytest
 from aioresolve import sync
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 from tests.fleet.fleets import Scripted, respond_with, workers
-from tests.sync.loop import settle
 
 SHORT = 0.01
 
@@ -61,20 +60,6 @@ def test_each_target_is_resolved_once() -> None:
     for facade in facades.values():
         facade.close()
     assert [resolver.history for resolver in resolvers.values()] == [["entered", "left"]] * 5
-
-
-def test_poll_runs_until_the_loop_is_left() -> None:
-    resolvers, facades = scripted(3)
-    names = []
-    for reading in sync.Fleet(facades).poll(interval=SHORT):
-        names.append(reading.name)
-        if len(names) == 30:
-            break
-    assert set(names) == set(facades)
-    settle()
-    before = [resolver.num_requests for resolver in resolvers.values()]
-    settle()
-    assert [resolver.num_requests for resolver in resolvers.values()] == before
 
 
 def test_targets_can_be_added_and_removed_during_a_poll_from_any_thread() -> None:

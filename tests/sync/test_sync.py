@@ -104,20 +104,6 @@ class Own(aioresolve.ClusterResolver):
     async def master(self, *arguments: Any, timeout: float | None = None, **more: Any) -> str:
         return REQUEST.get("no request")
 
-    async def leader(self, job: str) -> str:
-        """Return the leader of a job."""
-        return f"{job} 0"
-
-
-class SyncOwn(sync.ClusterResolver):
-    leader = sync.blocking(Own.leader)
-
-
-def test_additional_method_becomes_part_of_a_facade() -> None:
-    resolver = SyncOwn(Own())
-    assert resolver.leader("worker") == "worker 0"
-    assert SyncOwn.leader.__doc__ == "Return the leader of a job."
-
 
 class Implementor(sync.ClusterResolver):
     """The contract of TensorFlow's base class: `tests/tensorflow/test_cluster_resolver_page.py`."""

@@ -77,17 +77,9 @@ async def test_context_is_selected_with_its_cluster_user_and_namespace(folder: P
 
 async def test_every_field_of_a_cluster_is_read(folder: Path) -> None:
     folded = "\n".join(CA[start : start + 8] for start in range(0, len(CA), 8))
-    connection = await read(
-        folder,
-        kubeconfig(
-            **{
-                "certificate-authority-data": folded,
-                "tls-server-name": "a_b.example.",
-                "proxy-url": "http://proxy:3128",
-                "disable-compression": True,
-            }
-        ),
-    )
+    cluster = {"certificate-authority-data": folded, "tls-server-name": "a_b.example."}
+    more = {"proxy-url": "http://proxy:3128", "disable-compression": True}
+    connection = await read(folder, kubeconfig(**cluster, **more))
     assert (connection.tls_server_name, connection.proxy) == ("a_b.example", "http://proxy:3128")
     assert connection.fixed_headers == (("Accept-Encoding", "identity"),)
     assert (await context_of(connection)).cert_store_stats()["x509_ca"] == 1
@@ -178,33 +170,23 @@ async def test_server_without_scheme_uses_https_if_the_cluster_has_options_for_i
         assert (await read(folder, kubeconfig(server=server, **options))).server == url
 
 
-@pytest.mark.parametrize(
-    ("user", "authorization", "has_plugin"),
-    [
-        ({"token": "t", "tokenFile": "token", **CERTIFICATE, **PLUGIN}, "Bearer from-file", False),
-        ({"token": " t\n"}, "Bearer t", False),
-        ({"token": "t", "tokenFile": "none"}, "Bearer t", False),
-        ({"tokenFile": "token", "password": "p"}, "Bearer from-file", False),
-        ({"username": "ü", "password": "p"}, "Basic " + base64_of("ü:p".encode()), False),
-        ({"username": "u", **PLUGIN}, "Basic " + base64_of(b"u:"), False),
-        ({"password": "p", **PLUGIN}, None, True),
-        ({"password": "p", **CERTIFICATE}, None, False),
-        ({"token": "t", "client-key": "k.pem", "client-key-data": "aw=="}, "Bearer t", False),
-        ({"token": "t", **exec_user("x", interactiveMode="Always")}, "Bearer t", False),
-        ({"token": "t", "unknown": "x"}, "Bearer t", False),
-        ({"as": "u", "extensions": [{"name": "x"}]}, None, False),
-    ],
-)
-async def test_credentials_are_those_that_kubectl_uses(
-    folder: Path, user: dict[str, Any], authorization: str | None, has_plugin: bool
-) -> None:
+async def test_credentials_are_those_that_kubectl_uses(folder: Path) -> None:
     write_file(folder / "token", "from-file\n")
-    connection = await read(folder, kubeconfig(user))
-    if has_plugin:
-        with pytest.raises(CredentialsError, match=r"the plugin 'x' .* is not installed"):
-            await headers_of(connection)
-    else:
+    for user, authorization in (
+        ({"token": "t", "tokenFile": "token", **CERTIFICATE, **PLUGIN}, "Bearer from-file"),
+        ({"token": " t\n", "unknown": "x"}, "Bearer t"),
+        ({"tokenFile": "token", "password": "p"}, "Bearer from-file"),
+        ({"username": "ü", "password": "p"}, "Basic " + base64_of("ü:p".encode())),
+        ({"username": "u", **PLUGIN}, "Basic " + base64_of(b"u:")),
+        ({"password": "p", **CERTIFICATE}, None),
+        ({"token": "t", "client-key": "k.pem", "client-key-data": "aw=="}, "Bearer t"),
+        ({"token": "t", **exec_user("x", interactiveMode="Always")}, "Bearer t"),
+        ({"as": "u", "extensions": [{"name": "x"}]}, None),
+    ):
+        connection = await read(folder, kubeconfig(user))
         assert (await headers_of(connection)).get("Authorization") == authorization
+    with pytest.raises(CredentialsError, match=r"the plugin 'x' .* is not installed"):
+        await headers_of(await read(folder, kubeconfig({"password": "p", **PLUGIN})))
 
 
 async def test_mistake_in_the_entry_of_another_context_has_no_effect(folder: Path) -> None:
@@ -220,10 +202,8 @@ async def test_first_file_that_has_a_name_wins_it(folder: Path) -> None:
     second = kubeconfig({"token": "second"}, server="https://second")
     second["contexts"].append({"name": "other", "context": {"cluster": "dev", "user": "dev"}})
     third = {**kubeconfig({"token": "third"}, server="https://third"), "current-context": "other"}
-    paths = [
-        write_file(folder / f"{number}/config", config)
-        for number, config in enumerate((first, second, third))
-    ]
+    configs = enumerate((first, second, third))
+    paths = [write_file(folder / f"{number}/config", config) for number, config in configs]
     write_file(folder / "0/token", "first")
     connection = await connect(paths)
     assert (connection.server, await bearer_of(connection)) == ("https://second", "first")
@@ -234,9 +214,8 @@ async def test_first_file_that_has_a_name_wins_it(folder: Path) -> None:
 # Errors
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+async def test_error_for_an_invalid_file_says_what_is_wrong(folder: Path) -> None:
+    for text, expected in (
         ("- a\n- b\n", "config: Expected a mapping, got a list. A kubeconfig has"),
         ("kind: Pod\nclusters: []\n", "'Pod' is not the kind of a kubeconfig"),
         ("apiVersion: apps/v1\n", "'apps/v1' is not the apiVersion of a kubeconfig"),
@@ -246,44 +225,32 @@ async def test_first_file_that_has_a_name_wins_it(folder: Path) -> None:
         ("users: [5]", "config: users[0]: Expected a mapping, got `int`"),
         ("users: [{name: a, user: {}}, {name: a, user: {}}]", "users: the name 'a' is used twice"),
         ("users: [{name: no}]", "users[0].name: Expected `str`, got `bool`. Put a text in quotes."),
-    ],
-)
-async def test_error_for_an_invalid_file_says_what_is_wrong(
-    folder: Path, text: str | bytes, expected: str
-) -> None:
-    assert expected in await error_of(folder, text)
+    ):
+        assert expected in await error_of(folder, text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+async def test_yaml_error_names_the_line_and_never_quotes_it(folder: Path) -> None:
+    for text in (
         "users:\n- name: u\n  user: {token: *hunter22}\n",
         "users:\n- name: u\n  user: {token: !hunter22 x}\n",
         "users:\n- name: u\n\tuser: {token: hunter22}\n",
         '{"token": hunter22',
-    ],
-)
-async def test_yaml_error_names_the_line_and_never_quotes_it(folder: Path, text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"config:[1-4]: not valid YAML") as caught:
-        await read(folder, text)
-    assert "hunter22" not in "".join(traceback.format_exception(caught.value))
+    ):
+        with pytest.raises(ConfigurationError, match=r"config:[1-4]: not valid YAML") as caught:
+            await read(folder, text)
+        assert "hunter22" not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize(
-    ("changes", "context", "expected"),
-    [
-        ({"current-context": ""}, None, "config: no current-context is set; there are: 'dev'"),
-        ({"current-context": "x"}, None, "config: there is no context 'x'; there are: 'dev'"),
-        ({"contexts": []}, "dev", "config: there is no context 'dev'; there are: none"),
-        ({"clusters": []}, None, "context 'dev': there is no cluster 'dev'; there are: none"),
-        ({"users": []}, None, "context 'dev': there is no user 'dev'; there are: none"),
-        ({"clusters": [{"name": "dev"}]}, None, "cluster 'dev': server: '' is not the URL of a server"),
-    ],
-)
-async def test_error_for_a_context_names_the_missing_entry_and_those_that_exist(
-    folder: Path, changes: dict[str, Any], context: str | None, expected: str
-) -> None:
-    assert expected in await error_of(folder, {**kubeconfig({"token": "t"}), **changes}, context)
+async def test_error_for_a_context_names_the_missing_entry_and_those_that_exist(folder: Path) -> None:
+    for changes, expected in (
+        ({"current-context": ""}, "config: no current-context is set; there are: 'dev'"),
+        ({"current-context": "x"}, "config: there is no context 'x'; there are: 'dev'"),
+        ({"contexts": []}, "config: there is no context 'dev'; there are: none"),
+        ({"clusters": []}, "context 'dev': there is no cluster 'dev'; there are: none"),
+        ({"users": []}, "context 'dev': there is no user 'dev'; there are: none"),
+        ({"clusters": [{"name": "dev"}]}, "cluster 'dev': server: '' is not the URL of a server"),
+    ):
+        assert expected in await error_of(folder, {**kubeconfig({"token": "t"}), **changes})
 
 
 @pytest.mark.parametrize(

@@ -95,22 +95,19 @@ def printing(status: Any, **fields: Any) -> str:
     return f"print({json.dumps(credential)!r})"
 
 
-async def test_certificate_and_token_may_be_combined(folder: Path) -> None:
+async def test_certificate_and_token_may_be_combined_and_expire(folder: Path) -> None:
     chain, key = client_pair(trustme.CA())
-    parts = {"clientCertificateData": chain.decode(), "clientKeyData": key.decode()}
-    identity = await (await connect_with(folder, printing({"token": "t", **parts}))).identity()
-    assert identity.certificate is not None
-    assert (identity.headers, identity.certificate.chain) == ({"Authorization": "Bearer t"}, chain)
-
-
-async def test_expiration_time_is_read_and_the_zero_time_of_go_means_none(folder: Path) -> None:
+    parts = {"clientCertificateData": chain.decode(), "clientKeyData": key.decode(), "token": "t"}
     for timestamp, expires in (
         ("2030-01-31T13:00:00+01:00", 1896091200),
         ("2030-01-31T12:00:00.000000000Z", 1896091200),
-        ("0001-01-01T00:00:00Z", None),
+        ("0001-01-01T00:00:00Z", None),  # the zero time of Go
     ):
-        connection = await connect_with(folder, printing({"token": "t", "expirationTimestamp": timestamp}))
-        assert (await connection.identity()).expires == expires
+        code = printing({**parts, "expirationTimestamp": timestamp})
+        identity = await (await connect_with(folder, code)).identity()
+        assert identity.certificate is not None
+        assert (identity.headers, identity.certificate.chain) == ({"Authorization": "Bearer t"}, chain)
+        assert identity.expires == expires
 
 
 @pytest.mark.parametrize(
@@ -288,18 +285,6 @@ while True:
 
 
 WAIT = "import signal; signal.pause()"
-
-
-async def test_command_cancelled_during_its_start_is_killed(folder: Path) -> None:
-    connection = await connect_with(folder, WAIT)
-    others = set(psutil.Process().children())  # of earlier tests, such as the tracker of multiprocessing
-    for turns in range(12):
-        task = asyncio.create_task(headers_of(connection))
-        for _ in range(turns):
-            await asyncio.sleep(0.0005)
-        task.cancel()
-        await asyncio.wait([task])
-        assert not set(psutil.Process().children()) - others
 
 
 async def test_cancelled_command_is_killed_with_its_children_although_it_ignores_signals(

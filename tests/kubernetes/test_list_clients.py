@@ -11,8 +11,6 @@ import pytest
 
 from aioresolve import KubernetesClusterResolver, errors
 
-SELECTOR = {"worker": "app=train"}
-
 
 def pod(name: str, ip: str | None, phase: str = "Running", **metadata: Any) -> Any:
     return SimpleNamespace(
@@ -21,54 +19,40 @@ def pod(name: str, ip: str | None, phase: str = "Running", **metadata: Any) -> A
     )
 
 
-class Lister:
-    """A client with one method, which records the arguments of its calls."""
-
-    def __init__(self, *pods: Any) -> None:
-        self.pods = pods
-        self.calls: list[tuple[Any, ...]] = []
-
-    def list_pod_for_all_namespaces(self, label_selector: str) -> Any:
-        self.calls.append((label_selector,))
-        return SimpleNamespace(items=list(self.pods))
-
-
-class AsyncLister:
-    """An async client with the method for one namespace."""
-
-    def __init__(self, *pods: Any) -> None:
-        self.pods = pods
-        self.calls: list[tuple[Any, ...]] = []
-
-    async def list_namespaced_pod(self, namespace: str, *, label_selector: str) -> Any:
-        self.calls.append((namespace, label_selector))
-        return SimpleNamespace(items=list(self.pods))
+def lister(*pods: Any, **options: Any) -> Any:
+    """Return a blocking client that lists the pods of all namespaces."""
+    client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
+    listed = SimpleNamespace(items=list(pods))
+    client.list_pod_for_all_namespaces.configure_mock(**{"return_value": listed, **options})
+    return client
 
 
 def resolver(client: Any, **arguments: Any) -> KubernetesClusterResolver:
-    return KubernetesClusterResolver(SELECTOR, override_client=client, **arguments)
+    return KubernetesClusterResolver({"worker": "app=train"}, override_client=client, **arguments)
 
 
-async def test_pods_of_a_blocking_lister_are_ordered_by_name() -> None:
-    client = Lister(pod("train-10", "10.0.0.2"), pod("train-2", "10.0.0.1"))
+async def test_pods_of_a_blocking_client_are_ordered_by_name() -> None:
+    client = lister(pod("train-10", "10.0.0.2"), pod("train-2", "10.0.0.1"))
     spec = await resolver(client).cluster_spec()
     assert spec.as_dict() == {"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]}
-    assert client.calls == [("app=train",)]
+    client.list_pod_for_all_namespaces.assert_called_once_with(label_selector="app=train")
 
 
-async def test_namespaces_are_listed_by_an_async_lister() -> None:
-    client = AsyncLister(pod("train-0", "10.0.0.1", uid="u-1", labels={"app": "train"}))
+async def test_namespace_is_listed_by_an_async_client() -> None:
+    listed = SimpleNamespace(items=[pod("train-0", "10.0.0.1", uid="u-1", labels={"app": "train"})])
+    client = mock.MagicMock(spec=["list_namespaced_pod"])
+    client.list_namespaced_pod = mock.AsyncMock(return_value=listed)
     state = await resolver(client, namespace=["ml"]).cluster_state()
     [endpoint] = state.endpoints["worker"]
     assert (endpoint.name, endpoint.namespace, endpoint.uid) == ("train-0", "ml", "u-1")
-    assert client.calls == [("ml", "app=train")]
+    client.list_namespaced_pod.assert_awaited_once_with("ml", label_selector="app=train")
 
 
 async def test_attributes_of_a_pod_and_of_its_list_are_read() -> None:
     one = pod("train-0", "10.0.0.1", annotations={"batch.kubernetes.io/job-completion-index": "0"}, uid="u-1")
     one.spec = SimpleNamespace(node_name="node-a", hostname="zero", subdomain="train")
     listed = SimpleNamespace(items=[one], metadata=SimpleNamespace(resource_version="42"))
-    client = SimpleNamespace(list_pod_for_all_namespaces=lambda label_selector: listed)
+    client = lister(return_value=listed)
     state = await resolver(client, address="hostname", order_by="index").cluster_state()
     [endpoint] = state.endpoints["worker"]
     assert endpoint.address == "zero.train.ml.svc:8470"
@@ -77,69 +61,16 @@ async def test_attributes_of_a_pod_and_of_its_list_are_read() -> None:
 
 async def test_pods_that_end_or_have_not_started_are_no_members() -> None:
     leaving = pod("train-0", "10.0.0.1", deletion_timestamp=datetime(2026, 1, 1, tzinfo=UTC))
-    spec = await resolver(Lister(leaving, pod("train-1", "10.0.0.2"))).cluster_spec()
+    spec = await resolver(lister(leaving, pod("train-1", "10.0.0.2"))).cluster_spec()
     assert spec.as_dict() == {"worker": ["10.0.0.2:8470"]}
     with pytest.raises(errors.PodNotRunningError, match="ml/train-0: Pending"):
-        await resolver(Lister(pod("train-0", None, "Pending"))).cluster_spec()
+        await resolver(lister(pod("train-0", None, "Pending"))).cluster_spec()
 
 
 async def test_attributes_that_a_mock_did_not_set_are_ignored() -> None:
     mocked = mock.MagicMock()
     mocked.metadata.name, mocked.status.phase, mocked.status.pod_ip = "train-0", "Running", "10.0.0.1"
-    client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
-    client.list_pod_for_all_namespaces.return_value.items = [mocked]
-    assert (await resolver(client).cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
-
-
-async def test_error_of_the_client_is_reported_and_not_retried() -> None:
-    client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
-    client.list_pod_for_all_namespaces.side_effect = KeyError("broken")
-    with pytest.raises(
-        errors.ConnectionFailedError, match=r"list_pod_for_all_namespaces\(\) got .*: KeyError: 'broken'"
-    ):
-        await resolver(client).cluster_spec()
-    assert client.list_pod_for_all_namespaces.call_count == 1
-
-
-async def test_result_that_is_not_a_pod_list_is_refused() -> None:
-    returned: Any
-    for returned in (None, [], {"items": []}, SimpleNamespace(items=None)):
-        client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
-        client.list_pod_for_all_namespaces.return_value = returned
-        with pytest.raises(errors.ConfigurationError, match="not a list of pods"):
-            await resolver(client).cluster_spec()
-
-
-async def test_missing_method_is_named() -> None:
-    with pytest.raises(errors.ConfigurationError, match="has no method list_namespaced_pod"):
-        await resolver(Lister(), namespace="ml").cluster_spec()
-
-
-class RefusedError(Exception):
-    """An exception of a client library for a response with a failure status."""
-
-    status, body, headers = 403, '{"message": "User \\"a\\" cannot list resource \\"pods\\""}', None
-
-
-async def test_failure_status_is_the_error_that_it_is_without_a_client() -> None:
-    client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
-    client.list_pod_for_all_namespaces.side_effect = RefusedError
-    with pytest.raises(errors.ForbiddenError, match="user 'a' may not list pods"):
-        await resolver(client).cluster_spec()
-
-
-def test_object_that_is_no_client_is_refused() -> None:
-    for client in (object(), "client", type("ApiClient", (), {})()):
-        with pytest.raises(
-            errors.ConfigurationError, match="Pass a kubernetes_asyncio ApiClient or CoreV1Api"
-        ):
-            resolver(client)
-
-
-def test_client_that_only_lists_pods_cannot_read_services() -> None:
-    with pytest.raises(errors.ConfigurationError, match="only methods that list pods") as caught:
-        KubernetesClusterResolver(service="trainer", override_client=Lister())
-    assert caught.value.argument == "override_client"
+    assert (await resolver(lister(mocked)).cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
 
 
 @pytest.mark.usefixtures("imported_clients")
@@ -155,8 +86,40 @@ async def test_models_of_the_client_library_are_read_whole() -> None:
         metadata=V1ObjectMeta(name="train-0-new", namespace="ml"),
         status=V1PodStatus(phase="Running", pod_ip="10.0.0.1"),
     )
-
-    listed = V1PodList(items=[failed, running])
-    client = SimpleNamespace(list_pod_for_all_namespaces=lambda label_selector: listed)
+    client = lister(return_value=V1PodList(items=[failed, running]))
     # Only the whole model shows that a controller replaces the failed pod.
     assert (await resolver(client).cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
+
+
+class RefusedError(Exception):
+    """An exception of a client library for a response with a failure status."""
+
+    status, body, headers = 403, '{"message": "User \\"a\\" cannot list resource \\"pods\\""}', None
+
+
+async def test_error_of_the_client_is_reported_and_not_retried() -> None:
+    client = lister(side_effect=KeyError("broken"))
+    broken = r"list_pod_for_all_namespaces\(\) got .*: KeyError: 'broken'"
+    with pytest.raises(errors.ConnectionFailedError, match=broken):
+        await resolver(client).cluster_spec()
+    assert client.list_pod_for_all_namespaces.call_count == 1
+    with pytest.raises(errors.ForbiddenError, match="user 'a' may not list pods"):
+        await resolver(lister(side_effect=RefusedError)).cluster_spec()
+
+
+async def test_result_that_is_not_a_pod_list_is_refused_and_a_missing_method_named() -> None:
+    returned: Any
+    for returned in (None, [], {"items": []}, SimpleNamespace(items=None)):
+        with pytest.raises(errors.ConfigurationError, match="not a list of pods"):
+            await resolver(lister(return_value=returned)).cluster_spec()
+    with pytest.raises(errors.ConfigurationError, match="has no method list_namespaced_pod"):
+        await resolver(lister(), namespace="ml").cluster_spec()
+
+
+def test_object_that_is_no_client_or_only_lists_pods_is_refused() -> None:
+    for client in (object(), "client", type("ApiClient", (), {})()):
+        with pytest.raises(errors.ConfigurationError, match="Pass a kubernetes_asyncio ApiClient or CoreV1"):
+            resolver(client)
+    with pytest.raises(errors.ConfigurationError, match="only methods that list pods") as caught:
+        KubernetesClusterResolver(service="trainer", override_client=lister())
+    assert caught.value.argument == "override_client"

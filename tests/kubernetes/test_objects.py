@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,7 +19,6 @@ from aioresolve.kubernetes.api.objects import (
     EventLines,
     Failed,
     Modified,
-    ObjectList,
     Pod,
     WatchEvent,
     is_newer,
@@ -30,10 +29,6 @@ from aioresolve.kubernetes.api.objects import (
 from aioresolve.kubernetes.api.queries import PODS
 
 from .samples import pod, pod_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 INITIAL_EVENTS_END = (
     b'{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"8472",'
@@ -154,21 +149,14 @@ LISTS = {
 }
 
 
-def split_list(body: bytes, places: list[int]) -> tuple[list[Pod], ObjectList[Pod]]:
-    """Return the pods that were decoded before the end, and the rest."""
-    splitter, pods = ListSplitter(PODS), list[Pod]()
-    for start, end in pairwise([0, *places, len(body)]):
-        pods += splitter.feed(body[start:end])
-    rest = splitter.finish()
-    assert isinstance(rest, ObjectList)
-    return pods, rest
-
-
 @given(body=st.sampled_from([*LISTS.values()]), data=st.data())
 @settings(max_examples=3 * settings().max_examples)
 def test_any_split_of_the_bytes_gives_the_same_list(body: bytes, data: st.DataObject) -> None:
-    pods, rest = split_list(body, sorted(data.draw(st.lists(st.integers(0, len(body))))))
-    whole = PODS.decode_page(body)
+    splitter, pods = ListSplitter(PODS), list[Pod]()
+    places = sorted(data.draw(st.lists(st.integers(0, len(body)))))
+    for start, end in pairwise([0, *places, len(body)]):
+        pods += splitter.feed(body[start:end])
+    rest, whole = splitter.finish(), PODS.decode_page(body)
     assert [*pods, *(rest.items or ())] == [*(whole.items or ())]
     assert rest.metadata == whole.metadata
 
@@ -181,27 +169,6 @@ def test_pods_are_decoded_as_soon_as_the_next_one_begins() -> None:
         splitter.feed(body[start : start + 1000])
         most = max(most, splitter.pending)
     assert most < 1000 + 2 * len(as_go_writes(pods[0]))
-
-
-@given(data=st.data())
-def test_a_list_that_is_not_valid_is_a_value_error_in_any_split(data: st.DataObject) -> None:
-    body = bytearray(LISTS["pods"])
-    for _ in range(data.draw(st.integers(1, 3))):
-        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    places = sorted(data.draw(st.lists(st.integers(0, len(body)))))
-    whole = outcome_of(lambda: PODS.decode_page(bytes(body)))
-    if isinstance(whole, ValueError):
-        assert isinstance(outcome_of(lambda: split_list(bytes(body), places)), ValueError)
-    elif isinstance(whole, ObjectList):
-        pods, rest = split_list(bytes(body), places)
-        assert [*pods, *(rest.items or ())] == [*(whole.items or ())]
-
-
-def outcome_of(call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except ValueError as error:
-        return error
 
 
 @given(st.integers(0, 2**128), st.integers(0, 2**128))

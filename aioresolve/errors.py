@@ -21,7 +21,7 @@ ResolveError                                   the root: `except ResolveError` c
 ├── ConnectionFailedError  (ConnectionError)   the server could not be reached, or the connection broke
 │   └── TLSError                               the server was reached, but the TLS handshake failed
 ├── APIError               (RuntimeError)      the server returned a failure status
-│   ├── UnauthorizedError                      401, also after the credentials were renewed
+│   ├── UnauthorizedError                      401: the credentials were rejected
 │   ├── ForbiddenError                         403; has the smallest RBAC manifest that would allow it
 │   └── TPULookupError     (ValueError)        `service=` could not look up a TPU
 ├── ProtocolError          (RuntimeError)      the response is malformed, too large, or a redirect
@@ -299,7 +299,8 @@ class IncompleteClusterError(DeadlineExceededError):
         found: job name to the number of its usable tasks, those that are done included.
         wanted: job name to the number of tasks that was requested, or that the source expects; `""` for the
             total of all jobs.
-        missing: `namespace/name` of each missing pod, or the name of the TPU, to the reason.
+        missing: `namespace/name` of each missing pod, or the name of the TPU, to the reason; or a selector
+            that matches nothing, to what exists in its place.
         sources: job name to what states the number that the source expects, such as
             `spec.replicas of StatefulSet ml/trainer`; empty if a number was requested.
     """
@@ -355,7 +356,7 @@ class APIError(_RequestError, RuntimeError):
 
 
 class UnauthorizedError(APIError):
-    """401: the server rejected the credentials, also after they were renewed once."""
+    """401: the server rejected the credentials; those that can be renewed were renewed once before."""
 
 
 class ForbiddenError(APIError):

@@ -19,8 +19,9 @@ from aioresolve.errors import ResolveError
 
 from . import INTERRUPTED, exit_at_once, streams
 from .completion import completion
-from .error_messages import COULD_NOT_RESOLVE, WRONG_USAGE, error_report, exit_code
-from .options import CommandGroup
+from .error_messages import COULD_NOT_RESOLVE, WRONG_USAGE, exit_code, write_report
+from .formats import one_line
+from .options import OUTPUT, CommandGroup
 
 if TYPE_CHECKING:
     import asyncio
@@ -62,7 +63,7 @@ class Application(CommandGroup):
         try:
             return super().invoke(ctx)
         except ResolveError as error:
-            streams.write_stderr(error_report(error))
+            write_report(error, ctx.meta.get(OUTPUT))
             # Messages of aioresolve contain no credentials, and neither do those that it keeps as causes.
             logging.getLogger(NAME).info(
                 "traceback of the error:\n%s", "".join(traceback.format_exception(error)).rstrip()
@@ -79,9 +80,7 @@ class Application(CommandGroup):
     epilog="Exit codes: 0 success, 1 could not resolve or nothing found, 2 invalid usage or configuration,"
     " 3 deadline passed, 130 and 143 ended by Ctrl-C and SIGTERM.",
 )
-@click.option(
-    "--version", "is_version", is_flag=True, help="Show the version and exit; with -v, what it runs on."
-)
+@click.option("--version", "is_version", is_flag=True, help="The same as `aioresolve version`.")
 @click.option("-v", "is_verbose", is_flag=True, hidden=True)
 @click.pass_context
 def application(context: click.Context, is_version: bool, is_verbose: bool) -> None:
@@ -101,18 +100,36 @@ def application(context: click.Context, is_version: bool, is_verbose: bool) -> N
     aioresolve demo                                        a demonstration without a cluster
     """
     if is_version:
-        lines = [f"{NAME} {__version__}"]
-        if is_verbose:
-            from aioresolve.environment.doctor import installed_versions
-
-            lines = installed_versions()
-        streams.write_stdout("".join(f"{line}\n" for line in lines))
+        _write_version(is_verbose)
         context.exit()
     if is_verbose:
         raise click.UsageError("-v requires --version here; for a command pass it after its name")
     if context.invoked_subcommand is None:
         streams.write_stderr(f"{context.get_help()}\n")
         context.exit(WRONG_USAGE)
+
+
+def _write_version(is_verbose: bool) -> None:
+    lines = [f"{NAME} {__version__}"]
+    if is_verbose:
+        from aioresolve.environment.doctor import installed_versions
+
+        lines = installed_versions()
+    streams.write_stdout("".join(f"{line}\n" for line in lines))
+
+
+@application.command("help", short_help="The help of a command.")
+@click.argument("names", metavar="[COMMAND]...", nargs=-1)
+def help_(names: tuple[str, ...]) -> None:
+    """Print what `aioresolve COMMAND --help` prints."""
+    application.main([*names, "--help"], prog_name=NAME, standalone_mode=False)
+
+
+@application.command(short_help="The version, and with -v what it runs on.")
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Add Python and the libraries.")
+def version(is_verbose: bool) -> None:
+    """Print the version of aioresolve."""
+    _write_version(is_verbose)
 
 
 application.add_command(completion)
@@ -124,7 +141,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
         code = application.main(arguments, prog_name=NAME, standalone_mode=False)
     except click.UsageError as error:
         command = NAME if error.ctx is None else error.ctx.command_path
-        streams.write_stderr(f"error: {error.format_message()}\nTry '{command} --help'.\n")
+        streams.write_stderr(f"error: {_usage_message(error)}\nTry '{command} --help'.\n")
         return error.exit_code
     except click.ClickException as error:
         streams.write_stderr(f"error: {error.format_message()}\n")
@@ -137,6 +154,18 @@ def run_command(arguments: Sequence[str] | None) -> int:
         streams.write_stderr(f"error: {error}\n")
         return COULD_NOT_RESOLVE
     return code if isinstance(code, int) else 0
+
+
+def _usage_message(error: click.UsageError) -> str:
+    """Return the message of click, or what to do about an option or a selector at a wrong place."""
+    message = one_line(error.format_message())
+    extra = re.search(r"unexpected extra arguments? \((.+)\)", message)
+    if error.ctx is not None and extra and any(each.name == "selectors" for each in error.ctx.command.params):
+        selector = extra[1] if "=" in extra[1] else "app=trainer"
+        return f"unexpected argument {extra[1]!r}; pass a selector with -l, such as -l {selector}"
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.command is application:
+        return f"{message} Options come after the command, such as aioresolve kubernetes -l app=trainer"
+    return message
 
 
 class ExitRequest:

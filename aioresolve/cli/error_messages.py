@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from http import HTTPStatus
 
 from aioresolve.errors import (
@@ -20,6 +21,7 @@ from aioresolve.errors import (
     ResolveError,
 )
 
+from . import streams
 from .formats import format_span, one_line, wait_report
 
 COULD_NOT_RESOLVE = 1
@@ -116,41 +118,44 @@ def error_message(error: ResolveError) -> str:
 
 
 def status_line(prefix: str, error: ResolveError) -> str:
-    """Return a line about an error that a command continues after.
-
-    If the error has a manifest, the line leaves it out and is a YAML comment: stderr may be piped to
-    `kubectl apply -f -`, for the manifest of the error that ends the command.
-    """
-    if isinstance(error, ForbiddenError) and error.manifest:
-        return f"# {prefix}: {one_line(error.summary)}"
-    return f"{prefix}: {one_line(error_message(error))}"
+    """Return a line about an error that a command continues after, without the manifest of a 403."""
+    is_manifest = isinstance(error, ForbiddenError) and error.manifest
+    return f"{prefix}: {one_line(error.summary if is_manifest else error_message(error))}"
 
 
-def error_report(error: ResolveError) -> str:
+def error_report(error: ResolveError, width: int | None = None) -> str:
     """Return `error: ...` for stderr: one line, and for a wait also the tables of missing tasks.
 
-    Several problems of one file have a line each. For a ForbiddenError with a manifest the whole report is
-    YAML, with the message as a comment, so that it can be piped to `kubectl apply -f -`.
+    Several problems of one file have a line each. The manifest of a ForbiddenError is left out. `width` is
+    that of the terminal, if the tables have to fit.
     """
-    if isinstance(error, IncompleteClusterError | FailedClusterError):
-        return _incomplete_report(error)
     message = error_message(error)
-    manifest = error.manifest if isinstance(error, ForbiddenError) else ""
+    if isinstance(error, IncompleteClusterError | FailedClusterError):
+        # The summary lists the missing tasks in one sentence; here they are a table.
+        message = "the cluster cannot become complete"
+        if isinstance(error, IncompleteClusterError):
+            within = f" within {format_span(error.timeout)}" if error.timeout else ""
+            message = f"the cluster was not complete{within}"
+        hint = "" if error.hint is None else f". {error.hint.render(option_spelling)}"
+        report = wait_report(error.found, error.wanted, error.missing, error.sources, width=width)
+        return f"error: {message}{hint}\n{report}"
     if isinstance(error, ConfigurationError) and error.hint is None:
         return "".join(f"error: {one_line(problem)}\n" for problem in message.split("\n"))
-    if not manifest:
-        return f"error: {one_line(message)}\n"
-    return f"# error: {one_line(message.removesuffix(manifest))}\n{manifest}"
+    manifest = error.manifest if isinstance(error, ForbiddenError) else ""
+    return f"error: {one_line(message.removesuffix(manifest))}\n"
 
 
-def _incomplete_report(error: IncompleteClusterError | FailedClusterError) -> str:
-    # The summary of the error lists the missing tasks in one sentence; here they are a table.
-    if isinstance(error, FailedClusterError):
-        message = "the cluster cannot become complete"
+def write_report(error: ResolveError, output: str | None = None) -> None:
+    """Write the report of an error to stderr, and then the manifest of a 403.
+
+    For `-o yaml`, and for a table that is not printed to a terminal, the manifest is alone on stdout, for
+    `kubectl apply -f -`.
+    """
+    width = streams.terminal_width(sys.stderr) if streams.is_terminal(sys.stderr) else None
+    streams.write_stderr(error_report(error, width))
+    if not isinstance(error, ForbiddenError) or not error.manifest:
+        return
+    if output == "yaml" or (output in ("table", "wide") and not streams.is_terminal(sys.stdout)):
+        streams.write_stdout(error.manifest)
     else:
-        message = "the cluster was not complete" + (
-            f" within {format_span(error.timeout)}" if error.timeout else ""
-        )
-    if error.hint is not None:
-        message = f"{message}. {error.hint.render(option_spelling)}"
-    return f"error: {message}\n{wait_report(error.found, error.wanted, error.missing, error.sources)}"
+        streams.write_stderr(f"\n{error.manifest}")

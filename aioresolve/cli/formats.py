@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
+import textwrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,19 +16,80 @@ if TYPE_CHECKING:
 ABSENT = "<none>"
 """What a column shows for a missing value, as in kubectl's tables."""
 
+GAP = "   "
+"""What separates two columns."""
+
 MAX_REASONS = 20
 """How many reasons for missing tasks are listed at most."""
 
 MAX_NAMES = 3
 """How many of the tasks that are missing for one reason are named."""
 
+LAST_WIDTH = 24
+"""How much of the last column is visible on a narrow terminal, in characters."""
+
+NAME_WIDTH = 12
+"""How much of the widest other column is visible on the narrowest terminal, in characters."""
+
 
 class Table(NamedTuple):
-    """The column names of a table, its rows with one cell per column, and on a terminal their colors."""
+    """The column names of a table, its rows with one cell per column, and how a terminal shows them.
+
+    `styles` are the colors of the rows. `expendable` are the columns that a narrow terminal does not show, in
+    this order. The last column is cut, or with `wraps` continued on further lines.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     styles: Sequence[str] = ()
+    expendable: Sequence[str] = ()
+    wraps: bool = False
+
+    def without_empty(self, names: Sequence[str]) -> Table:
+        """Return the table without those of the named columns in which no row has a value."""
+        kept = [
+            place
+            for place, column in enumerate(self.columns)
+            if column not in names or any(row[place] for row in self.rows)
+        ]
+        rows = [[row[place] for place in kept] for row in self.rows]
+        return self._replace(columns=[self.columns[place] for place in kept], rows=rows)
+
+    def fitted(self, width: int) -> Table:
+        """Return the table for a terminal with so many columns: every line fits, if that is possible."""
+        cells = {
+            name: [printable(row[place]) or ABSENT for row in self.rows]
+            for place, name in enumerate(self.columns)
+        }
+        last = self.columns[-1]
+
+        def widest_cell(name: str) -> int:
+            return max(map(text_width, (name, *cells[name])))
+
+        def left_for_last() -> int:
+            return width - sum(widest_cell(name) + len(GAP) for name in cells if name != last)
+
+        least = min(widest_cell(last), LAST_WIDTH)
+        for name in self.expendable:
+            if left_for_last() < least:
+                cells.pop(name, None)
+        widest = max((name for name in cells if name != last), key=widest_cell, default=last)
+        if (lacking := least - left_for_last()) > 0:
+            limit = max(NAME_WIDTH, widest_cell(widest) - lacking)
+            cells[widest] = [shorten(cell, limit) for cell in cells[widest]]
+        limit = max(left_for_last(), 1)
+        rows: list[tuple[str, ...]] = []
+        styles: list[str] = []
+        for place, row in enumerate(zip(*cells.values(), strict=True)):
+            lines = (
+                textwrap.wrap(row[-1], max(limit, NAME_WIDTH)) if self.wraps else [shorten(row[-1], limit)]
+            )
+            rows += [
+                (*(row[:-1] if not number else [" "] * (len(row) - 1)), line)
+                for number, line in enumerate(lines)
+            ]
+            styles += [self.styles[place] if place < len(self.styles) else ""] * len(lines)
+        return Table([*cells], rows, styles)
 
 
 class TextTable:
@@ -58,7 +119,8 @@ class TextTable:
         shown = [[printable(cell) or ABSENT for cell in row] for row in rows]
         for cells in shown:
             self._widths = [*map(max, self._widths, map(text_width, cells))]
-        lines = [self._line(cells, style) for cells, style in zip_longest(shown, styles, fillvalue="")]
+        colors = [*styles, *[""] * (len(rows) - len(styles))]
+        lines = [self._line(cells, style) for cells, style in zip(shown, colors, strict=True)]
         if self._needs_header:
             header = self._line(self._columns)
             lines.insert(0, click.style(header, bold=True) if self._has_colors else header)
@@ -74,11 +136,10 @@ class TextTable:
                     cell,
                     fg=style or ("cyan" if column == "JOB" else None),
                     bold=column == "ADDRESS" or None,
-                    dim=column == "UID" or None,
                 )
                 for cell, column in zip(padded, self._columns, strict=True)
             ]
-        return "   ".join(padded)
+        return GAP.join(padded)
 
 
 def aligned(table: Table, *, has_headers: bool = True, has_colors: bool = False) -> str:
@@ -101,6 +162,17 @@ def text_width(text: str) -> int:
 def pad(text: str, columns: int) -> str:
     """Return `text` with spaces after it, so that it takes at least so many columns of a terminal."""
     return text + " " * (columns - text_width(text))
+
+
+def shorten(text: str, columns: int) -> str:
+    """Return `text`, cut to so many columns of a terminal with an ellipsis."""
+    if text_width(text) <= columns:
+        return text
+    from rich.text import Text
+
+    shown = Text(text)
+    shown.truncate(columns, overflow="ellipsis")
+    return shown.plain
 
 
 def printable(text: str) -> str:
@@ -147,15 +219,18 @@ def format_span(seconds: float) -> str:
     return "".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number)
 
 
-def format_latency(seconds: float) -> str:
-    """Return the duration of a request, such as `1.5ms` or `2.25s`."""
-    return f"{seconds * 1000:.1f}ms" if seconds < 1 else f"{seconds:.2f}s"
-
-
 def some_names(names: Sequence[str]) -> str:
     """Return the first names, and the number of the others."""
     more = len(names) - MAX_NAMES
     return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def by_reason(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return each reason once, after the names of the first tasks that it holds for."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(" ".join(reason.split()), []).append(name)
+    return [(some_names(each), reason) for reason, each in names.items()]
 
 
 def wait_report(
@@ -163,20 +238,19 @@ def wait_report(
     wanted: Mapping[str, int],
     missing: Mapping[str, str],
     sources: Mapping[str, str] = MappingProxyType({}),
+    *,
+    width: int | None = None,
     max_reasons: int = MAX_REASONS,
 ) -> str:
     """Return what a cluster lacks: a table of missing tasks, an empty line, and a table of numbers.
 
     The first table has a row for each reason, at most `max_reasons`. The second has a row for each job: the
     number of its usable tasks, the wanted number, and what states it. In `wanted`, the empty name stands for
-    the total of all jobs.
+    the total of all jobs. `width` is that of the terminal, if the lines have to fit.
     """
     if "" in wanted and len(found) == 1:
         wanted = dict.fromkeys(found, wanted[""])
-    names: dict[str, list[str]] = {}
-    for name, reason in missing.items():
-        names.setdefault(" ".join(reason.split()), []).append(name)
-    reasons = [(some_names(each), reason) for reason, each in names.items()]
+    reasons = by_reason(missing)
     rows = [
         (job, str(number), str(wanted.get(job, "")), sources.get(job, "")) for job, number in found.items()
     ]
@@ -184,9 +258,10 @@ def wait_report(
         rows.append(("(all)", str(sum(found.values())), str(wanted[""]), ""))
     columns = ("JOB", "FOUND", "WANTED", "WANTED BY")[: 4 if sources else 3 if wanted else 2]
     tables = [
-        aligned(Table(("MISSING", "REASON"), reasons[:max_reasons])),
-        aligned(Table(columns, [row[: len(columns)] for row in rows])),
+        Table(("MISSING", "REASON"), reasons[:max_reasons], wraps=True),
+        Table(columns, [row[: len(columns)] for row in rows]),
     ]
+    first, second = (aligned(table.fitted(width) if width and table.rows else table) for table in tables)
     if len(reasons) > max_reasons:
-        tables[0] += f"and {len(reasons) - max_reasons} more reasons\n"
-    return "\n".join(filter(None, tables)) or "no response yet\n"
+        first += f"and {len(reasons) - max_reasons} more reasons\n"
+    return "\n".join(filter(None, (first, second))) or "no response yet\n"

@@ -65,15 +65,15 @@ def draw_live(
 ) -> Iterator[Callable[[], None]]:
     """Draw what `render` returns for a number of columns and lines, again and again until the block ends.
 
-    Nothing is drawn for the `first` seconds. With `keep`, the last content remains on the terminal. Yields a
-    function that removes the content until it is drawn again.
+    Nothing is drawn for the `first` seconds. With `keep`, the last content remains on the terminal if the
+    block is cancelled, as by Ctrl-C. Yields a function that removes the content until it is drawn again.
     """
     live: Live | None = None
 
     def draw() -> None:
         nonlocal live
         if live is None:
-            live = _new_live(stream, render, keep=keep)
+            live = _new_live(stream, render)
         live.start()
         live.refresh()
 
@@ -84,11 +84,15 @@ def draw_live(
     with call_periodically(draw, first=first):
         try:
             yield hide
+        except asyncio.CancelledError:
+            if live is not None:
+                live.transient = not keep
+            raise
         finally:
-            hide()  # also after Ctrl-C: it shows the cursor again
+            hide()  # it shows the cursor again
 
 
-def _new_live(stream: TextIO, render: Callable[[int, int], RenderableType], *, keep: bool) -> Live:
+def _new_live(stream: TextIO, render: Callable[[int, int], RenderableType]) -> Live:
     from rich.console import Console
     from rich.live import Live
 
@@ -105,7 +109,7 @@ def _new_live(stream: TextIO, render: Callable[[int, int], RenderableType], *, k
         get_renderable=lambda: render(console.width, console.height - 1),
         console=console,
         auto_refresh=False,
-        transient=not keep,
+        transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
         vertical_overflow="crop",
@@ -121,11 +125,12 @@ def single_line(text: str | Text, style: str = "") -> Text:
     return shown
 
 
-def table_lines(table: Table) -> list[Text]:
-    """Return the header and the rows of the table as lines, which a narrow terminal truncates."""
+def table_lines(table: Table, columns: int) -> list[Text]:
+    """Return the header and the rows of the table as lines for a terminal of that width."""
     from rich.text import Text
 
-    text = TextTable(table.columns, has_colors=True).lines(table.rows, table.styles[: len(table.rows)])
+    fitted = table.fitted(columns)
+    text = TextTable(fitted.columns, has_colors=True).lines(fitted.rows, fitted.styles)
     return [single_line(Text.from_ansi(line)) for line in text.splitlines()]
 
 
@@ -136,13 +141,6 @@ def show_progress(progress: Progress, *, quiet: bool) -> Iterator[None]:
     On a terminal this is one line with a spinner, which is removed at the end. Otherwise, and if `-v` writes
     log lines, it is a plain line for each failed attempt.
     """
-    if quiet:
-        yield
-        return
-    if streams.can_draw(sys.stderr):
-        with _draw_spinner(lambda: progress_line(progress)):
-            yield
-        return
     written: set[str] = set()
 
     def write_failure() -> None:
@@ -151,8 +149,14 @@ def show_progress(progress: Progress, *, quiet: bool) -> Iterator[None]:
             written.add(line)
             streams.write_stderr(f"{line}\n")
 
-    with call_periodically(write_failure):
+    if quiet:
         yield
+    elif streams.can_draw(sys.stderr):
+        with _draw_spinner(lambda: progress_line(progress)):
+            yield
+    else:
+        with call_periodically(write_failure):
+            yield
 
 
 def progress_line(progress: Progress) -> str:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from aioresolve._core.validation import parse_duration
+from aioresolve._core.validation import parse_duration, suggestion
 
-from .clusters import OUTPUTS, PROGRAM_OUTPUTS, TaskName, compile_template
+from .clusters import OUTPUTS, PROGRAM_OUTPUTS, TaskName
 from .completion import complete_contexts, complete_namespaces, complete_selectors
+from .templates import compile_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,8 +120,24 @@ def parse_task(text: str) -> TaskName:
     return TaskName(parts[1], int(parts[2]))
 
 
+OUTPUT = f"{__name__}.output"
+"""The key of the value of `-o` in the `meta` of a context, for commands that print a cluster once."""
+
+
 class CommandGroup(click.Group):
     """A group in which `k8s` is a short name of `kubernetes`, which `--help` does not list."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names; a UsageError that says what was meant."""
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            similar = suggestion(name, self.list_commands(ctx))
+            if "=" in name:
+                similar = f"pass a selector with -l after the command, such as kubernetes -l {name}"
+            ctx.fail(f"{name!r} is not a command of `{ctx.command_path}`; {similar}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name or short name."""
@@ -218,6 +235,11 @@ class OutputFormat(click.Choice):  # type: ignore[type-arg]  # generic in later 
         return value
 
 
+def _note_output(output: str) -> str:
+    click.get_current_context().meta[OUTPUT] = output
+    return output
+
+
 def output_option(formats: Sequence[str] = ALL_OUTPUTS) -> Callable[[C], C]:
     """Return `-o/--output`, one of `formats`, the first by default, and `--no-headers`.
 
@@ -225,11 +247,13 @@ def output_option(formats: Sequence[str] = ALL_OUTPUTS) -> Callable[[C], C]:
     """
     kind: click.Choice = click.Choice(formats)  # type: ignore[type-arg]
     metavar = None
+    parse = None
     if set(formats) >= set(ALL_OUTPUTS):
+        parse = _note_output
         kind = OutputFormat(formats)
         metavar = f"[{'|'.join([*formats, 'jsonpath=TEMPLATE', 'custom-columns=SPEC'])}]"
     return combine_options(
-        text_option("-o --output", metavar, "The output format.", type=kind, default=formats[0]),
+        text_option("-o --output", metavar, "The output format.", type=kind, default=formats[0], parse=parse),
         flag_option("--no-headers has_headers", "Print no table headers.", flag_value=False, default=True),
     )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 import sys
+import textwrap
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,16 +21,20 @@ if TYPE_CHECKING:
 OUTPUT_CLOSED = 141
 """128 + SIGPIPE, as a shell reports a process whose reader (such as `head`) has closed the pipe."""
 
+_ERROR = re.compile("^error: .*$", re.MULTILINE)
+
 
 def write_stdout(content: str | Table, *, has_headers: bool = True) -> None:
-    """Write `content` to stdout at once: a table with colors on a terminal, plain in a pipe or file.
+    """Write `content` to stdout at once: a table with colors and as wide as a terminal, or plain in a pipe.
 
     Tables are written without their headers if `has_headers` is false. If the reader has closed the pipe
     (`| head`), this exits with the code of SIGPIPE.
     """
-    if isinstance(content, Table):
-        content = aligned(content, has_headers=has_headers, has_colors=has_colors(sys.stdout))
     stream = _open_stdout()
+    if isinstance(content, Table):
+        if content.rows and is_terminal(stream):
+            content = content.fitted(terminal_width(stream))
+        content = aligned(content, has_headers=has_headers, has_colors=has_colors(stream))
     try:
         stream.write(content.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
         stream.flush()
@@ -40,10 +46,24 @@ def write_stdout(content: str | Table, *, has_headers: bool = True) -> None:
 
 
 def write_stderr(text: str) -> None:
-    """Write a message to stderr; a stderr that is closed is ignored."""
+    """Write messages to stderr; a stderr that is closed is ignored.
+
+    On a terminal, an error is wrapped at words, and `error:` is red.
+    """
     stream: TextIO | None = sys.stderr
     if stream is None:
         return
+    if is_terminal(stream):
+        prefix, width = (
+            click.style("error:", fg="red") if has_colors(stream) else "error:",
+            terminal_width(stream),
+        )
+
+        def shown(line: re.Match[str]) -> str:
+            wrapped = textwrap.fill(line[0], width, break_long_words=False, break_on_hyphens=False)
+            return wrapped.replace("error:", prefix, 1)
+
+        text = _ERROR.sub(shown, text)
     try:
         stream.write(text)
         stream.flush()
@@ -140,6 +160,13 @@ def _write_error(error: OSError) -> click.ClickException:
 def is_terminal(stream: TextIO | None) -> bool:
     """Return whether `stream` is a terminal that can move its cursor."""
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def terminal_width(stream: TextIO) -> int:
+    """Return the number of columns of the terminal that `stream` is."""
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    return 80
 
 
 def can_draw(stream: TextIO | None) -> bool:

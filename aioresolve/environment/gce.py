@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from aioresolve._core.concurrency import gather
-from aioresolve._core.deadline import within_deadline
+from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.validation import validate_choice, validate_port, validate_text
 from aioresolve.errors import (
     APIError,
@@ -30,6 +30,7 @@ from aioresolve.gcp.compute_api import (
 from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name, is_full_name
 from aioresolve.kubernetes.tasks.order_by import natural_keys
 from aioresolve.resolver.base import ClusterResolver
+from aioresolve.resolver.existing import existing_names
 from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import (
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from aioresolve._core.connections import Connections
-    from aioresolve._core.deadline import Progress
     from aioresolve.gcp.compute_api import GroupMember, Instance, ManagedInstance
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.probe.accelerators import Declared
@@ -81,6 +81,9 @@ ENDING = LEAVING | {"RECREATING", "RESTARTING", "STOPPING", "SUSPENDING"}
 """The actions of the manager of a group that end an instance which still runs.
 
 Actions: https://cloud.google.com/compute/docs/reference/rest/v1/instanceGroupManagers/listManagedInstances."""
+
+NOT_FOUND = "does not exist (yet)"
+"""The reason for a group that the API does not know."""
 
 GPU_PREFIX = "nvidia-"
 """The beginning of the types of accelerators that are GPUs, such as `nvidia-h100-80gb`."""
@@ -242,6 +245,18 @@ class GCEClusterResolver(ClusterResolver):
             api = await connections.get(self, ("compute", self._credentials_key), self._new_api)
         return await (self._observe_members if want.complete else self._observe_all)(api, group, progress)
 
+    async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
+        unknown = [one for one in observation.absent if NOT_FOUND in one.reason]
+        if not unknown or self._user_client is not None:
+            return ()
+        progress = Progress()
+        async with self._connected() as connections:
+            group = await self._find_group(connections, progress)
+            api = await connections.get(self, ("compute", self._credentials_key), self._new_api)
+            names = await api.groups(group, progress)
+        there = f"groups in {group.location}: {existing_names(names, group.name) or 'none'}"
+        return tuple(replace(one, reason=f"{one.reason}; {there}") for one in unknown)
+
     async def _observe_members(
         self, api: InstanceAPI, group: InstanceGroupName, progress: Progress
     ) -> Observation:
@@ -267,7 +282,7 @@ class GCEClusterResolver(ClusterResolver):
             if error.status != 404:
                 raise
             # As for a TPU, it may be created (again) under that name.
-            reason = f"{group} does not exist (yet): check its name"
+            reason = f"{group} {NOT_FOUND}"
             return Observation(self._state(group, {}), (Missing(self._job, group.name, reason, tasks=None),))
         running, absent = await self._find_instances(api, group, members, progress)
         if managed is None:
@@ -399,7 +414,7 @@ class GCEClusterResolver(ClusterResolver):
         state = await self.cluster_state(timeout=timeout)
         return declared_by_all(state, task_type, task_id, gpus)
 
-    async def _new_api(self, stack: AsyncExitStack) -> InstanceAPI:
+    async def _new_api(self, stack: AsyncExitStack) -> ComputeAPI:
         from aioresolve.gcp.client import GoogleSession
 
         return ComputeAPI(await stack.enter_async_context(GoogleSession(self._credentials)))

@@ -66,7 +66,8 @@ class Poller:
 
             async def request(progress: Progress) -> Observation:
                 async with self.connections.lease(target.resolver) as resolver:
-                    return await resolver._call_observe(ADDRESSES if specs_only else target.want, progress)
+                    found = await resolver._call_observe(ADDRESSES if specs_only else target.want, progress)
+                    return await target.explained(found)
 
             try:
                 with reject_stray_cancellation():
@@ -148,7 +149,8 @@ class Poller:
                         polled_at = observation.polled_at
                         latency = now - polled_at
                     responded.set()
-                    report(target.update(observation, latency, is_watched=polled_at is None))
+                    explained = await target.explained(observation)
+                    report(target.update(explained, latency, is_watched=polled_at is None))
 
         await gather([hold_slot_until_first_response, observe], limit=2)
 

@@ -14,6 +14,7 @@ import anyio
 from aioresolve._core.validation import validate_count
 from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.completeness import Completeness, WaitCondition
+from aioresolve.resolver.existing import explain
 from aioresolve.spec import Observation
 from aioresolve.spec.display import html_table, short_line
 
@@ -266,6 +267,8 @@ class Target:
         self._publish = publish
         self._last_good = Observation(None)
         self._completeness = Completeness(self._last_good, condition)
+        self._empty: list[str] = []  # the jobs without tasks, for which `_unmatched` was requested
+        self._unmatched: tuple[Missing, ...] = ()
         self._confirmed_at: datetime | None = None
         self._latency: float | None = None
         self._scopes: set[anyio.CancelScope] = set()
@@ -274,6 +277,17 @@ class Target:
     def want(self) -> Want:
         """What its observations have to say: the controllers of jobs, unless the expected number is known."""
         return self._condition.want
+
+    async def explained(self, observation: Observation) -> Observation:
+        """Return the observation with what exists in place of jobs for which nothing was found."""
+        if observation.state is None or observation.error is not None:
+            return observation
+        empty = [job for job, tasks in observation.state.endpoints.items() if not tasks]
+        if empty != self._empty:  # otherwise it was requested already
+            self._empty, self._unmatched = empty, ()
+            if empty:
+                self._unmatched = (await explain(self.resolver, observation)).unmatched
+        return replace(observation, unmatched=self._unmatched)
 
     def update(
         self, observation: Observation, latency: float | None, *, is_watched: bool = False
@@ -360,11 +374,12 @@ class Target:
 
 def _first_fault(found: Completeness) -> str:
     """Return why the first task is missing; empty if none of those that are missing was found."""
-    faults = list(dict.fromkeys((*found.observation.absent, *found.missing)))
+    # What is unmatched says more about a name that is absent.
+    faults = list({one.name: one for one in (*found.observation.absent, *found.missing)}.values())
     if not (faults := faults or list(found.observation.failed)):
         return ""
     more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-    return f"{faults[0].name}: {faults[0].reason}{more}"
+    return f"{faults[0]}{more}"
 
 
 def strip_error(error: ResolveError) -> ResolveError:

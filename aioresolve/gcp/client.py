@@ -439,7 +439,7 @@ def error_from_response(
     values = {"project_id": request.project}
     if status == 401:
         kind = UnauthorizedError
-        cause = f"it rejects the credentials of {token.source}, also after renewing them"
+        cause = f"it rejects the credentials of {token.source}"
         hint = "Log in again with `gcloud auth application-default login`; for a service account, check that"
         hint += " it and its key still exist."
     elif is_rate_limited:

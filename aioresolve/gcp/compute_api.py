@@ -206,6 +206,16 @@ class ComputeAPI:
         pages = await self._session.get_pages(request, Page[GroupMember], progress)
         return [member for page in pages for member in page.items]
 
+    async def groups(self, near: InstanceGroupName, progress: Progress) -> list[str]:
+        """Return the names of the groups in the zone or region of a group."""
+        parent = near.path().rpartition("/")[0]
+        permission = "compute.instanceGroups.list"
+        request = APIRequest(
+            "compute", f"/compute/v1/{parent}", f"groups of {parent}", permission, near.project
+        )
+        pages = await self._session.get_pages(request, Page[dict[str, Any]], progress)
+        return [str(group["name"]) for page in pages for group in page.items]
+
     async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
         """Return the instances of a managed group; an APIError with status 404 if it has no manager."""
         permission = "compute.instanceGroupManagers.get"

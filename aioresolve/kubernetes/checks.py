@@ -26,6 +26,7 @@ from .api.client import ObjectAPI
 from .api.queries import CONTEXT_NAMESPACE, PodQuery
 from .cluster_cache import PodCache
 from .endpoint_slices import SliceQuery
+from .existing import explain_empty
 from .own_pod import workload_of
 from .server_checks import AUTHENTICATION, SMALL_REQUESTS, ServerChecks
 from .tasks.accelerators import ClaimQuery, read_devices
@@ -166,16 +167,8 @@ class _PodChecks:
         self.found[query] = listed = await api.objects(query, progress)
         if listed.items:
             return self._describe_pods(query, listed.items)
-        others = await self.server.api.send("GET", query.path, {"limit": "1"})
-        nothing = "" if b'"items":[{' in others.body else "; it has no pods"
-        if nothing and query.namespace is not None:
-            nothing += ", or does not exist"
-        hint = "Compare the selector with the labels that `kubectl get pods --show-labels` prints, or select"
-        return Finding(
-            f"no pod in {query.where} has these labels{nothing}",
-            "failed",
-            Hint(f"{hint} another {{namespace}} or {{context}}."),
-        )
+        hint = Hint("Correct the selector, or select another {namespace} or {context}.")
+        return Finding(await explain_empty(api, query), "failed", hint)
 
     def _describe_pods(self, query: PodQuery, pods: Sequence[Pod]) -> Finding:
         absent = {pod.full_name: reason for pod in pods if (reason := _absence(pod))}
@@ -237,7 +230,8 @@ class _PodChecks:
             await controllers.read(ObjectAPI(self.server.api, max_concurrency=4), unread)
         expected = cache.observation(datetime.now(UTC)).expected
         if not expected:
-            return Finding("not known: no controller of the pods states it, or it may not be read")
+            unknown = "no controller of the pods states how many there should be, or it may not be read"
+            return Finding(unknown, "skipped")
         spec = self.tasks.state.spec
         wanted = {job: size.number - size.done for job, size in expected.items()}
         found = ", ".join(

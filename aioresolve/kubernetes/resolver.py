@@ -19,7 +19,7 @@ from aioresolve._core.validation import validate_choice, validate_count, validat
 from aioresolve.errors import APIError, ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
-from aioresolve.spec import ClusterSpec, ClusterState, Observation
+from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation
 from aioresolve.spec.observation import MEMBERS, Want
 
 from .api.client import ObjectAPI
@@ -230,7 +230,9 @@ class KubernetesClusterResolver(ClusterResolver):
             if spec is not None:
                 return Observation(ClusterState.from_spec(spec, observed_at=datetime.now(UTC)))
         cache = await self._filled_cache(want, progress)
-        return Observation(self._state(cache)) if want.complete else cache.observation(datetime.now(UTC))
+        if want.complete and self._not_running == "raise":
+            return Observation(self._state(cache))
+        return cache.observation(datetime.now(UTC))  # which has the pods that are skipped
 
     def _state(self, cache: ClusterCache[Any, Any]) -> ClusterState:
         """Return the state; raise if pods must run and do not, or if a task index is missing."""
@@ -326,6 +328,32 @@ class KubernetesClusterResolver(ClusterResolver):
                 # The retries of the read itself end at once if the server requests a longer wait than its
                 # deadline.
                 await api.sleep(backoff.wait(error))
+
+    async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
+        state = observation.state
+        if state is None or not self._can_watch:
+            return ()
+        found = {one.job for one in (*observation.absent, *observation.failed)}
+        found |= {one.job for one in state.members} | {one.job for one in state.done}
+        empty = [job for job in self._jobs if job not in found]
+        if not empty:
+            return ()
+        # Imported here because few calls find nothing.
+        from .existing import explain_empty
+
+        async with self._opened(Progress()) as api:
+            queries = [
+                (job, query)
+                for job in empty
+                for selector in self._jobs[job]
+                for query in self._queries(api, selector)
+            ]
+            calls = [partial(explain_empty, api, query) for _, query in queries]
+            reasons = await gather(calls, limit=self._max_concurrency)
+        return tuple(
+            Missing(job, query.selector, reason, tasks=0)
+            for (job, query), reason in zip(queries, reasons, strict=True)
+        )
 
     def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:
         if self._override_client is not None:

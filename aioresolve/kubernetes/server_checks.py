@@ -209,7 +209,7 @@ class ServerChecks:
         if self.version.status == 401:
             raise UnauthorizedError(
                 f"{self.api.host} rejects the credentials ({self.connection.user}; from"
-                f" {self.connection.source}), also after they were renewed",
+                f" {self.connection.source})",
                 hint="Log in again, or renew the token there.",
                 status=401,
             )

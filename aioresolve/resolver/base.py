@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from aioresolve.probe.accelerators import Declared
-    from aioresolve.spec import ClusterSpec, ClusterState, Observation, Task
+    from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation, Task
 
     from .checks import PlannedCheck
     from .this_task import TaskClaim
@@ -304,6 +304,7 @@ class ClusterResolver(Copyable, abc.ABC):
             ResolveError: another error that is not retryable.
         """
         from .completeness import validate_condition
+        from .existing import explain
         from .wait import wait_until_complete
 
         condition = validate_condition(count, jobs, ready, reachable, stable_for)
@@ -313,6 +314,7 @@ class ClusterResolver(Copyable, abc.ABC):
             timeout=validate_seconds("timeout", timeout),
             source=repr(self),
             known_jobs=self.known_jobs,
+            explain=partial(explain, self),
         )
 
     async def cluster_spec(self, *, timeout: float | None = None) -> ClusterSpec:
@@ -472,6 +474,14 @@ class ClusterResolver(Copyable, abc.ABC):
         from .this_task import TaskClaim
 
         return TaskClaim(self.task_type, self.task_id)
+
+    async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
+        """Return the names and selectors without a result, each with what exists in its place.
+
+        Override it in a resolver that can list what exists. It is called inside a deadline, and should send
+        requests only if `observation` lacks something. See `aioresolve.resolver.existing.explain`.
+        """
+        return ()
 
     def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:
         """Return the checks that `aioresolve.doctor` runs inside this context, which may open connections.

@@ -158,11 +158,11 @@ class Completeness:
         if observation.error is not None:
             self.missing.insert(0, Missing("", "the source", observation.error.summary))
         if not self.is_complete:
-            self.missing += self._failed_tasks()
+            self.missing += [*self._failed_tasks(), *self._of_jobs(observation.unmatched)]
 
     def __str__(self) -> str:
         """Return one line: `job 'worker': 14 of 16 tasks; ml/trainer-7: Pending (...)`."""
-        parts = [self.counts(), *(f"{name}: {reason}" for name, reason in self.reasons.items())]
+        parts = [self.counts(), *map(str, {one.name: one for one in self.missing}.values())]
         more = len(self.reasons) - MAX_REASONS
         return "; ".join(parts[: MAX_REASONS + 1] + [f"and {more} more"] * (more > 0))
 

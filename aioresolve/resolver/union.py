@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 from aioresolve._core.concurrency import gather, stream_latest
@@ -18,7 +19,7 @@ from aioresolve._core.connections import Connections
 from aioresolve._core.deadline import within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConflictError
-from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Endpoint, ExpectedTasks, Observation
+from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Endpoint, ExpectedTasks, Missing, Observation
 from aioresolve.spec.observation import Want
 
 from .base import ClusterResolver, forwarded, master_url, source_errors
@@ -205,6 +206,10 @@ class UnionClusterResolver(ClusterResolver):
         if self._task_type is not None or self._task_id is not None:
             return TaskClaim(self.task_type, self.task_id)
         return await self._resolvers[0]._claim(progress)
+
+    async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
+        found = [await resolver._unmatched(observation) for resolver in self._resolvers]
+        return tuple(chain.from_iterable(found))
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from aioresolve.spec import Missing, Observation, split_host_port
 from .completeness import Completeness, task_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -49,15 +50,17 @@ async def wait_until_complete(
     timeout: float,
     source: str,
     known_jobs: Sequence[str] | None = None,
+    explain: Callable[[Observation], Awaitable[Observation]],
     on_shortfall: Callable[[Completeness], None] = lambda _: None,
 ) -> ClusterState:
     """Return the state of the first observation that meets `condition`, for as long as that requires.
 
     Closes `observations`. `source` is what messages call their source, which has no other jobs than
-    `known_jobs`. `on_shortfall` is called with each new reason why the cluster is not complete yet.
+    `known_jobs`. `explain` adds to the first observation with a state what does not exist, and `on_shortfall`
+    is called with each new reason why the cluster is not complete yet.
     """
     _reject_impossible(condition, timeout=timeout, known_jobs=known_jobs)
-    waiter = _Waiter(condition, source, on_shortfall)
+    waiter = _Waiter(condition, source, explain, on_shortfall)
     try:
         with anyio.move_on_after(timeout):
             async with anyio.create_task_group() as group:
@@ -100,9 +103,15 @@ class _Waiter:
     """
 
     def __init__(
-        self, condition: WaitCondition, source: str, on_shortfall: Callable[[Completeness], None]
+        self,
+        condition: WaitCondition,
+        source: str,
+        explain: Callable[[Observation], Awaitable[Observation]],
+        on_shortfall: Callable[[Completeness], None],
     ) -> None:
         self.source = source
+        self._explain = explain
+        self._unmatched: tuple[Missing, ...] | None = None  # None until it is requested
         self.proven = anyio.Event()
         self._condition = condition
         self._on_shortfall = on_shortfall
@@ -115,7 +124,7 @@ class _Waiter:
         """Compare each observation with the condition, until `proven` is set."""
         async with aclosing(observations):
             async for observation in observations:
-                found = Completeness(observation, self._condition)
+                found = self._compare(observation)
                 if not found.is_complete:
                     self._proof.cancel()
                     self._members = None
@@ -126,6 +135,9 @@ class _Waiter:
                             hint=found.hint,
                             **found.attributes,
                         )
+                    if self._unmatched is None and observation.state is not None:
+                        self._unmatched = ()
+                        group.start_soon(self._find_unmatched, observation)
                     continue
                 self._complete = found
                 self._replaced.set()
@@ -134,6 +146,19 @@ class _Waiter:
                     self._proof.cancel()
                     self._members, self._proof = members, anyio.CancelScope()
                     group.start_soon(self._prove, self._proof)
+
+    def _compare(self, observation: Observation) -> Completeness:
+        """Compare an observation with the condition, with what is still unmatched."""
+        known = {one.job for one in observation.absent}
+        known |= set() if observation.state is None else {one.job for one in observation.state.members}
+        names = {one.name for one in observation.absent}
+        unmatched = [one for one in self._unmatched or () if one.job not in known or one.name in names]
+        return Completeness(replace(observation, unmatched=tuple(unmatched)), self._condition)
+
+    async def _find_unmatched(self, observation: Observation) -> None:
+        self._unmatched = (await self._explain(observation)).unmatched
+        if self._unmatched and self._members is None:
+            self._record(self._compare(self.lacking.observation))
 
     def state(self) -> ClusterState:
         """Return the state of the cluster that is proven, and log where the required numbers come from."""

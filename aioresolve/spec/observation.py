@@ -37,6 +37,10 @@ class Missing:
     tasks: int | None = 1
     has_succeeded: bool = False
 
+    def __str__(self) -> str:
+        """Return the name and the reason, without the name if the reason has it."""
+        return self.reason if self.name in self.reason else f"{self.name}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTasks:
@@ -98,6 +102,8 @@ class Observation:
         expected: how many tasks each job has, for the jobs of which the source knows it.
         controllers: by job, what its controllers say, if all of them have ended or are suspended.
         failed: the pods that have failed and have a controller, which replaces them until it gives up.
+        unmatched: names and selectors that nothing was found for, with what exists in their place, if that
+            was requested (by `wait`, fleets and commands). Comparisons ignore it.
         polled_at: when the poll that returned it began, on the clock of the event loop; None if the source
             reports its changes. Comparisons ignore it.
     """
@@ -110,6 +116,7 @@ class Observation:
     expected: Mapping[str, ExpectedTasks] = field(default_factory=dict, hash=False)
     controllers: Mapping[str, Sequence[ControllerStatus]] = field(default_factory=dict, hash=False)
     failed: tuple[Missing, ...] = field(default=(), compare=False)
+    unmatched: tuple[Missing, ...] = field(default=(), compare=False)
     polled_at: float | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from aioresolve.gcp.tpu_api import TPUAPI
 from aioresolve.resolver.checks import Finding, FoundTasks, PlannedCheck, failed, task_checks
 
 from .discovery import GivenWorkers, LocalTPU, NamedTPUs, WorkersFile, read_workers
-from .readiness import REMEDIES, raise_if_unready
+from .readiness import REMEDIES
 from .slices import cluster_of, libtpu_ports
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class _TPUChecks:
         try:
             found = await self.finder.find(source, self.clients, progress)
             missing = [tpu for tpu in found.unready if tpu.not_found]
-            raise_if_unready(missing, self.finder.version, source.origin)
+            await self.finder.raise_if_unready(missing, source, self.clients, progress)
         except ResolveError as error:
             return failed(error)  # the other TPUs may be found all the same
         self.slices[name] = found.slices

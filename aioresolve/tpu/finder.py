@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import anyio
 
 from aioresolve._core.concurrency import gather
 from aioresolve.errors import (
@@ -14,8 +17,11 @@ from aioresolve.errors import (
     Hint,
     ProtocolError,
     ResolveError,
+    TPUNotFoundError,
 )
-from aioresolve.gcp.resource_names import is_full_name, tpu_name
+from aioresolve.gcp.resource_names import ALL_ZONES, is_full_name, tpu_name
+from aioresolve.gcp.tpu_api import TPUAPI
+from aioresolve.resolver.existing import TIMEOUT, existing_names
 from aioresolve.spec import ClusterState, Missing, Observation, host_port
 
 from .discovery import (
@@ -30,6 +36,7 @@ from .discovery import (
     validate_index,
 )
 from .readiness import (
+    NOT_FOUND,
     Unready,
     from_variable,
     raise_if_unready,
@@ -49,7 +56,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.gcp.resource_names import TPUName
-    from aioresolve.gcp.tpu_api import TPUAPI, Node, TPUVersion, UserTPUClient
+    from aioresolve.gcp.tpu_api import Node, TPUVersion, UserTPUClient
     from aioresolve.probe import ProbeChannels
 
     from .discovery import Source
@@ -223,12 +230,42 @@ class SliceFinder:
             # Those that are skipped only matter if nothing is left.
             is_enough = bool(found.slices) and self.not_healthy == "skip"
             unready = [tpu for tpu in found.unready if not (is_enough and tpu.is_running)]
+            await self.raise_if_unready(unready, source, clients, progress)
+
+    async def raise_if_unready(
+        self, unready: Sequence[Unready], source: NamedTPUs, clients: TPUClients, progress: Progress
+    ) -> None:
+        """Raise an error that lists these TPUs; if a name does not exist, with the names that do."""
+        try:
             raise_if_unready(unready, self.version, source.origin)
+        except TPUNotFoundError as error:
+            existing = await self.existing(source, clients, progress)
+            error.summary = "; ".join(filter(None, (error.summary, existing)))
+            raise
+
+    async def existing(self, source: NamedTPUs, clients: TPUClients, progress: Progress) -> str:
+        """Return which TPUs there are, as text; empty if they are not listed in time."""
+        with anyio.move_on_after(TIMEOUT), suppress(ResolveError):
+            project, zone = await self.find_location(source, clients, progress)
+            if is_full_name(source.names[0]):
+                _, project, _, zone, *_ = source.names[0].split("/")
+            api = await clients.api()
+            if project is None or not isinstance(api, TPUAPI):
+                return ""
+            paths = [node.name.split("/") for node in (await api.nodes(project, ALL_ZONES, progress)).nodes]
+            typed = source.names[0].rpartition("/")[2]
+            there = [path[-1] for path in paths if path[3:4] == [zone]]
+            others = [f"{path[-1]} ({path[3]})" for path in paths if path[3:4] != [zone]]
+            known = [f"TPUs in {zone}: {existing_names(there, typed) or 'none'}"]
+            known += [f"in other zones: {existing_names(others, typed)}"] if others else []
+            return "; ".join(known)
+        return ""
 
     async def find_nodes(self, source: NamedTPUs, clients: TPUClients, progress: Progress) -> list[Node]:
         """Return the nodes that the source names, in any state; raises if a name has none."""
         found = await self._find_named(source, clients, progress)
-        raise_if_unready([tpu for tpu in found if isinstance(tpu, Unready)], self.version, source.origin)
+        unready = [tpu for tpu in found if isinstance(tpu, Unready)]
+        await self.raise_if_unready(unready, source, clients, progress)
         return [tpu for tpu in found if not isinstance(tpu, Unready)]
 
     async def find_location(
@@ -355,7 +392,7 @@ class _Lookup:
     def _absent(self, name: TPUName, error: APIError) -> Unready:
         if error.status != 404:
             raise error
-        reason = f"{name}{from_variable(self.origin)} does not exist (yet): check its name"
+        reason = f"{name}{from_variable(self.origin)} {NOT_FOUND}"
         return Unready(path=str(name), reason=reason, not_found=error)
 
 

@@ -200,6 +200,10 @@ def raise_if_unready(tpus: Sequence[Unready], version: str, origin: str) -> None
     ) from cause
 
 
+NOT_FOUND = "does not exist (yet)"
+"""The reason for a name that the API does not know."""
+
+
 def from_variable(origin: str) -> str:
     """Return ` (from $VARIABLE)`, because its user may not know that it is set; nothing for an argument."""
     return f" (from {origin})" if origin.startswith("$") else ""

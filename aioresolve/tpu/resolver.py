@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from aioresolve._core.deadline import Deadline, within_deadline
+from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.validation import validate_choice, validate_text
 from aioresolve.errors import ConfigurationError, ResolveError, TaskIdentityError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
-from aioresolve.spec import Observation
+from aioresolve.spec import Missing, Observation
 
 from . import system
 from .discovery import (
@@ -28,7 +29,7 @@ from .discovery import (
     validate_tpu,
 )
 from .finder import ClientConfiguration, SliceFinder, TPUClients
-from .readiness import is_recoverable
+from .readiness import NOT_FOUND, is_recoverable
 from .slices import cluster_of
 from .vm import fetch_tpu_env, no_tpu_found
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from aioresolve._core.deadline import Progress
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
     from aioresolve.probe import WorkerProbe
@@ -192,7 +192,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         source = self._source()
         async with self._clients() as clients:
             found = await self._finder.find(source, clients, progress)
-        self._finder.raise_if_incomplete(source, found)
+            await self._finder.raise_if_incomplete(source, found, clients, progress)
         return found.slices
 
     async def master(
@@ -523,11 +523,20 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         job, source = self.get_job_name(), self._source()
         found = await self._finder.find(source, clients, progress)
         if want.complete:
-            self._finder.raise_if_incomplete(source, found)
+            await self._finder.raise_if_incomplete(source, found, clients, progress)
         others = await self._coordinator.jobs(clients, progress) if found.slices else {}
         if want.complete:
             return Observation(cluster_of(found.slices, job, others, datetime.now(UTC)))
         return found.observation(source, job, others, datetime.now(UTC))
+
+    async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
+        unknown = [one for one in observation.absent if NOT_FOUND in one.reason]
+        source = self._source()
+        if not unknown or not isinstance(source, NamedTPUs):
+            return ()
+        async with self._clients() as clients:
+            existing = await self._finder.existing(source, clients, Progress())
+        return tuple(replace(one, reason=f"{one.reason}; {existing}") for one in unknown) if existing else ()
 
     async def _fetch_nodes(self, progress: Progress) -> tuple[Node, ...]:
         source = self._source()

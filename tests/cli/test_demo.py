@@ -55,10 +55,11 @@ def test_the_demo_shows_a_cluster_a_tf_config_and_an_error(shown: str) -> None:
 
 def test_the_demo_probes_the_workers_of_two_slices(shown: str) -> None:
     rows = [line.split() for line in shown.splitlines() if line.startswith("worker")]
-    assert [row[3:] for row in rows if "v4-16" in row] == [
-        [f"slice-{task // 2}", str(task % 2), "READY", "HEALTHY", "v4-16"] for task in range(4)
+    wide, probed = [row for row in rows if "HEALTHY" in row], [row for row in rows if "TPU:4" in row]
+    assert [[row[2], *row[4:]] for row in wide] == [
+        [f"slice-{task // 2}/worker-{task % 2}", "v4-16", "READY", "HEALTHY"] for task in range(4)
     ]
-    assert [row[1] for row in rows if "TPU:4" in row] == ["0", "1", "2", "3"]
+    assert [row[3] for row in wide] == [row[3] for row in probed]
 
 
 def test_a_demo_that_fails_exits_with_1(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,18 @@ def rows(text: str) -> dict[str, str]:
     return {each[0]: each[1] for each in cells}
 
 
+def test_checks_that_one_failure_prevents_share_a_row(
+    run: Run, env: dict[str, str], kubeconfig: Path
+) -> None:
+    text = kubeconfig.read_text()
+    kubeconfig.write_text(re.sub("https://[0-9.:]*", "https://127.0.0.1:1", text))
+    done = run(TRAIN, env)
+    assert rows(done.stdout)["TCP"] == "failed"
+    checks = json.loads(run((*TRAIN, "-o", "json"), env).stdout)["checks"]
+    skipped = [check["name"] for check in checks if check["result"] == "skipped"]
+    assert f"{skipped[0]} and {len(skipped) - 1} more   skipped   not checked, because 'TCP'" in done.stdout
+
+
 @pytest.mark.slow
 def test_healthy_cluster_exits_with_0(run: Run, env: dict[str, str], here: tuple[str, ...]) -> None:
     done = run((*here, "--check-timeout", "20s"), env)
@@ -59,8 +72,8 @@ def test_failure_exits_with_1_and_has_a_remedy_spelled_as_an_option(run: Run, en
     assert (done.code, done.stderr) == (1, "error: 1 of 19 checks failed\n")
     assert rows(done.stdout)["pods with app=none"] == "failed"
     _, _, remedies = done.stdout.partition("\n\n")
-    assert remedies.startswith("pods with app=none: Compare the selector with the labels that ")
-    assert "select another -n or --context" in remedies
+    assert "values of app there: ps, stuck, train" in done.stdout
+    assert remedies == "pods with app=none: Correct the selector, or select another -n or --context.\n"
 
 
 def test_manifest_of_a_denial_can_be_copied(

@@ -109,7 +109,7 @@ def test_pods_of_the_same_workload_are_the_cluster_of_a_pod(
     assert columns(output)["Kubernetes"] == ["yes", "yes"]
     assert "pod ml/train-0 belongs to Job 'train'" in output
     rows = here("here", "-o", "wide", **variables).stdout.splitlines()[1:]
-    assert [row.split()[3] for row in rows] == ["train-0", "train-1"]
+    assert [row.split()[2] for row in rows] == ["train-0", "train-1"]
     waited = here("wait", "here", "--count", "2", "--timeout", "60", "-o", "name", **variables)
     assert (waited.code, waited.stdout) == (0, "127.0.0.1:8470\n127.0.0.2:8470\n")
     assert "the cluster is that of Kubernetes: pod ml/train-0 belongs to Job 'train'" in waited.stderr

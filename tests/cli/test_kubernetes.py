@@ -52,8 +52,9 @@ def test_services_are_resolved_in_place_of_selectors(
     result = aioresolve("--service", "train:grpc", "-o", "wide")
     assert (result.code, result.stderr) == (0, "")
     rows = [line.split() for line in result.stdout.splitlines()[1:]]
-    assert [row[2:7] for row in rows] == [
-        [f"10.0.0.{number}:9000", f"train-{number}", "ml", "node-a", "true"] for number in (1, 2, 10)
+    assert [row[2:] for row in rows] == [
+        [f"train-{number}", f"10.0.0.{number}:9000", "node-a", "ml", "true", "Running"]
+        for number in (1, 2, 10)
     ]
     assert {request.resource for request in server.requests} == {"endpointslices"}
 
@@ -64,7 +65,11 @@ def test_services_are_resolved_in_place_of_selectors(
     [
         (("--service", "train"), 2, "several TCP ports: 'grpc' and 'http'. Name one of them after the"),
         (("--service", "ps"), 1, "1 endpoint is not ready: ml/ps-0: not ready (Service 'ps'"),
-        (("--service", "other"), 1, "no ready endpoint belongs to --service other in namespace ml"),
+        (
+            ("--service", "other"),
+            1,
+            "no endpoint belongs to Service other in namespace 'ml'; Services there: ps, train (",
+        ),
         (("--service", "train", *TRAIN), 2, "-l and --service exclude each other"),
         (
             ("--service", "train:http", "-o", "tf-config", "--task", "ps:0"),
@@ -87,20 +92,20 @@ def test_error_about_services_is_explained(
 def test_the_table_lists_jobs_and_tasks_in_order(aioresolve: Command) -> None:
     assert aioresolve(*TRAIN_AND_PS) == Result(
         0,
-        "JOB      TASK   ADDRESS\n"
-        "worker   0      10.0.0.1:8470\n"
-        "worker   1      10.0.0.2:8470\n"
-        "worker   2      10.0.0.10:8470\n"
-        "ps       0      [fd00::7]:8470\n",
+        "JOB      TASK   NAME       ADDRESS          NODE     STATUS\n"
+        "worker   0      train-1    10.0.0.1:8470    node-a   Running\n"
+        "worker   1      train-2    10.0.0.2:8470    node-a   Running\n"
+        "worker   2      train-10   10.0.0.10:8470   node-a   Running\n"
+        "ps       0      ps-0       [fd00::7]:8470   node-a   its Ready condition is False\n",
         "",
     )
 
 
-def test_wide_adds_the_identity_of_each_pod(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
-    result = aioresolve(*TRAIN_AND_PS, "-o", "wide")
-    uid = server.pod("ps-0", "ml")["metadata"]["uid"]
-    assert result.stdout.splitlines()[-1].split() == [
-        *("ps", "0", "[fd00::7]:8470", "ps-0", "ml", "node-a", "false", uid, "google.com/tpu=4"),
+def test_wide_adds_columns(aioresolve: Command) -> None:
+    header, *_, last = aioresolve(*TRAIN_AND_PS, "-o", "wide").stdout.splitlines()
+    assert header.split()[5:] == ["NAMESPACE", "READY", "ACCELERATORS", "STATUS"]
+    assert last.split() == [
+        *("ps", "0", "ps-0", "[fd00::7]:8470", "node-a", "ml", "false", "google.com/tpu=4"),
         *("its", "Ready", "condition", "is", "False"),
     ]
 
@@ -170,7 +175,8 @@ def test_server_credentials_and_impersonation_of_the_kubeconfig_can_be_replaced(
         ("alice", "ada", ("math", "logic"))
     }
     empty = aioresolve("-l", "app=none", *options)
-    assert "with the given server and token file); use -n or -A" in empty.stderr
+    assert "values of app there: ps, stuck, train (" in empty.stderr
+    assert "with the given server and token file); pass --allow-empty" in empty.stderr
     server.allow = {"ada": ()}
     assert "user 'ada' may not list pods" in aioresolve(*TRAIN, *options, "--as", "ada").stderr
 
@@ -184,22 +190,22 @@ def test_an_empty_result_is_an_error_that_says_what_was_looked_for_and_where(
     assert aioresolve("-l", "app=none", "-o", "json") == Result(
         1,
         "",
-        "error: no running pod matches -l app=none in namespace ml"
-        f" (kubeconfig {kubeconfig}, context 'here'); use -n or -A to select other namespaces;"
-        " pass --allow-empty if this is expected\n",
+        "error: no pod matches app=none in namespace 'ml'; values of app there: ps, stuck, train"
+        f" (kubeconfig {kubeconfig}, context 'here'); pass --allow-empty if this is expected\n",
     )
 
 
 def test_an_empty_result_can_be_allowed(aioresolve: Command) -> None:
     result = aioresolve("-l", "worker=app=none", "--allow-empty", "-o", "tf-config")
     assert (result.code, json.loads(result.stdout)) == (0, {"cluster": {"worker": {}}})
-    assert result.stderr.startswith("no running pod matches -l worker=app=none in namespace ml")
-    assert "--allow-empty" not in result.stderr
+    assert result.stderr == "no running pod matches -l worker=app=none\n"
     assert aioresolve("-l", "worker=app=none", "-q", "--allow-empty") == Result(0, "", "")
     # The pods of other jobs are printed all the same.
     partial = aioresolve(*TRAIN, "-l", "ps=app=none", "-A", "-o", "name", "-q")
     assert (partial.code, len(partial.stdout.split())) == (1, 4)
-    assert partial.stderr.startswith("error: no running pod matches -l ps=app=none in any namespace")
+    assert partial.stderr.startswith(
+        "error: no pod matches app=none in all namespaces; values of app there: "
+    )
 
 
 def test_pods_that_are_not_running_are_an_error_or_left_out(aioresolve: Command) -> None:
@@ -208,7 +214,8 @@ def test_pods_that_are_not_running_are_an_error_or_left_out(aioresolve: Command)
     assert result.stderr.startswith("error: 1 matching pod is not running: ml/stuck-1: Pending")
     assert result.stderr.endswith("or pass --not-running skip to leave them out.\n")
     skipped = aioresolve("-l", "worker=app=stuck", "--not-running", "skip", "-o", "name")
-    assert skipped == Result(0, "10.0.8.1:8470\n", "")
+    reason = "ml/stuck-1: Pending (Unschedulable: 0/1 nodes are available)"
+    assert skipped == Result(0, "10.0.8.1:8470\n", f"1 not running, left out: {reason}\n")
 
 
 def test_a_forbidden_request_prints_the_required_role(
@@ -216,11 +223,15 @@ def test_a_forbidden_request_prints_the_required_role(
 ) -> None:
     server.allow = {"alice": ["ml"]}
     result = aioresolve(*TRAIN, "-A")
-    assert (result.code, result.stdout) == (1, "")
-    assert result.stderr.startswith("# error: user 'alice' may not list pods in all namespaces")
-    assert "or pass -n, for which a Role is sufficient" in result.stderr
-    kinds = [document["kind"] for document in yaml.safe_load_all(result.stderr)]
+    assert result.code == 1
+    assert result.stderr.startswith("error: user 'alice' may not list pods in all namespaces")
+    assert result.stderr.endswith("or pass -n, for which a Role is sufficient:\n")
+    kinds = [document["kind"] for document in yaml.safe_load_all(result.stdout)]
     assert kinds == ["ClusterRole", "ClusterRoleBinding"]
+    # What a program reads from stdout is never a manifest.
+    for_programs = aioresolve(*TRAIN, "-A", "-o", "name")
+    assert for_programs.stdout == ""
+    assert for_programs.stderr == f"{result.stderr}\n{result.stdout}"
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from aioresolve import errors
 from aioresolve.cli import main
 from aioresolve.cli.error_messages import OPTIONS, SAME_NAMES, error_report, exit_code, option_spelling
@@ -51,16 +49,22 @@ def test_an_error_is_one_line_for_each_problem_without_control_characters() -> N
     )
 
 
-def test_a_forbidden_error_is_yaml_that_kubectl_can_apply() -> None:
-    manifest = "kind: Role\n---\nkind: RoleBinding\n"
-    error = errors.ForbiddenError(
-        "user 'alice' may not list pods",
-        hint=errors.Hint("Apply this manifest:\n{manifest}", values={"manifest": manifest}),
-        manifest=manifest,
-    )
-    text = error_report(error)
-    assert text.startswith("# error: user 'alice' may not list pods. Apply this manifest:\n")
-    assert list(yaml.safe_load_all(text)) == [{"kind": "Role"}, {"kind": "RoleBinding"}]
+def test_a_table_fits_the_terminal_and_loses_its_name_and_its_last_column_last() -> None:
+    row = ("worker", "trainer-7f9c8d6b5-x2x4z", "10.0.0.1:8470", "gke-pool-1", "CrashLoopBackOff: 7 restarts")
+    table = Table(("JOB", "NAME", "ADDRESS", "NODE", "STATUS"), [row], expendable=("NODE", "ADDRESS"))
+
+    def shown(width: int, table: Table = table) -> list[str]:
+        lines = aligned(table.fitted(width)).splitlines()
+        assert max(map(len, lines)) <= width
+        return lines[1].split()
+
+    assert shown(100) == " ".join(row).split()
+    assert shown(83) == " ".join((*row[:3], row[4])).split()
+    assert shown(60) == [row[0], row[1], "CrashLoopBackOff:", "7", "rest…"]
+    assert shown(50) == [row[0], "trainer-7f9c8…", "CrashLoopBackOff:", "7", "res…"]
+    words = ["CHECK   FOUND", "TLS     one two", "        three"]
+    wrapped = Table(("CHECK", "FOUND"), [("TLS", "one two three")], wraps=True)
+    assert [line.rstrip() for line in aligned(wrapped.fitted(20)).splitlines()] == words
 
 
 def test_arguments_are_named_as_options_if_there_is_one() -> None:

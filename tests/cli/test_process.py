@@ -45,7 +45,7 @@ def run_program(program: str, *arguments: str, env: dict[str, str]) -> subproces
 def test_output_to_a_pipe_is_plain_and_stderr_is_empty(env: dict[str, str]) -> None:
     result = run_process(TRAIN, env)
     assert result.code == 0
-    assert result.stdout.splitlines()[1].split() == ["worker", "0", "10.0.0.1:8470"]
+    assert result.stdout.splitlines()[1].split()[:4] == ["worker", "0", "train-1", "10.0.0.1:8470"]
     assert ESCAPE not in result.stdout
     assert result.stderr == ""
 

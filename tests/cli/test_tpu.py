@@ -46,10 +46,13 @@ def aioresolve(run: Run, google: ThreadedGoogleServer, tmp_path: Path) -> Comman
 def test_tables_list_workers_in_the_order_of_tasks_and_if_wide_with_their_slices(aioresolve: Command) -> None:
     result = aioresolve("my-tpu")
     assert (result.code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[:2] == ["JOB      TASK   ADDRESS", "worker   0      10.0.0.1:8470"]
+    assert [line.split() for line in result.stdout.splitlines()[:2]] == [
+        ["JOB", "TASK", "NAME", "ADDRESS"],
+        ["worker", "0", "my-tpu/worker-0", "10.0.0.1:8470"],
+    ]
     header, *rows = aioresolve("my-tpu", "-o", "wide").stdout.splitlines()
-    assert header.split()[3:] == ["SLICE", "WORKER", "STATE", "HEALTH", "TYPE"]
-    assert rows[4].split() == ["worker", "4", "10.0.0.5:8470", "my-tpu", "4", "READY", "HEALTHY", "v4-8"]
+    assert header.split()[4:] == ["TYPE", "STATE", "HEALTH"]
+    assert rows[4].split() == ["worker", "4", "my-tpu/worker-4", "10.0.0.5:8470", "v4-8", "READY", "HEALTHY"]
 
 
 def test_json_and_yaml_are_one_object(aioresolve: Command) -> None:
@@ -119,7 +122,7 @@ def test_missing_options_are_reported_outside_google_cloud(
 @pytest.mark.parametrize(
     ("arguments", "code", "hint"),
     [
-        (("another",), 1, "/nodes/another: "),
+        (("another",), 1, "returned status 404; TPUs in us-central2-b: my-tpu. "),
         (("another",), 1, ". Correct NAME, --project or --zone.\n"),
         (("--list", "my-tpu"), 2, "leave out NAME"),
         (("--list", "--probe"), 2, "leave out --probe"),
@@ -193,13 +196,10 @@ def test_probing_adds_the_devices_of_each_worker(run: Run, workers: list[str], t
         result = run(("tpu", "slice-0", "slice-1", "--probe", "-o", "wide"), env)
     assert (result.code, result.stderr) == (0, "")
     header, *rows = map(str.split, result.stdout.splitlines())
-    assert header == [
-        *("JOB", "TASK", "ADDRESS", "SLICE", "WORKER", "STATE", "HEALTH", "TYPE"),
-        *("DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR"),
-    ]
-    assert [row[2] for row in rows] == workers
-    assert [row[3:9] for row in rows] == [
-        [f"slice-{n // 2}", str(n % 2), "READY", "<none>" if n // 2 else "HEALTHY", "v4-16", "TPU:4"]
+    assert header == [*("JOB", "TASK", "NAME", "ADDRESS", "TYPE", "STATE", "HEALTH", "DEVICES", "LATENCY")]
+    assert [row[3] for row in rows] == workers
+    assert [[row[2], *row[4:8]] for row in rows] == [
+        [f"slice-{n // 2}/worker-{n % 2}", "v4-16", "READY", "<none>" if n // 2 else "HEALTHY", "TPU:4"]
         for n in range(4)
     ]
 

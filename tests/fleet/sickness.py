@@ -63,9 +63,11 @@ SICKNESSES = {
     # The four with which an operator tried the first version.
     "tpu-does-not-exist": Sickness("degraded", "slice", nodes=()),
     "mistyped-selector": Sickness(
-        "empty", "nothing was found", (*HEALTHY,), fields={"jobs": {"worker": "app=trian"}}
+        "empty", "values of app there: train", (*HEALTHY,), fields={"jobs": {"worker": "app=trian"}}
     ),
-    "mistyped-namespace": Sickness("empty", "nothing was found", (*HEALTHY,), fields={"namespace": "lm"}),
+    "mistyped-namespace": Sickness(
+        "empty", "it matches pods in namespace ml", (*HEALTHY,), fields={"namespace": "lm"}
+    ),
     "pending-and-crashing": Sickness(
         "degraded",
         "ml/bad-0: Pending (Unschedulable",
@@ -98,7 +100,7 @@ SICKNESSES = {
     ),
     "job-without-tasks": Sickness(
         "degraded",
-        "job 'ps': 0 tasks",
+        "values of app there: train",
         (*HEALTHY,),
         fields={"jobs": {"worker": "app=train", "ps": "app=sp"}},
     ),

@@ -54,7 +54,12 @@ async def test_each_status_has_its_class_its_hint_and_whether_it_is_retryable(lo
     scope = "selector 'app=train' in namespace 'ml'"
     for code, kind, retryable, hint in (
         (400, ConfigurationError, False, "Correct the selector 'app=train'."),
-        (401, UnauthorizedError, False, "after they were renewed. Log in again, or renew the token there."),
+        (
+            401,
+            UnauthorizedError,
+            False,
+            "context 'loopback'. Log in again, or renew the token there.",
+        ),
         (404, APIError, False, "Correct the server in the kubeconfig."),
         (410, APIError, False, "Try again."),
         (418, APIError, False, "Check that this is a Kubernetes API server, and check its log."),

@@ -92,7 +92,7 @@ async def test_the_error_for_unknown_tpus_is_a_value_error_that_names_each_once(
     names = [f"projects/{PROJECT}/locations/{ZONE}/nodes/{name}" for name in ("gone", "lost")]
     assert raised.value.names == tuple(names)
     assert [str(raised.value).count(name) for name in ("gone", "lost")] == [1, 1]
-    assert raised.value.summary.endswith(f"{google.url} returned status 404")
+    assert raised.value.summary.endswith(f"{google.url} returned status 404; TPUs in {ZONE}: none")
     assert isinstance(raised.value.__cause__, APIError)
 
 

@@ -139,9 +139,19 @@ def _print(request: sources.ClusterRequest, checks: Sequence[Check]) -> None:
         ]
         streams.write_stdout(clusters.format_document("json", {"checks": documents}, []))
     else:
-        rows = [(check.name, check.result, formats.one_line(check.found)) for check in checks]
-        styles = [STYLES.get(check.result, "") for check in checks]
-        table = formats.Table(("CHECK", "RESULT", "FOUND"), rows, styles)
+        groups: dict[str, list[Check]] = {}  # the checks that one failure has prevented share a row
+        for check in checks:
+            groups.setdefault(check.found if check.result == "skipped" else check.name, []).append(check)
+        rows = [
+            (
+                group[0].name + (f" and {len(group) - 1} more" if len(group) > 1 else ""),
+                group[0].result,
+                formats.one_line(group[0].found),
+            )
+            for group in groups.values()
+        ]
+        styles = [STYLES.get(group[0].result, "") for group in groups.values()]
+        table = formats.Table(("CHECK", "RESULT", "FOUND"), rows, styles, wraps=True)
         streams.write_stdout(table, has_headers=request.has_headers)
         for check, remedy in zip(checks, remedies, strict=True):
             if remedy:  # it may be several lines, such as a manifest

@@ -112,7 +112,7 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
         content = clusters.format_document(request.output, document, clusters.tasks_of(document))
     else:
         given = request.program_options(request.output)
-        content = clusters.format_cluster(request.output, state.spec, state, task, given)
+        content = clusters.format_cluster(request.output, state, task, given)
     streams.write_stdout(content, has_headers=request.has_headers)
 
 

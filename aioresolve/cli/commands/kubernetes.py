@@ -12,6 +12,7 @@ from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
+    from aioresolve.spec import Observation
 
 EPILOG = """\
 \b
@@ -73,9 +74,9 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
 
     \b
     Outputs:
-      table      job, task and address
-      wide       in addition name, namespace, node, readiness, uid, accelerators and status of each
-                 pod
+      table      job, task, and of each pod the name, address, node and status; a narrow terminal
+                 shows fewer columns, and none shows a column without values
+      wide       in addition namespace, readiness and accelerators of each pod
       json yaml  {"jobs": {JOB: [{"task", "address", "name", "namespace", "uid", "node",
                  "ready", "status", "index", "accelerators"}]}, "version", "observed_at"}
       tf-config  TensorFlow's TF_CONFIG, on one line
@@ -97,50 +98,43 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
         run_watch(request)
         return
 
-    content, report, has_tasks = run_async(lambda _: _resolve(request))
-    if report:
-        report += "" if allow_empty else "; pass --allow-empty if this is expected"
-    is_error = bool(report) and not allow_empty
-    if is_error or (report and not request.quiet):
-        streams.write_stderr(formats.printable(f"{'error: ' if is_error else ''}{report}") + "\n")
-    if not is_error or has_tasks:
+    content, found, empty = run_async(lambda _: _resolve(request, allow_empty))
+    if found.absent:
+        reasons = formats.by_reason({one.name: one.reason for one in found.absent})
+        left_out = "; ".join(f"{names}: {reason}" for names, reason in reasons)
+        request.note(f"{len(found.absent)} not running, left out: {left_out}")
+    if not empty or allow_empty or (found.state and found.state.members):
         streams.write_stdout(content, has_headers=request.has_headers)
-    if is_error:
+    if empty and allow_empty:
+        request.note(empty)
+    elif empty:
+        report = formats.one_line(f"error: {empty}; pass --allow-empty if this is expected")
+        streams.write_stderr(f"{report}\n")
         context.exit(COULD_NOT_RESOLVE)
 
 
-async def _resolve(request: sources.ClusterRequest) -> tuple[str | formats.Table, str, bool]:
-    """Return the cluster in the output's format, a report of jobs without pods, and whether it has tasks."""
+async def _resolve(
+    request: sources.ClusterRequest, allow_empty: bool
+) -> tuple[str | formats.Table, Observation, str]:
+    """Return the cluster in the output's format, what was found, and why a job has no pods, if that is so."""
+    from aioresolve.resolver.existing import explain
     from aioresolve.spec.observation import ADDRESSES, MEMBERS
 
     resolver = sources.new_resolver(request)
-    needs_state = clusters.has_identities(request.output) or request.is_this_task
+    skips = request.arguments["not_running"] == "skip"  # which pods were skipped, only whole pods show
+    needs_pods = clusters.has_identities(request.output) or request.is_this_task or skips
 
-    async def operation(progress: Progress) -> tuple[str | formats.Table, str, bool]:
-        state = (await resolver.observe(MEMBERS if needs_state else ADDRESSES, progress)).state
-        assert state is not None
-        spec = state.spec
-        task = await sources.find_task_name(resolver, request, state if needs_state else None)
+    async def operation(progress: Progress) -> tuple[str | formats.Table, Observation, str]:
+        found = await resolver.observe(MEMBERS if needs_pods else ADDRESSES, progress)
+        task = await sources.find_task_name(resolver, request, found.state if needs_pods else None)
         given = request.program_options(request.output)
-        content = clusters.format_cluster(request.output, spec, state, task, given)
-        empty = [each for each in request.selections if not spec.num_tasks(each.job)]
-        report = await _report_empty_jobs(request, empty) if empty else ""
-        return content, report, any(map(spec.num_tasks, spec.jobs))
+        content = clusters.format_cluster(request.output, found.state, task, given)
+        empty = [each for each in request.selections if not found.state.spec.num_tasks(each.job)]
+        if not empty:
+            return content, found, ""
+        if not allow_empty:
+            found = await explain(resolver, found)
+        reasons = "; ".join(one.reason for one in found.unmatched)
+        return content, found, reasons or f"no running pod matches {sources.selector_options(empty)}"
 
     return await sources.run_with_progress(request, operation)
-
-
-async def _report_empty_jobs(request: sources.ClusterRequest, empty: list[options.JobSelector]) -> str:
-    """Return which pods or endpoints were looked for, and where."""
-    given = request.arguments
-    connection = await sources.find_connection(given)
-    where, hint = "any namespace", ""
-    if given["namespace"] is not None:
-        namespaces = given["namespace"] or (connection.namespace or "default",)
-        where = f"namespace{'s' if len(namespaces) > 1 else ''} {', '.join(namespaces)}"
-        hint = "; use -n or -A to select other namespaces"
-    found = "running pod matches"
-    if empty[0].option == "--service":
-        found = "ready endpoint belongs to"
-        hint += "; check with `kubectl get endpointslices` that the Service exists and selects pods"
-    return f"no {found} {sources.selector_options(empty)} in {where} ({connection.source}){hint}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
@@ -30,16 +29,10 @@ TIMEOUT = 30.0
 CONCURRENCY = 256
 """The values if neither the command nor the file has one; intervals and timeouts in seconds."""
 
-COLUMNS = ("TARGET", "STATUS", "TASKS", "REASON", "AGE")
+COLUMNS = ("TARGET", "STATUS", "TASKS", "AGE", "REASON")
 
 EXPENDABLE = ("TASKS", "AGE")
 """The columns that a narrow terminal does not show, in this order."""
-
-REASON_WIDTH = 30
-"""How much of a reason should be visible on a narrow terminal, in characters."""
-
-TARGET_WIDTH = 12
-"""How much of the name of a target is always visible, in characters."""
 
 STYLES = {"ready": "green", "degraded": "yellow", "empty": "red", "stale": "yellow", "error": "red"}
 """The style of the row of a target on a terminal, by its health."""
@@ -240,9 +233,8 @@ def _write_table(statuses: Sequence[TargetStatus], *, has_headers: bool) -> None
         COLUMNS,
         [status_row(status, now) for status in statuses],
         [STYLES[status.health] for status in statuses],
+        EXPENDABLE,
     )
-    if streams.has_colors(sys.stdout):
-        table = fit_columns(table, shutil.get_terminal_size().columns)
     streams.write_stdout(table, has_headers=has_headers)
 
 
@@ -260,46 +252,8 @@ async def _follow_on_screen(fleet: Fleet, statuses: AsyncGenerator[TargetStatus,
 def new_status_table(names: Iterable[str], *, has_headers: bool = True) -> formats.TextTable:
     """Return a table for `status_row`; `names` are those of all targets."""
     longest = max(map(formats.text_width, names), default=0)
-    widths = (longest, len("Degraded 16/16"), len("worker:16,ps:2"), REASON_WIDTH)
+    widths = (longest, len("Degraded 16/16"), len("worker:16,ps:2"), len("5m12s"))
     return formats.TextTable(COLUMNS, widths, has_headers=has_headers)
-
-
-def fit_columns(table: formats.Table, width: int) -> formats.Table:
-    """Return `table` for a terminal of that width: STATUS is never cut, and a part of REASON is visible."""
-    columns, rows = list(table.columns), [list(row) for row in table.rows]
-
-    def longest(name: str) -> int:
-        position = columns.index(name)
-        return max(formats.text_width(row[position] or formats.ABSENT) for row in [columns, *rows])
-
-    def left_for_reasons() -> int:
-        return width - sum(longest(name) + 3 for name in columns if name != "REASON")
-
-    least = min(longest("REASON"), REASON_WIDTH)
-    for name in EXPENDABLE:
-        if left_for_reasons() < least:
-            position = columns.index(name)
-            for row in [columns, *rows]:
-                del row[position]
-    lacking = max(0, least - left_for_reasons())
-    limits = {"TARGET": max(TARGET_WIDTH, longest("TARGET") - lacking)}
-    for name in ("TARGET", "REASON"):
-        position = columns.index(name)
-        limit = limits.get(name) or max(1, left_for_reasons())
-        for row in rows:
-            row[position] = shorten(row[position], limit)
-    return formats.Table(columns, rows, table.styles)
-
-
-def shorten(text: str, width: int) -> str:
-    """Return `text`, cut to so many columns of a terminal with an ellipsis."""
-    if formats.text_width(text) <= width:
-        return text
-    from rich.text import Text
-
-    shown = Text(text)
-    shown.truncate(width, overflow="ellipsis")
-    return shown.plain
 
 
 def status_row(status: TargetStatus, now: datetime) -> tuple[str, ...]:
@@ -314,8 +268,8 @@ def status_row(status: TargetStatus, now: datetime) -> tuple[str, ...]:
         status.name,
         status.summary,
         ",".join(tasks),
-        status.reason if status.error is None else short_message(status.error),
         "" if age is None else formats.format_span(age) if age >= 1 else "0s",
+        status.reason if status.error is None else short_message(status.error),
     )
 
 
@@ -370,10 +324,10 @@ def render_fleet(fleet: Fleet, columns: int, lines: int) -> RenderableType:
     names_of_others, shown = _split_to_fit(shown, columns, available - len(folded) - len(waiting))
     now = datetime.now(UTC)
     rows = [status_row(status, now) for status in shown]
-    rows += [(name, "", "", "no response yet", "") for name in waiting]
-    table = formats.Table(COLUMNS, rows, [STYLES[status.health] for status in shown])
+    rows += [(name, "", "", "", "no response yet") for name in waiting]
+    table = formats.Table(COLUMNS, rows, [STYLES[status.health] for status in shown], EXPENDABLE)
     return Group(
-        *table_lines(fit_columns(table, columns)),
+        *table_lines(table, columns),
         *(single_line(line, "red") for line in names_of_others),
         *(single_line(line, "dim") for line in folded),
         single_line(""),

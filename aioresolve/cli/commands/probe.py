@@ -114,7 +114,7 @@ def probe_cells(probe: WorkerProbe) -> tuple[str, ...]:
         ",".join(f"{kind}:{number}" for kind, number in sorted(probe.accelerators.items())),
         "" if probe.cores is None else str(probe.cores),
         "" if probe.chips is None else str(probe.chips),
-        formats.format_latency(probe.latency),
+        f"{probe.latency * 1000:.1f}ms" if probe.latency < 1 else f"{probe.latency:.2f}s",
         # The first clause only: a row should fit on a line of a terminal.
         "" if error is None else f"{error.code}: {error.summary.partition('; ')[0]}",
     )

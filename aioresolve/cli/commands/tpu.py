@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 ALL_ZONES = "-"
 
-SLICE_COLUMNS = ("SLICE", "WORKER", "STATE", "HEALTH", "TYPE")
 NODE_COLUMNS = ("NAME", "ZONE", "TYPE", "STATE", "HEALTH", "ENDPOINTS")
 
 TPU_PORT = 8470
@@ -99,9 +98,9 @@ def tpu(
 
     \b
     Outputs:
-      table      job, task and address; with --list name, zone, type, state, health, endpoints
-      wide       in addition slice, number in the slice, state, health and accelerator type of
-                 each worker; with --list all endpoints
+      table      job, task, name and address; with --list name, zone, type, state, health, endpoints
+      wide       in addition the accelerator type, state and health of the TPU of each worker; with
+                 --list all endpoints
       json yaml  {"jobs": {JOB: [{"task", "address", "name", "slice", "state", "health",
                  "accelerator_type", "index", ...}]}, "version", "observed_at"};
                  with --list {"nodes": [...], "unreachable": [...]}
@@ -214,30 +213,26 @@ def format_workers(
         return workers_table(slices, state, probed, is_wide=output == "wide")
     if output == "megascale":
         given.setdefault("slices", [one.tasks for one in slices])
-    return clusters.format_cluster(output, state.spec, state, task, given)
+    return clusters.format_cluster(output, state, task, given)
 
 
 def workers_table(
     slices: Sequence[TPUSlice], state: ClusterState, probed: Mapping[str, WorkerProbe], *, is_wide: bool
 ) -> formats.Table:
-    """Return one row per worker: its task and address, and its devices if it was probed.
+    """Return one row per worker: its task, name and address, and its devices if it was probed.
 
-    With `is_wide`, rows also have the columns `SLICE_COLUMNS`; `WORKER` is the number of the worker in its
-    slice.
+    With `is_wide`, rows also have the type, the state and the health of the TPU.
     """
-    columns = (*clusters.TASK, *(SLICE_COLUMNS if is_wide else ()), *(probes.COLUMNS if probed else ()))
-    table = clusters.spec_table(state.spec)
-    workers = [(one, endpoint) for one in slices for endpoint in one.endpoints]
-    rows = []
-    for task_cells, (one, endpoint) in zip(table.rows, workers, strict=True):
-        row = [*task_cells]
+    more = []
+    for one, endpoint in ((each, endpoint) for each in slices for endpoint in each.endpoints):
+        cells = {}
         if is_wide:
-            status = _state_and_health(one)
-            row += [one.name or "", str(endpoint.index), *status, one.accelerator_type or ""]
+            state_of_tpu, health = _state_and_health(one)
+            cells = {"TYPE": one.accelerator_type or "", "STATE": state_of_tpu, "HEALTH": health}
         if probed:
-            row += probes.probe_cells(probed[endpoint.address])
-        rows.append(row)
-    return formats.Table(columns, rows)
+            cells |= zip(probes.COLUMNS, probes.probe_cells(probed[endpoint.address]), strict=True)
+        more.append(cells)
+    return clusters.members_table(state.members, more=more if is_wide or probed else ())
 
 
 def _document(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -95,7 +96,7 @@ def _wait_for_source(source: str, /, interval: float, **parameters: Any) -> None
                 task = await sources.find_task_name(resolver, request, state)
                 return format_workers(request, slices, state, task, {})
             task = await sources.find_task_name(resolver, request, state)
-        return clusters.format_cluster(output, state.spec, state, task, request.program_options(output))
+        return clusters.format_cluster(output, state, task, request.program_options(output))
 
     content = run_async(lambda _: complete_cluster())
     streams.write_stdout(content, has_headers=request.has_headers)
@@ -177,6 +178,7 @@ async def wait_for_cluster(
         FailedClusterError: the cluster cannot become complete.
         ResolveError: another error that is not retryable.
     """
+    from aioresolve.resolver.existing import explain
     from aioresolve.resolver.wait import wait_until_complete
 
     with _show_shortfall(request, time.monotonic() + request.timeout) as on_shortfall:
@@ -186,6 +188,7 @@ async def wait_for_cluster(
             timeout=request.timeout,
             source=request.scope,
             known_jobs=resolver.known_jobs,
+            explain=partial(explain, resolver),
             on_shortfall=on_shortfall,
         )
 
@@ -194,8 +197,8 @@ async def wait_for_cluster(
 def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Callable[[Completeness], None]]:
     """Yield a function that shows what the cluster lacks on stderr, until the block ends.
 
-    On a terminal this is drawn in place, and removed at the end. Otherwise, and if `-v` writes log lines, it
-    is a line for each change, without those that last less than `LINE_PERIOD`.
+    On a terminal this is drawn in place, and removed at the end, but not by Ctrl-C. Otherwise, and if `-v`
+    writes log lines, it is a line for each change, without those that last less than `LINE_PERIOD`.
     """
     from aioresolve.cli.live import call_periodically, draw_live
 
@@ -219,8 +222,11 @@ def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Ca
         # Other lines: the first one, headers, an empty one, the number of further reasons, jobs and their
         # total.
         fitting = max(lines - 6 - len(lacking.found), 1)
-        report = formats.wait_report(lacking.found, lacking.least, lacking.reasons, lacking.sources, fitting)
-        return Group(head, *map(single_line, report.splitlines()))
+        given = (lacking.found, lacking.least, lacking.reasons, lacking.sources)
+        report = formats.wait_report(*given, width=columns, max_reasons=fitting).splitlines()
+        if len(report) >= lines:
+            report = formats.wait_report(*given, max_reasons=fitting).splitlines()
+        return Group(head, *map(single_line, report))
 
     def write_if_new() -> None:
         nonlocal written
@@ -232,7 +238,7 @@ def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Ca
     if request.quiet:
         yield update
     elif streams.can_draw(sys.stderr):
-        with draw_live(sys.stderr, render):
+        with draw_live(sys.stderr, render, keep=True):
             yield update
     else:
         with call_periodically(write_if_new, period=LINE_PERIOD):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections import deque
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -106,14 +107,16 @@ def run_watch(request: sources.ClusterRequest, interval: float = INTERVAL) -> No
     if request.output not in clusters.WATCH_OUTPUTS:
         possible = " or -o ".join(clusters.WATCH_OUTPUTS)
         raise click.UsageError(f"-o {request.output} cannot show changes; pass -o {possible}")
+    click.get_current_context().meta.pop(options.OUTPUT, None)  # no manifest follows rows on stdout
     request, resolver = sources.open_source(request)
+    from aioresolve.resolver.existing import explain
 
     async def follow(exit_request: ExitRequest) -> None:
         with streams.stdout_writer(exit_request.exit) as stdout:
             async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
                 first = await _first_observation(request, observations)
                 if request.output in ("table", "wide") and streams.can_draw(sys.stdout):
-                    await _follow_on_screen(request, first, observations)
+                    await _follow_on_screen(request, await explain(resolver, first), observations)
                 else:
                     await _follow_in_lines(request, resolver, first, observations, stdout)
 
@@ -146,10 +149,12 @@ async def _follow_in_lines(
 ) -> None:
     """Write each change to stdout, and errors of the source to stderr."""
     from aioresolve.cli.live import StatusReporter
+    from aioresolve.resolver.existing import explain
     from aioresolve.spec import ClusterState
 
     is_wide = request.output == "wide"
-    columns = ("EVENT", *clusters.TASK, "WAS", *(clusters.IDENTITY if is_wide else ()))
+    identity = ("NAME", "NAMESPACE", "NODE", "READY", "ACCELERATORS", "STATUS") if is_wide else ()
+    columns = ("EVENT", *clusters.TASK, "WAS", *identity)
     widths = (len("JOINED"), len("worker"), 0, 21, 24)
     table = formats.TextTable(columns, widths, has_headers=request.has_headers)
     status = StatusReporter(quiet=request.quiet)
@@ -157,8 +162,8 @@ async def _follow_in_lines(
     last = ""
 
     def row(event: str, member: Member, was: str = "") -> tuple[str, ...]:
-        identity = clusters.identity_cells(member) if is_wide else ()
-        return (event, member.job, str(member.task_index), member.endpoint.address, was, *identity)
+        cells = {**clusters.member_cells(member), "EVENT": event, "WAS": was}
+        return tuple(map(cells.__getitem__, columns))
 
     async def format_change(state: ClusterState) -> str:
         match request.output:
@@ -197,7 +202,8 @@ async def _follow_in_lines(
 
     await write(first)
     if not (first.state and first.state.members):
-        status.write(f"no tasks yet: {request.scope}")
+        unmatched = "; ".join(map(str, (await explain(resolver, first)).unmatched))
+        status.write(f"no tasks yet: {unmatched or request.scope}")
     async for observation in observations:
         await write(observation)
 
@@ -264,17 +270,20 @@ class WatchView:
         from aioresolve.cli.live import single_line, table_lines
 
         empty = single_line("")
-        missing = [single_line(line, "yellow") for line in _missing_lines(self._observation)]
+        wrapped = [
+            part for line in _missing_lines(self._observation) for part in textwrap.wrap(line, columns)
+        ]
+        missing = [single_line(line, "yellow") for line in wrapped[: 2 * MAX_MISSING]]
         below = [*([empty, *missing] if missing else []), *([empty, *self._changes] if self._changes else [])]
         below += [empty, self._status_line()]
         state = self._state
-        table = clusters.state_table(state) if self._is_wide else clusters.spec_table(state.spec)
+        table = clusters.members_table(state.members, is_wide=self._is_wide)
         available = max(lines - len(below), 2)
         if len(table.rows) < available:
-            return Group(*table_lines(table), *below)
+            return Group(*table_lines(table, columns), *below)
         fitting = available - 2
         more = single_line(f"... and {len(table.rows) - fitting} more", "dim")
-        return Group(*table_lines(formats.Table(table.columns, table.rows[:fitting])), more, *below)
+        return Group(*table_lines(table._replace(rows=table.rows[:fitting]), columns), more, *below)
 
     def _status_line(self) -> Text:
         from aioresolve.cli.live import single_line
@@ -288,16 +297,20 @@ class WatchView:
         now = datetime.now(UTC)
         since = self._observation.stale_since or now
         age = formats.format_span((now - since).total_seconds())
-        text = f"{tasks} at {_local_time(since)}, {age} ago; not up to date since: {short_message(error)}"
+        text = f"{tasks} as of {_local_time(since)}, {age} ago; no newer state: {short_message(error)}"
         return single_line(text, "red")
 
 
 def _missing_lines(observation: Observation) -> list[str]:
     """Return a line for each reason for which tasks are missing or not ready, at most `MAX_MISSING`."""
     names: dict[tuple[str, str], list[str]] = {}
-    for one in (*observation.unready, *observation.absent):
+    members = observation.state.members if observation.state else ()
+    for one in (*observation.unready, *observation.absent, *(() if members else observation.unmatched)):
         names.setdefault((one.job, one.reason), []).append(one.name)
-    lines = [f"{job}: {formats.some_names(each)}: {reason}" for (job, reason), each in names.items()]
+    lines = [
+        f"{job}: {reason if each[0] in reason else f'{formats.some_names(each)}: {reason}'}"
+        for (job, reason), each in names.items()
+    ]
     more = sum(map(len, [*names.values()][MAX_MISSING:]))
     return [*lines[:MAX_MISSING], *([f"and {more} more missing or not ready"] if more else [])]
 

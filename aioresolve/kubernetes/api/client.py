@@ -16,10 +16,10 @@ import msgspec
 from aioresolve._core.deadline import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
 from aioresolve._core.http import BodyTooLongError
 from aioresolve._core.telemetry import HTTPCall
-from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
+from aioresolve.errors import APIError, ForbiddenError, ProtocolError, ResolveError, UnauthorizedError
 
 from .errors import LIST_VERBS, error_from_response, is_expired
-from .objects import Rows, decode_table
+from .objects import Rows, decode_table, metadata_from_json
 from .transport import ACCEPT_JSON
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import Response, StreamingResponse
-    from aioresolve.errors import ResolveError
 
-    from .objects import ListMeta, ObjectList
+    from .objects import ListMeta, ObjectList, ObjectMeta
     from .queries import PodQuery, Query, Resource
     from .transport import Transport
 
@@ -39,9 +38,13 @@ logger = logging.getLogger("aioresolve.kubernetes")
 
 AS_JSON = "application/json"
 AS_TABLE = f"application/json;as=Table;g=meta.k8s.io;v=v1,{AS_JSON}"
+AS_METADATA = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{AS_JSON}"
 
 PAGE = 250
 """Pods per page, 1 to 4 MB of JSON, where a list in one response fails."""
+
+MAX_METADATA = 500
+"""The maximum number of objects of which only names and labels are listed."""
 
 MAX_PAGES = 800
 """The maximum number of pages: 200,000 pods, more than Kubernetes supports in one cluster (150,000)."""
@@ -232,6 +235,17 @@ class ObjectAPI:
         return response.body if response.status == 200 else None
 
     # Lists
+
+    async def metadata(self, path: str, selector: str = "") -> list[ObjectMeta] | None:
+        """Return the metadata of the first objects of a list; None if it cannot be read, without retries."""
+        if self._transport.only_lists_pods:
+            return None
+        query = {"limit": str(MAX_METADATA), "labelSelector": selector}
+        try:
+            response = await self._transport.send("GET", path, query, headers={"Accept": AS_METADATA})
+            return metadata_from_json(response.body) if response.status == 200 else None
+        except (ResolveError, ValueError):
+            return None
 
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | None:
         """Return the rows of a Table; None if the server has no Tables, or splits this one into pages."""

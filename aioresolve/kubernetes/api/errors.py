@@ -127,7 +127,7 @@ def _error(
             return ProtocolError(summary, hint=protocol, **place)
         case 401:
             return UnauthorizedError(
-                f"{summary}: it rejects the credentials from {source}, also after they were renewed",
+                f"{summary}: it rejects the credentials from {source}",
                 hint="Log in again, or renew the token there.",
                 **attributes,
             )

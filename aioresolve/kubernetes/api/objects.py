@@ -192,6 +192,12 @@ class ObjectList(Struct, Generic[T], kw_only=True, frozen=True):
     items: list[T] | None = None
 
 
+class PartialObject(Struct, frozen=True):
+    """An object of which only the metadata are read."""
+
+    metadata: ObjectMeta
+
+
 class Column(Struct, frozen=True):
     """One entry of `columnDefinitions`."""
 
@@ -355,6 +361,12 @@ def json_decoder(kind: Any) -> Callable[[bytes], Any]:
 
 decode_table: Callable[[bytes], Table] = json_decoder(Table)
 _decode_status: Callable[[bytes], Status] = json_decoder(Status)
+_decode_partial: Callable[[bytes], ObjectList[PartialObject]] = json_decoder(ObjectList[PartialObject])
+
+
+def metadata_from_json(body: bytes) -> list[ObjectMeta]:
+    """Return the metadata of the items of a list of any kind; a ValueError if it is not a list."""
+    return [each.metadata for each in _decode_partial(body).items or ()]
 
 
 def status_from_json(body: bytes) -> Status:

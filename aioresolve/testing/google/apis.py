@@ -204,6 +204,9 @@ def compute_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]
             if full not in cloud.names(found["project"], "instances"):
                 raise _compute_not_found(full)
             return json_reply(_instance_json(cloud, parent, full))
+        case "GET", "instanceGroups", None, None:
+            _check_permission(cloud, "compute.instanceGroups.list", parent)
+            return json_reply({"items": [{"name": name} for name in cloud.groups(parent)]})
         case "POST", "instanceGroups", str(name), "listInstances":
             permission = "compute.instanceGroups.list" if is_zonal else "compute.instanceGroups.get"
             _check_permission(cloud, permission, f"{parent}/instanceGroups/{name}")

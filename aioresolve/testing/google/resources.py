@@ -329,6 +329,12 @@ class Cloud:
             projects = {self._project, *(name.split("/")[1] for name in self._resources)}
         return permission not in self.denied and project in projects
 
+    def groups(self, parent: str) -> list[str]:
+        """Return the names of the groups of a zone or region."""
+        with self._lock:
+            names = [self._full_name(name, "instanceGroups") for name in self.instance_groups]
+        return [name.rpartition("/")[2] for name in names if name.startswith(f"{parent}/")]
+
     def group(self, full_name: str) -> tuple[list[str], bool] | None:
         """Return the full names of a group's instances, and whether it is managed; None if it is unknown."""
         with self._lock:

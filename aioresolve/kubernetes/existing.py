@@ -1,0 +1,78 @@
+"""What exists where a selector or a Service matches nothing: labels, values, Services and namespaces."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aioresolve._core.concurrency import gather
+from aioresolve.resolver.existing import existing_names
+
+from .endpoint_slices import SERVICE_NAME, SliceQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .api.client import ObjectAPI
+    from .api.objects import ObjectMeta
+    from .api.queries import Query
+
+NAMESPACES = "/api/v1/namespaces"
+
+_TERM = re.compile(r"(?:[^,(]|\([^)]*\))+")
+_REQUIREMENT = re.compile(r"\s*([\w./-]+)\s*(?:==?\s*([\w.-]*)\s*|in\s*\(([^)]*)\)\s*)?")
+
+
+async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
+    """Return that nothing matches `query`, and what exists in its place.
+
+    It sends three requests for metadata at most. What the user may not list is not mentioned.
+    """
+    if isinstance(query, SliceQuery):
+        nothing, noun = f"no endpoint belongs to Service {query.service} in {query.where}", "Services"
+        everywhere = SliceQuery(query.selector).path
+    else:
+        nothing, noun = f"no pod matches {query.selector} in {query.where}", "pods"
+        everywhere = f"{query.resource.prefix}/{query.resource.name}"
+    calls = [partial(api.metadata, query.path)]
+    if query.namespace is not None:
+        calls += [partial(api.metadata, everywhere, query.selector), partial(api.metadata, NAMESPACES)]
+    there, *others = await gather(calls, limit=len(calls))
+    elsewhere, namespaces = others or (None, None)
+    parts = [nothing]
+    if elsewhere:
+        matching = {one.namespace for one in elsewhere}
+        plural = "s" if len(matching) > 1 else ""
+        found = "there is one" if noun == "Services" else "it matches pods"
+        parts.append(f"{found} in namespace{plural} {existing_names(matching, query.namespace or '')}")
+    elif there:
+        parts.append(_existing_labels(there, query.selector))
+    elif there is not None:
+        names = [one.name for one in namespaces or ()]
+        is_known = not names or query.namespace in names or query.namespace is None
+        parts.append(f"there are no {noun}" if is_known else "that namespace does not exist")
+        if names:
+            parts.append(f"namespaces: {existing_names(names, query.namespace or '')}")
+    return f"{'; '.join(parts)} ({api.source})"
+
+
+def _existing_labels(there: Sequence[ObjectMeta], selector: str) -> str:
+    """Return the labels, or the values of a label, that exist in place of the first that matches nothing."""
+    for key, wanted in _requirements(selector):
+        values = {one.labels[key] for one in there if key in one.labels}
+        if key == SERVICE_NAME:
+            return f"Services there: {existing_names(values, *wanted)}"
+        if not values:
+            return f"labels there: {existing_names({key for one in there for key in one.labels}, key)}"
+        if wanted and not wanted & values:
+            return f"values of {key} there: {existing_names(values, min(wanted))}"
+    return f"it excludes the {len(there)} pods there, or they are being deleted or have ended"
+
+
+def _requirements(selector: str) -> Iterator[tuple[str, set[str]]]:
+    """Yield each label that a selector requires, with its possible values; none if any value will do."""
+    for term in _TERM.findall(selector):
+        if found := _REQUIREMENT.fullmatch(term):
+            key, value, values = found.groups()
+            yield key, {value} if value else {each.strip() for each in (values or "").split(",")} - {""}

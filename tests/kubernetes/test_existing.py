@@ -1,0 +1,127 @@
+"""A selector, Service or namespace that matches nothing is explained by what exists in its place."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aioresolve import KubernetesClusterResolver, Progress, UnionClusterResolver
+from aioresolve.resolver.completeness import Completeness, validate_condition
+from aioresolve.resolver.existing import MAX_NAMES, existing_names, explain
+from aioresolve.resolver.wait import wait_until_complete
+from aioresolve.spec.observation import Want
+from aioresolve.testing import Answer, Hang, pod, service
+
+if TYPE_CHECKING:
+    from aioresolve import ClusterResolver
+
+    from .loopback import Loopback
+
+
+@pytest.fixture
+def cluster(loopback: Loopback) -> Loopback:
+    loopback.train("train-0", labels={"app": "train", "tier": "gpu"}, ip="10.0.0.1")
+    loopback.train("web-0", "web-1", labels={"app": "web"})
+    loopback.server.add(
+        pod("ps-0", "other", labels={"app": "ps"}), service("train", "ml", selector={"app": "train"})
+    )
+    names = {"items": [{"metadata": {"name": name}} for name in ("ml", "other")]}
+    loopback.server.inject(Answer(200, json.dumps(names).encode()), match=is_namespaces, times=None)
+    return loopback
+
+
+def is_namespaces(request: Any) -> bool:
+    return bool(request.path == "/api/v1/namespaces")
+
+
+async def reasons(resolver: ClusterResolver) -> list[str]:
+    observation = await explain(resolver, await resolver.observe(Want(), Progress()))
+    return [one.reason.partition(" (kubeconfig ")[0] for one in observation.unmatched]
+
+
+@pytest.mark.parametrize(
+    ("selector", "namespace", "reason"),
+    [
+        ("app=trian", "ml", "no pod matches app=trian in namespace 'ml'; values of app there: train, web"),
+        ("app in (a,b),tier", "ml", "values of app there: train, web"),
+        ("aap=train", "ml", "labels there: app, tier"),
+        ("app=web,tier=gpu", "ml", "it excludes the 3 pods there, or they are being deleted or have ended"),
+        ("app=ps", "ml", "it matches pods in namespace other"),
+        ("app=train", "mll", "no pod matches app=train in namespace 'mll'; it matches pods in namespace ml"),
+        ("app=x", "mll", "that namespace does not exist; namespaces: ml, other"),
+        (
+            "app=trian",
+            None,
+            "no pod matches app=trian in all namespaces; values of app there: ps, train, web",
+        ),
+    ],
+)
+async def test_selector_that_matches_nothing(
+    cluster: Loopback, selector: str, namespace: str | None, reason: str
+) -> None:
+    resolver = cluster.resolver({"worker": selector}, namespace=namespace)
+    (found,) = await reasons(resolver)
+    assert found.endswith(reason)
+    assert await reasons(UnionClusterResolver(resolver)) == [found]
+
+
+async def test_service_that_does_not_exist(cluster: Loopback) -> None:
+    resolver = KubernetesClusterResolver(kubeconfig=cluster.kubeconfig, service="trian", namespace="ml")
+    (found,) = await reasons(resolver)
+    assert found == "no endpoint belongs to Service trian in namespace 'ml'; Services there: train"
+
+
+async def test_requests_are_sent_only_if_a_job_is_empty(cluster: Loopback) -> None:
+    assert await reasons(cluster.resolver({"worker": "app=train"}, namespace="ml")) == []
+    assert len(cluster.requests) == 1
+    cluster.train("train-1", labels={"app": "late"}, phase="Pending", node=None)
+    assert await reasons(cluster.resolver({"worker": "app=late"}, namespace="ml")) == []
+
+
+@pytest.mark.parametrize("fault", [Answer(403), Answer(200, b"[]")], ids=repr)
+async def test_what_may_not_be_listed_is_not_mentioned(cluster: Loopback, fault: Any) -> None:
+    cluster.server.clear_faults()
+    resolver = cluster.resolver({"worker": "app=trian"}, namespace="ml")
+    cluster.server.inject(fault, match=lambda request: "limit" in request.query, times=None)
+    assert await reasons(resolver) == ["no pod matches app=trian in namespace 'ml'"]
+
+
+async def test_a_server_that_does_not_list_in_time_explains_nothing(
+    cluster: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.resolver.existing.TIMEOUT", 0.05)
+    cluster.server.inject(Hang(), match=lambda request: "limit" in request.query, times=None)
+    assert await reasons(cluster.resolver({"worker": "app=trian"}, namespace="ml")) == []
+
+
+async def test_a_wait_reports_it_while_it_waits(cluster: Loopback) -> None:
+    resolver = cluster.resolver({"worker": "app=trian", "web": "app=web"}, namespace="ml")
+    condition = validate_condition(None, None, False, False, 0.0)
+    reports: list[str] = []
+    async with anyio.create_task_group() as group:
+
+        def report(lacking: Completeness) -> None:
+            reports.append(str(lacking))
+            if list(lacking.reasons) == ["app=trian"]:
+                group.cancel_scope.cancel()
+
+        explained = partial(explain, resolver)
+        observations = resolver.changes(condition.want, 1.0)
+        await wait_until_complete(
+            observations, condition, timeout=60.0, source="pods", explain=explained, on_shortfall=report
+        )
+    counts = "job 'worker': 0 tasks, job 'web': 2 tasks"
+    assert counts in reports
+    assert reports[-1].startswith(
+        f"{counts}; no pod matches app=trian in namespace 'ml'; values of app there: "
+    )
+
+
+def test_of_many_names_those_most_like_the_typed_one_come_first() -> None:
+    names = [f"name-{number:02}" for number in range(20)]
+    assert existing_names([*names, "trainer"], "trianer").split(", ")[0] == "trainer"
+    assert existing_names(names, "x") == f"{', '.join(names[:MAX_NAMES])} and 12 more"

@@ -224,7 +224,9 @@ class SliceFinder:
                 ]
                 return replace(found, slices=tuple(slices))
 
-    def raise_if_incomplete(self, source: Source, found: FoundSlices) -> None:
+    async def raise_if_incomplete(
+        self, source: Source, found: FoundSlices, clients: TPUClients, progress: Progress
+    ) -> None:
         """Raise an error unless all TPUs are ready, and healthy, unless `not_healthy` allows others."""
         if isinstance(source, NamedTPUs):
             # Those that are skipped only matter if nothing is left.

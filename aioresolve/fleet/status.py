@@ -374,7 +374,7 @@ class Target:
 
 def _first_fault(found: Completeness) -> str:
     """Return why the first task is missing; empty if none of those that are missing was found."""
-    # What is unmatched says more about a name that is absent.
+    # An unmatched name says more than one that is absent.
     faults = list({one.name: one for one in (*found.observation.absent, *found.missing)}.values())
     if not (faults := faults or list(found.observation.failed)):
         return ""

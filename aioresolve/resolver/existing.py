@@ -1,4 +1,4 @@
-"""What a source has in place of what was not found there, so that a message answers a typing error."""
+"""What a source has in place of what was not found there, so that a message helps after a typing error."""
 
 from __future__ import annotations
 

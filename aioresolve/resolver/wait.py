@@ -148,7 +148,7 @@ class _Waiter:
                     group.start_soon(self._prove, self._proof)
 
     def _compare(self, observation: Observation) -> Completeness:
-        """Compare an observation with the condition, with what is still unmatched."""
+        """Compare an observation with the condition, together with the names that are still unmatched."""
         known = {one.job for one in observation.absent}
         known |= set() if observation.state is None else {one.job for one in observation.state.members}
         names = {one.name for one in observation.absent}

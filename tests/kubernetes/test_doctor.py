@@ -323,7 +323,6 @@ async def test_namespace_of_the_context_is_used(loopback: Loopback) -> None:
 
 
 async def test_selector_that_matches_nothing(loopback: Loopback) -> None:
-    nothing = "no pod in namespace 'ml' has these labels"
     checks = await diagnose(loopback)
     found = checks["pods with app=train"]
     assert (found.result, found.found.partition(" (")[0]) == (

@@ -49,7 +49,6 @@ from aioresolve.errors import ConfigurationError, MissingDependencyError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
 from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 from aioresolve.resolver.completeness import validate_condition
-from aioresolve.resolver.existing import explain
 from aioresolve.resolver.wait import wait_until_complete
 from aioresolve.sync.loop_thread import get_loop_thread
 
@@ -172,7 +171,7 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
         condition,
         timeout=deadline.next_timeout,
         source=repr(resolver),
-        explain=partial(explain, resolver),
+        explain=resolver._explain,
     )
     task = await resolver.this_task(state, timeout=deadline.next_timeout)
     return _Processes(launch.jax(state, task)["JAX_COORDINATOR_ADDRESS"], count, task.rank)

@@ -14,7 +14,6 @@ import anyio
 from aioresolve._core.validation import validate_count
 from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.completeness import Completeness, WaitCondition
-from aioresolve.resolver.existing import explain
 from aioresolve.spec import Observation
 from aioresolve.spec.display import html_table, short_line
 
@@ -286,7 +285,7 @@ class Target:
         if empty != self._empty:  # otherwise it was requested already
             self._empty, self._unmatched = empty, ()
             if empty:
-                self._unmatched = (await explain(self.resolver, observation)).unmatched
+                self._unmatched = (await self.resolver._explain(observation)).unmatched
         return replace(observation, unmatched=self._unmatched)
 
     def update(

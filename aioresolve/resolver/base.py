@@ -9,6 +9,7 @@ import math
 import operator
 import re
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -304,7 +305,6 @@ class ClusterResolver(Copyable, abc.ABC):
             ResolveError: another error that is not retryable.
         """
         from .completeness import validate_condition
-        from .existing import explain
         from .wait import wait_until_complete
 
         condition = validate_condition(count, jobs, ready, reachable, stable_for)
@@ -314,7 +314,7 @@ class ClusterResolver(Copyable, abc.ABC):
             timeout=validate_seconds("timeout", timeout),
             source=repr(self),
             known_jobs=self.known_jobs,
-            explain=partial(explain, self),
+            explain=self._explain,
         )
 
     async def cluster_spec(self, *, timeout: float | None = None) -> ClusterSpec:
@@ -475,11 +475,24 @@ class ClusterResolver(Copyable, abc.ABC):
 
         return TaskClaim(self.task_type, self.task_id)
 
+    async def _explain(self, observation: Observation) -> Observation:
+        """Return the observation with what does not exist in `unmatched`, if the source says so in time.
+
+        Requests are sent only if a name or a selector of the resolver has found nothing.
+        """
+        from .existing import TIMEOUT
+
+        try:
+            found = await within_deadline(TIMEOUT, repr(self), lambda _: self._unmatched(observation))
+        except ResolveError:
+            return observation
+        return replace(observation, unmatched=found)
+
     async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
         """Return the names and selectors without a result, each with what exists in its place.
 
         Override it in a resolver that can list what exists. It is called inside a deadline, and should send
-        requests only if `observation` lacks something. See `aioresolve.resolver.existing.explain`.
+        requests only if `observation` lacks something.
         """
         return ()
 

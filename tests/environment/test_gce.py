@@ -19,7 +19,6 @@ from aioresolve.errors import (
     InstanceNotRunningError,
     ProtocolError,
 )
-from aioresolve.resolver.existing import explain
 from aioresolve.testing import Answer, GoogleServer, instance
 
 if TYPE_CHECKING:
@@ -361,7 +360,7 @@ async def test_group_that_does_not_exist_may_be_created(google: GoogleServer) ->
     assert (absent.name, absent.is_final, absent.tasks) == ("workers", False, None)
     assert absent.reason.endswith("instanceGroups/workers does not exist (yet)")
     add_group(google, group="trainers")
-    explained = await explain(workers(), observation)
+    explained = await workers()._explain(observation)
     assert explained.unmatched[0].reason == f"{absent.reason}; groups in {ZONE}: trainers"
     assert observation.state is not None
     assert observation.state.spec.as_dict() == {"worker": {}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,7 +10,7 @@ import pytest
 
 from aioresolve import KubernetesClusterResolver, Progress, UnionClusterResolver
 from aioresolve.resolver.completeness import Completeness, validate_condition
-from aioresolve.resolver.existing import MAX_NAMES, existing_names, explain
+from aioresolve.resolver.existing import MAX_NAMES, existing_names
 from aioresolve.resolver.wait import wait_until_complete
 from aioresolve.spec.observation import Want
 from aioresolve.testing import Answer, Hang, pod, service
@@ -39,7 +38,7 @@ def is_namespaces(request: Any) -> bool:
 
 
 async def reasons(resolver: ClusterResolver) -> list[str]:
-    observation = await explain(resolver, await resolver.observe(Want(), Progress()))
+    observation = await resolver._explain(await resolver.observe(Want(), Progress()))
     return [one.reason.partition(" (kubeconfig ")[0] for one in observation.unmatched]
 
 
@@ -109,10 +108,14 @@ async def test_a_wait_reports_it_while_it_waits(cluster: Loopback) -> None:
             if list(lacking.reasons) == ["app=trian"]:
                 group.cancel_scope.cancel()
 
-        explained = partial(explain, resolver)
         observations = resolver.changes(condition.want, 1.0)
         await wait_until_complete(
-            observations, condition, timeout=60.0, source="pods", explain=explained, on_shortfall=report
+            observations,
+            condition,
+            timeout=60.0,
+            source="pods",
+            explain=resolver._explain,
+            on_shortfall=report,
         )
     counts = "job 'worker': 0 tasks, job 'web': 2 tasks"
     assert counts in reports

@@ -117,7 +117,6 @@ async def _resolve(
     request: sources.ClusterRequest, allow_empty: bool
 ) -> tuple[str | formats.Table, Observation, str]:
     """Return the cluster in the output's format, what was found, and why a job has no pods, if that is so."""
-    from aioresolve.resolver.existing import explain
     from aioresolve.spec.observation import ADDRESSES, MEMBERS
 
     resolver = sources.new_resolver(request)
@@ -133,7 +132,7 @@ async def _resolve(
         if not empty:
             return content, found, ""
         if not allow_empty:
-            found = await explain(resolver, found)
+            found = await resolver._explain(found)
         reasons = "; ".join(one.reason for one in found.unmatched)
         return content, found, reasons or f"no running pod matches {sources.selector_options(empty)}"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -178,7 +177,6 @@ async def wait_for_cluster(
         FailedClusterError: the cluster cannot become complete.
         ResolveError: another error that is not retryable.
     """
-    from aioresolve.resolver.existing import explain
     from aioresolve.resolver.wait import wait_until_complete
 
     with _show_shortfall(request, time.monotonic() + request.timeout) as on_shortfall:
@@ -188,7 +186,7 @@ async def wait_for_cluster(
             timeout=request.timeout,
             source=request.scope,
             known_jobs=resolver.known_jobs,
-            explain=partial(explain, resolver),
+            explain=resolver._explain,
             on_shortfall=on_shortfall,
         )
 

@@ -109,14 +109,13 @@ def run_watch(request: sources.ClusterRequest, interval: float = INTERVAL) -> No
         raise click.UsageError(f"-o {request.output} cannot show changes; pass -o {possible}")
     click.get_current_context().meta.pop(options.OUTPUT, None)  # no manifest follows rows on stdout
     request, resolver = sources.open_source(request)
-    from aioresolve.resolver.existing import explain
 
     async def follow(exit_request: ExitRequest) -> None:
         with streams.stdout_writer(exit_request.exit) as stdout:
             async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
                 first = await _first_observation(request, observations)
                 if request.output in ("table", "wide") and streams.can_draw(sys.stdout):
-                    await _follow_on_screen(request, await explain(resolver, first), observations)
+                    await _follow_on_screen(request, await resolver._explain(first), observations)
                 else:
                     await _follow_in_lines(request, resolver, first, observations, stdout)
 
@@ -149,7 +148,6 @@ async def _follow_in_lines(
 ) -> None:
     """Write each change to stdout, and errors of the source to stderr."""
     from aioresolve.cli.live import StatusReporter
-    from aioresolve.resolver.existing import explain
     from aioresolve.spec import ClusterState
 
     is_wide = request.output == "wide"
@@ -202,7 +200,7 @@ async def _follow_in_lines(
 
     await write(first)
     if not (first.state and first.state.members):
-        unmatched = "; ".join(map(str, (await explain(resolver, first)).unmatched))
+        unmatched = "; ".join(map(str, (await resolver._explain(first)).unmatched))
         status.write(f"no tasks yet: {unmatched or request.scope}")
     async for observation in observations:
         await write(observation)

@@ -24,13 +24,7 @@ from yarl import URL
 from aioresolve._core.concurrency import LatestValue, gather
 from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.threads import run_in_thread
-from aioresolve.errors import (
-    ConfigurationError,
-    ForbiddenError,
-    Hint,
-    IncompleteClusterError,
-    ResolveError,
-)
+from aioresolve.errors import ConfigurationError, IncompleteClusterError, ResolveError
 from aioresolve.kubernetes.api.client import ObjectAPI
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.api.transport import AiohttpTransport
@@ -43,12 +37,11 @@ from aioresolve.kubernetes.tasks.pods import not_running_reason, restarts_in_pla
 from .cluster import (
     LABEL,
     LEASE_DURATION,
-    VERBS,
+    REQUEST_TIMEOUT,
     ConfigMapQuery,
     LeaseQuery,
     Objects,
     Writer,
-    role,
     why_missing,
 )
 from .protocol import (
@@ -67,21 +60,17 @@ from .protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from aioresolve.kubernetes.api.objects import OwnerReference, Pod
+    from aioresolve.kubernetes.api.objects import Pod
     from aioresolve.kubernetes.api.queries import Query
 
-    from .cluster import ConfigMap
     from .protocol import Limits, World
-
-REQUEST_TIMEOUT = 60.0
-"""Seconds that one write may take, with its retries."""
 
 TURN = 1.0
 """Seconds that each node waits for those before it to write the next world."""
 
-MAX_TURNS = 10
+MAX_TURNS = 30
 """The longest wait for other nodes, in turns; after that, all remaining nodes may write."""
 
 LOOKUP_AFTER = 2.0
@@ -90,8 +79,11 @@ LOOKUP_AFTER = 2.0
 TICK = 1.0
 """Seconds between two evaluations of the clocks while a node waits. A change is evaluated at once."""
 
-PAUSE = 0.05
-"""Seconds between two evaluations while the others come to the barrier."""
+PAUSE, PAUSE_PER_NODE = 0.05, 0.001
+"""Seconds between two evaluations while the others come to the barrier. A new world is evaluated at once."""
+
+POLICY = WatchPolicy(max_initial_silence=30.0)
+"""The timing of watches. When many nodes come together, the server takes long for the first response."""
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """The name of a ConfigMap: a DNS subdomain, RFC 1123."""
@@ -166,19 +158,15 @@ def place_of(pod: Pod, *, selector: str | None = None, address: str | None = Non
         since="" if index is not None else pod.metadata.creation_timestamp,
         restarts=restarts_in_place(pod),
     )
-    controller = pod.metadata.controller
+    owner = pod.metadata.controller
+    reference = owner and {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
     return Place(
         node,
         pod.metadata.namespace,
         selector or (workload.selector if workload else None),
         run_of(pod),
-        [_owner(controller)] if controller else [],
+        [{**reference, "uid": owner.uid}] if owner and reference else [],
     )
-
-
-def _owner(controller: OwnerReference) -> dict[str, str]:
-    names = {"apiVersion": controller.api_version, "kind": controller.kind}
-    return {**names, "name": controller.name, "uid": controller.uid}
 
 
 class Agent:
@@ -193,7 +181,6 @@ class Agent:
         selector: the label selector of the pods; None for those of the controller of this pod.
         address: the address of this node for the others; None for that of its pod, or for the one from which
             it reaches the API server.
-        policy: the timing of watches.
     """
 
     def __init__(
@@ -204,7 +191,6 @@ class Agent:
         namespace: str | None = None,
         selector: str | None = None,
         address: str | None = None,
-        policy: WatchPolicy | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
             raise ConfigurationError(
@@ -216,7 +202,6 @@ class Agent:
         self._namespace = namespace
         self._selector = selector
         self._address = address
-        self._policy = policy or WatchPolicy(max_initial_silence=30.0)  # a burst of nodes takes a server long
         self._stack = AsyncExitStack()
         self._changed = anyio.Event()
         self._has_run = False
@@ -267,9 +252,9 @@ class Agent:
         self.own, self._place = place.node, place
         self._query = ConfigMapQuery("", namespace, name=self.name)
         self._leases = LeaseQuery(f"{LABEL}={self.name}", namespace)
-        self._writer = Writer(self._api, self._query, self._leases)
         self._pods = None if place.selector is None else PodQuery(place.selector, namespace)
         self._objects = Objects(self._query, self._pods, self._leases)
+        self._writer = Writer(self._api, self._objects, self._query, self._leases)
 
     async def run(self) -> None:
         """Follow the objects until it is cancelled; the error of a watch that is given up ends all waits.
@@ -284,15 +269,13 @@ class Agent:
         try:
             await gather(calls, limit=len(calls))
         except ResolveError as error:
-            self._error = self._explained(error)
+            self._error = self._writer.explained(error)
             self._wake()
 
     async def _follow(self, query: Query[Any]) -> None:
         """Keep the objects of one query up to date."""
         latest = LatestValue[Any]()
-        reflector = Reflector(
-            self._api, self._objects, [query], latest, self._policy, timeout=REQUEST_TIMEOUT
-        )
+        reflector = Reflector(self._api, self._objects, [query], latest, POLICY, timeout=REQUEST_TIMEOUT)
         self._reflectors.append(reflector)
 
         async def wake() -> None:
@@ -347,11 +330,6 @@ class Agent:
         return Life.ALIVE if is_own else self._objects.life(node)
 
     @property
-    def closed(self) -> Closed | None:
-        """The node that closed the rendezvous; None while it is open."""
-        return self.view.closed
-
-    @property
     def nodes_waiting(self) -> int:
         """For how many nodes this one has to leave its round and come to the barrier."""
         return self.view.nodes_waiting(self.own, self.limits)
@@ -373,7 +351,7 @@ class Agent:
             IncompleteClusterError: too few nodes came in time; it says why each pod is missing.
             ResolveError: the API server failed.
         """
-        await self._list()
+        await self._writer.list_config_map()
         self.own = replace(self.own, port=port, after=self._objects.state.world.round)
         ends = anyio.current_time() + timeout
         complete_since: float | None = None  # since when enough nodes wait
@@ -381,7 +359,7 @@ class Agent:
         is_spare = False
         while anyio.current_time() < ends:
             self._update_restarts()
-            view, now = self.view, anyio.current_time()
+            view, world_text, now = self.view, self._objects.world_text, anyio.current_time()
             is_enough = len(view.waiting) >= self.limits.min_nodes and not view.running
             complete_since = (complete_since or now) if is_enough else None
             is_over = complete_since is not None and (
@@ -398,6 +376,7 @@ class Agent:
             if step is not Step.JOIN:
                 self._is_at_barrier.set()
             due_since = (due_since or now) if step is Step.BEGIN else None
+            turn = now if due_since is None else due_since + self._turn(view)
             match step:
                 case Step.ENTER:
                     self._has_run = True
@@ -406,7 +385,7 @@ class Agent:
                     return Round(rank, view.state.world)
                 case Step.LEAVE:
                     raise self._closed_error(view, is_spare=is_spare)
-                case Step.BEGIN if now - (due_since or now) < self._turn(view):
+                case Step.BEGIN if now < turn:
                     pass
                 case _ if step is not Step.JOIN and not self._objects.is_listed:
                     pass
@@ -418,21 +397,12 @@ class Agent:
                     self._is_at_barrier.set()
             if view.is_spare(self.own, self.limits):
                 is_spare, ends = True, now + timeout
-            with anyio.move_on_after(min(TICK, TURN / 2 if due_since else TICK, ends - now)):
+            with anyio.move_on_after(min(max(TICK, turn - now), ends - now)):
                 await self._next_change()
-                if self._objects.state.world.round == view.state.world.round:
-                    await anyio.sleep(PAUSE)
+                with anyio.move_on_after(PAUSE + PAUSE_PER_NODE * len(view.state.nodes)):
+                    while self._objects.world_text == world_text:
+                        await self._next_change()
         raise self._incomplete_error(timeout)
-
-    async def _list(self) -> None:
-        """Read the ConfigMap, unless it is known."""
-        if not self._objects.is_known:
-            list_ = partial(self._api.objects, self._query, verbs=VERBS)
-            try:
-                found = await within_deadline(REQUEST_TIMEOUT, self._where, list_)
-            except ResolveError as error:
-                raise self._explained(error) from error.__cause__
-            self._objects.replace(self._query, found.items, found.version)
 
     def _update_restarts(self) -> None:
         """Correct the restarts of the container: its status is reported some time after it was restarted."""
@@ -447,58 +417,39 @@ class Agent:
     async def _write(self, step: Step, view: View, *, is_last_call_over: bool) -> bool:
         """Write what a step requires; return whether it was written."""
         version = self._objects.state_version
-        if version is None:
-            return await self._create()
-        if step is Step.JOIN:
-            return await self._patch(entry(self.own))
+        if version is None and await self._writer.create(
+            opened(self.own, self._place.owner), self._place.owners
+        ):
+            return True
+        if step is Step.JOIN:  # also if another node was faster to create it
+            return await self._writer.patch(entry(self.own))
         if step is Step.REOPEN:
             self.own = replace(self.own, after=view.state.world.round + 1)
-            return await self._patch(reopened(view.state, self.own, self._place.owner), version)
+            return await self._writer.patch(reopened(view.state, self.own, self._place.owner), version)
         world = view.next_world(self.limits, is_last_call_over=is_last_call_over)
         assert world is not None
-        return await self._patch(begun(world, view), version)
-
-    async def _create(self) -> bool:
-        """Create the ConfigMap with the entry of this node, or write the entry if another node was faster."""
-        data, owners = opened(self.own, self._place.owner), self._place.owners
-        if await self._record(partial(self._writer.create, data, owners)):
-            return True
-        return await self._patch(entry(self.own))
-
-    async def _patch(self, data: Mapping[str, str | None], version: str | None = None) -> bool:
-        """Change the ConfigMap; return False if it has another version, or is gone."""
-        return await self._record(partial(self._writer.patch, data, version=version))
-
-    async def _record(self, write: Callable[[Progress], Awaitable[ConfigMap | None]]) -> bool:
-        try:
-            found = await within_deadline(REQUEST_TIMEOUT, f"a write of {self._where}", write)
-        except ResolveError as error:
-            raise self._explained(error) from error.__cause__
-        if found is not None:
-            self._objects.record(found)
-        return found is not None
+        return await self._writer.patch(begun(world, view), version)
 
     async def close(self, *, failed: bool = False) -> None:
         """Close the rendezvous for all nodes."""
-        await self._list()
-        if self.closed is None and self._objects.state_version is not None:
+        await self._writer.list_config_map()
+        if self.view.closed is None and self._objects.state_version is not None:
             closed = Closed(self.own.name, self._objects.state.world.round, failed)
-            await self._patch({**closing(closed), **without([self.own])})
+            await self._writer.patch({**closing(closed), **without([self.own])})
 
     async def end(self, *, failed: bool) -> None:
         """Close the rendezvous if this node takes part in its round; otherwise only leave it."""
         if self._objects.state.has(self.own):
             await self.close(failed=failed)
         elif self._objects.state.nodes.get(self.own.key) == self.own:
-            await self._patch(without([self.own]))
+            await self._writer.patch(without([self.own]))
         if self.own.has_lease:
             await self._writer.delete_lease(self.own.key)
 
     def _turn(self, view: View) -> float:
         """Return how many seconds to wait for the nodes before this one to write."""
         identities = [node.identity for node in view.waiting]
-        position = identities.index(self.own.identity) if self.own.identity in identities else MAX_TURNS
-        return TURN * min(position, MAX_TURNS)
+        return TURN * min(identities.index(self.own.identity), MAX_TURNS)
 
     def _expected(self, view: View) -> bool:
         """Return whether a pod will most likely come to the barrier soon.
@@ -522,27 +473,22 @@ class Agent:
             if now < self._looked_up.setdefault(node.key, now + LOOKUP_AFTER):
                 continue
             self._looked_up[node.key] = now + LOOKUP_AFTER
-            look_up = partial(self._writer.has_pod, node.name, node.key)
-            if not await within_deadline(REQUEST_TIMEOUT, f"the lookup of pod {node.name!r}", look_up):
+            if not await self._writer.has_pod(node.name, node.key):
                 self._objects.record_absence(node.key)
                 self._wake()
 
     # Errors
 
-    @property
-    def _where(self) -> str:
-        return f"rendezvous {self.name!r} in namespace {self._query.namespace!r}"
-
     def _closed_error(self, view: View, *, is_spare: bool) -> ClosedError:
         closed = view.closed
         if closed is None:
             return ClosedError(
-                f"{self._where} is in use by another workload",
+                f"{self} is in use by another workload",
                 hint="Give each job another --rdzv-id, or delete the ConfigMap if that workload is gone.",
             )
         how = "failed" if closed.failed else "ended"
         return ClosedError(
-            f"{self._where} is closed: the training {how} on {closed.by!r} in round {closed.round}",
+            f"{self} is closed: the training {how} on {closed.by!r} in round {closed.round}",
             hint="To train again, use another --rdzv-id, or delete the ConfigMap.",
             is_spare=is_spare,
         )
@@ -561,19 +507,9 @@ class Agent:
         parts = [*running.values(), *missing]
         outages = [error.summary for reflector in self._reflectors if (error := reflector.observe().error)]
         return IncompleteClusterError(
-            f"no round of {self._where} has begun within {timeout:g} s, for which at least"
+            f"no round of {self} has begun within {timeout:g} s, for which at least"
             f" {self.limits.min_nodes} nodes have to wait: "
             + "; ".join([f"{len(waiting)} wait ({', '.join(waiting.values()) or 'none'})", *parts, *outages]),
             hint="Repair the pods that are missing, lower the minimum of --nnodes, or raise join_timeout.",
             timeout=timeout,
         )
-
-    def _explained(self, error: ResolveError) -> ResolveError:
-        """Return an error with the Role that a rendezvous needs, if a permission is missing."""
-        if isinstance(error, ForbiddenError):
-            manifest = role(self._query.namespace or "", self.name, error.user)
-            error.manifest = manifest
-            error.hint = Hint(
-                "Have it applied by `kubectl apply -f -`:\n{manifest}", values={"manifest": manifest}
-            )
-        return error

@@ -7,12 +7,14 @@ nodes live. `Writer` sends the few requests that change something.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import msgspec
 
-from aioresolve._core.deadline import Progress
+from aioresolve._core.deadline import within_deadline
+from aioresolve.errors import ForbiddenError, Hint, ResolveError
 from aioresolve.kubernetes.api.errors import rbac_subject
 from aioresolve.kubernetes.api.objects import (
     Added,
@@ -38,17 +40,23 @@ from aioresolve.spec import Observation
 from .protocol import Life, decode_state
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime
 
+    from aioresolve._core.deadline import Progress
     from aioresolve._core.http import Response
     from aioresolve.kubernetes.api.client import ObjectAPI
     from aioresolve.kubernetes.api.objects import WatchEvent
 
     from .protocol import Node, State
 
+T = TypeVar("T")
+
 LABEL = "aioresolve/rendezvous"
 """The label of Leases, whose value is the name of the ConfigMap."""
+
+REQUEST_TIMEOUT = 60.0
+"""Seconds that a request may take, with its retries."""
 
 LEASE_DURATION = 40
 """Seconds after which a node outside of pods counts as dead, if its Lease was not renewed."""
@@ -58,7 +66,6 @@ class Rule(NamedTuple):
     """Verbs that a rendezvous needs for a resource.
 
     Attributes:
-        what: the use, for a person.
         group: the API group; empty for the core group.
         resource: the resource.
         verbs: the RBAC verbs.
@@ -66,7 +73,6 @@ class Rule(NamedTuple):
         is_outside: whether only nodes outside of pods need them.
     """
 
-    what: str
     group: str
     resource: str
     verbs: tuple[str, ...]
@@ -74,17 +80,13 @@ class Rule(NamedTuple):
     is_outside: bool = False
 
 
+LEASE_VERBS = ("create", "delete", "list", "patch", "watch")
+
 RULES = (
-    Rule("pods", "", "pods", ("get", "list", "watch")),
-    Rule("create the ConfigMap", "", "configmaps", ("create",)),
-    Rule("ConfigMap", "", "configmaps", ("get", "list", "patch", "watch"), is_named=True),
-    Rule(
-        "Leases",
-        "coordination.k8s.io",
-        "leases",
-        ("create", "delete", "list", "patch", "watch"),
-        is_outside=True,
-    ),
+    Rule("", "pods", ("get", "list", "watch")),
+    Rule("", "configmaps", ("create",)),
+    Rule("", "configmaps", ("get", "list", "patch", "watch"), is_named=True),
+    Rule("coordination.k8s.io", "leases", LEASE_VERBS, is_outside=True),
 )
 """What a rendezvous needs. A permission to create cannot be limited to a name."""
 
@@ -108,7 +110,6 @@ class LeaseSpec(Struct, kw_only=True, frozen=True):
     """The fields of the spec of a Lease that are read."""
 
     renew_time: str = ""
-    lease_duration_seconds: int = LEASE_DURATION
 
 
 class Lease(Struct, kw_only=True, frozen=True):
@@ -197,6 +198,11 @@ class Objects(ObjectCache[Any, _Store]):
         return self._state
 
     @property
+    def world_text(self) -> str:
+        """The current world as the ConfigMap has it, which needs no decoding."""
+        return self._data.get("world", "")
+
+    @property
     def state_version(self) -> str | None:
         """The resourceVersion of the ConfigMap; None if it does not exist."""
         return self._version
@@ -231,12 +237,10 @@ class Objects(ObjectCache[Any, _Store]):
     def _life_by_lease(self, node: Node) -> Life:
         if not self._leases.is_listed:
             return Life.UNKNOWN
-        lease = self._leases.objects.get(node.key)
-        if lease is None:
+        if node.key not in self._leases.objects:
             return Life.DEAD
         _, seen = self._renewed[node.key]
-        is_late = anyio.current_time() - seen > lease.spec.lease_duration_seconds
-        return Life.DEAD if is_late else Life.ALIVE
+        return Life.DEAD if anyio.current_time() - seen > LEASE_DURATION else Life.ALIVE
 
     def replace(self, query: Query[Any], listed: Sequence[Any], version: str) -> None:
         store = self._stores[query]
@@ -302,46 +306,57 @@ def why_missing(pod: Pod) -> str:
 
 
 class Writer:
-    """Changes the objects of a rendezvous.
+    """Sends the requests of a rendezvous other than watches, and records the responses.
+
+    Each raises a ResolveError if it failed; for a missing permission that names the Role.
 
     Args:
         api: the API server.
+        objects: the latest objects.
         config_map: the request for the ConfigMap.
         leases: the request for the Leases.
     """
 
-    def __init__(self, api: ObjectAPI, config_map: ConfigMapQuery, leases: LeaseQuery) -> None:
+    def __init__(
+        self, api: ObjectAPI, objects: Objects, config_map: ConfigMapQuery, leases: LeaseQuery
+    ) -> None:
         self._api = api
+        self._objects = objects
         self._config_map = config_map
         self._leases = leases
 
-    async def create(
-        self, data: Mapping[str, str], owners: Sequence[Any], progress: Progress
-    ) -> ConfigMap | None:
-        """Create the ConfigMap and return it; None if it exists."""
+    async def list_config_map(self) -> None:
+        """Read the ConfigMap, unless it is known."""
+        if not self._objects.is_known:
+            query = self._config_map
+            found = await self._call(partial(self._api.objects, query, verbs=VERBS), query.scope)
+            self._objects.replace(query, found.items, found.version)
+
+    async def create(self, data: Mapping[str, str], owners: Sequence[Any]) -> bool:
+        """Create the ConfigMap; return False if it exists."""
         metadata = {"name": self._config_map.name, "ownerReferences": list(owners)}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-        response = await self._send("POST", self._config_map, "", progress, body)
-        return _config_map_decoder.decode(response.body) if response.status == 201 else None
+        return self._record(await self._send("POST", self._config_map, "", body))
 
-    async def patch(
-        self, data: Mapping[str, str | None], progress: Progress, *, version: str | None = None
-    ) -> ConfigMap | None:
-        """Change some keys of the ConfigMap and return it; None in case of a conflict, or if it is gone.
+    async def patch(self, data: Mapping[str, str | None], version: str | None = None) -> bool:
+        """Change some keys of the ConfigMap; return False in case of a conflict, or if it is gone.
 
         Args:
             data: the new value of each key; None to remove it.
-            progress: the progress of the call.
             version: the resourceVersion that it must still have; None for any.
         """
         metadata = {} if version is None else {"metadata": {"resourceVersion": version}}
         body = {**metadata, "data": data}
-        response = await self._send("PATCH", self._config_map, self._config_map.name, progress, body)
-        return _config_map_decoder.decode(response.body) if response.status == 200 else None
+        return self._record(await self._send("PATCH", self._config_map, self._config_map.name, body))
 
-    async def has_pod(self, name: str, uid: str, progress: Progress) -> bool:
+    def _record(self, response: Response) -> bool:
+        if response.status < 300:
+            self._objects.record(_config_map_decoder.decode(response.body))
+        return response.status < 300
+
+    async def has_pod(self, name: str, uid: str) -> bool:
         """Return whether there is a pod with this name and uid that has not ended."""
-        response = await self._send("GET", PodQuery("", self._config_map.namespace), name, progress)
+        response = await self._send("GET", PodQuery("", self._config_map.namespace), name)
         if response.status != 200:
             return False
         pod = msgspec.json.decode(response.body, type=Pod)
@@ -352,37 +367,48 @@ class Writer:
         """Create or renew a Lease."""
         time = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": holder, "leaseDurationSeconds": LEASE_DURATION, "renewTime": time}
-        response = await self._send("PATCH", self._leases, name, Progress(), {"spec": spec})
+        response = await self._send("PATCH", self._leases, name, {"spec": spec})
         if response.status == 404:
             key, _, value = self._leases.selector.partition("=")
             kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
             metadata = {"name": name, "labels": {key: value}}
-            await self._send(
-                "POST", self._leases, "", Progress(), {**kind, "metadata": metadata, "spec": spec}
-            )
+            await self._send("POST", self._leases, "", {**kind, "metadata": metadata, "spec": spec})
 
     async def delete_lease(self, name: str) -> None:
         """Delete a Lease."""
-        await self._send("DELETE", self._leases, name, Progress())
+        await self._send("DELETE", self._leases, name)
+
+    def explained(self, error: ResolveError) -> ResolveError:
+        """Return an error with the Role that a rendezvous needs, if a permission is missing."""
+        if isinstance(error, ForbiddenError):
+            error.manifest = role(self._config_map.namespace or "", self._config_map.name, error.user)
+            hint, values = (
+                "Have it applied by `kubectl apply -f -`:\n{manifest}",
+                {"manifest": error.manifest},
+            )
+            error.hint = Hint(hint, values=values)
+        return error
 
     async def _send(
-        self,
-        method: str,
-        query: Query[Any],
-        name: str,
-        progress: Progress,
-        body: Mapping[str, Any] | None = None,
+        self, method: str, query: Query[Any], name: str, body: Mapping[str, Any] | None = None
     ) -> Response:
         """Return the response to a request, also for an object that is missing (404) or has changed (409)."""
-        return await self._api.request(
+        request = partial(
+            self._api.request,
             method,
             query,
             name,
-            progress,
             body=None if body is None else json.dumps(body).encode(),
             verbs=VERBS,
             expected=(409,) if method == "POST" else (404, 409),
         )
+        return await self._call(request, f"{method} of {query.scope}")
+
+    async def _call(self, function: Callable[[Progress], Awaitable[T]], scope: str) -> T:
+        try:
+            return await within_deadline(REQUEST_TIMEOUT, scope, function)
+        except ResolveError as error:
+            raise self.explained(error) from error.__cause__
 
 
 def role(namespace: str, name: str, user: str = "") -> str:

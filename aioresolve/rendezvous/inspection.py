@@ -17,6 +17,7 @@ from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 from aioresolve.kubernetes.server_checks import AUTHENTICATION
 from aioresolve.kubernetes.tasks.pod_labels import run_of
+from aioresolve.kubernetes.tasks.pods import ENDED
 from aioresolve.resolver.checks import Finding, PlannedCheck
 from aioresolve.spec import host_port
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from aioresolve.kubernetes.api.client import ObjectAPI
     from aioresolve.kubernetes.api.objects import Pod
     from aioresolve.kubernetes.server_checks import ServerChecks
-
-    from .protocol import Node
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -59,16 +58,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class RendezvousStatus(msgspec.Struct, frozen=True):
-    """The state of a rendezvous.
-
-    Attributes:
-        name: the name of its ConfigMap.
-        namespace: the namespace.
-        round: the number of the current round; 0 before the first one.
-        store: the address of the store of the round.
-        closed: how the training ended; None while the rendezvous is open.
-        nodes: its nodes in the order of their ranks, those that wait, and the pods that are missing.
-    """
+    """The state of a rendezvous: its nodes in the order of their ranks, those that wait, and missing pods."""
 
     name: str
     namespace: str
@@ -118,10 +108,10 @@ async def fetch_status(api: ObjectAPI, namespace: str, name: str, progress: Prog
 def _nodes(view: View, pods: dict[str, Pod]) -> Iterator[NodeStatus]:
     entries = {node.identity: node for node in view.state.nodes.values()}
     waiting = [node.identity for node in view.waiting if not view.state.has(node)]
-    shown = {identity.partition("/")[0] for identity in [*view.state.world.nodes, *waiting]}
-    for rank, identity in [*enumerate(view.state.world.nodes), *((None, each) for each in waiting)]:
+    ranked = [*enumerate(view.state.world.nodes), *((None, identity) for identity in waiting)]
+    for rank, identity in ranked:
         key = identity.partition("/")[0]
-        pod, entry = pods.get(key), entries.get(identity)
+        pod, entry = pods.pop(key, None), entries.get(identity)
         name = entry.name if entry is not None else pod.metadata.name if pod is not None else key
         place = (name, None if pod is None else pod.spec.node_name)
         if entry is not None and view.lives(entry):
@@ -130,28 +120,21 @@ def _nodes(view: View, pods: dict[str, Pod]) -> Iterator[NodeStatus]:
         elif entry is not None and view.life(entry) is Life.DONE:
             yield NodeStatus(rank, *place, entry.host, "ended")
         else:
-            yield NodeStatus(rank, *place, None, "lost", _why_lost(entry, pod))
-    for key, pod in pods.items():
-        if key not in shown and pod.status.phase not in ("Succeeded", "Failed"):
+            is_leased = entry is not None and entry.has_lease
+            gone = "its Lease has expired" if is_leased else "the pod does not exist"
+            reason = (
+                gone if pod is None else why_missing(pod) if entry is not None else "its process has ended"
+            )
+            yield NodeStatus(rank, *place, None, "lost", reason)
+    for pod in pods.values():
+        if pod.status.phase not in ENDED:
             place = (pod.metadata.name, pod.spec.node_name)
             yield NodeStatus(None, *place, None, "missing", why_missing(pod))
 
 
-def _why_lost(entry: Node | None, pod: Pod | None) -> str:
-    if pod is None:
-        return "its Lease has expired" if entry is not None and entry.has_lease else "the pod does not exist"
-    return why_missing(pod) if entry is not None else "its process has ended"
-
-
 @dataclass
 class PermissionChecks:
-    """The checks of a rendezvous for `aioresolve doctor`.
-
-    Attributes:
-        server: the checks of the way to the API server.
-        name: the name of the ConfigMap.
-        namespace: the namespace of the pods; None for that of the context.
-    """
+    """The checks of a rendezvous for `aioresolve doctor`; without a namespace, in that of the context."""
 
     server: ServerChecks
     name: str
@@ -161,7 +144,12 @@ class PermissionChecks:
         """Return the checks in the order in which a user reads them."""
         return [
             *self.server.plan(),
-            *(PlannedCheck(rule.what, partial(self._check, rule), (AUTHENTICATION,)) for rule in RULES),
+            *(
+                PlannedCheck(
+                    f"{', '.join(rule.verbs)} {rule.resource}", partial(self._check, rule), (AUTHENTICATION,)
+                )
+                for rule in RULES
+            ),
             PlannedCheck("this pod", self._check_own_pod, (AUTHENTICATION,)),
         ]
 

@@ -50,14 +50,6 @@ BACKEND = "kubernetes"
 TIMEOUTS = {"join_timeout": 600, "last_call_timeout": 30, "close_timeout": 30}
 """The defaults of torch's own back ends, in seconds."""
 
-OPTIONS = frozenset({*TIMEOUTS, "port", "selector"})
-
-OPTIONS_OF_OTHERS = frozenset(
-    {"heartbeat_timeout", "is_host", "keep_alive_interval", "keep_alive_max_attempt", "rank", "read_timeout"}
-    | {"store_type", "timeout"}
-)
-"""Options of torch's own back ends, which have no meaning here."""
-
 STORE_TIMEOUT = timedelta(seconds=60)
 """How long a node may take to connect to the store of a round, and a response of the store to arrive."""
 
@@ -68,17 +60,7 @@ logger = logging.getLogger("aioresolve.rendezvous")
 
 
 def create_handler(parameters: RendezvousParameters) -> KubernetesRendezvousHandler:
-    """Return the handler for the options of a torchrun command.
-
-    Raises:
-        ValueError: an option is invalid.
-    """
-    unknown = parameters.config.keys() - OPTIONS - OPTIONS_OF_OTHERS
-    if unknown:
-        raise ValueError(
-            f"--rdzv-conf has the unknown options {', '.join(sorted(unknown))}. There are:"
-            f" {', '.join(sorted(OPTIONS))}."
-        )
+    """Return the handler for the options of a torchrun command; see `aioresolve.torch`."""
     namespace, _, name = parameters.endpoint.strip().partition("/")
     if not name and parameters.run_id == "none":
         raise ValueError("The rendezvous has no name. Pass --rdzv-id, the same in all pods of the job.")
@@ -167,7 +149,7 @@ class KubernetesRendezvousHandler(RendezvousHandler):
 
     def is_closed(self) -> bool:
         """Return whether a node has closed the rendezvous, or has ended with success."""
-        return self._is_open and self._observe(lambda: self._agent.closed is not None)
+        return self._is_open and self._observe(lambda: self._agent.view.closed is not None)
 
     def set_closed(self) -> None:
         """Close the rendezvous for all nodes, as after a success."""

@@ -108,7 +108,7 @@ async def test_a_success_closes_the_rendezvous_for_pods_that_start_later(cluster
     first, second = await cluster.agents(0, 1)
     await join([first, second])
     await first.end(failed=False)
-    await until(lambda: second.closed is not None)
+    await until(lambda: second.view.closed is not None)
     assert second.nodes_waiting == 0
     cluster.server.add(trainer(2))
     late = await cluster.agent(2)
@@ -121,7 +121,7 @@ async def test_a_pod_that_ended_with_success_closes_it_too(cluster: Cluster) -> 
     first, second = await cluster.agents(0, 1)
     await join([first, second])
     cluster.server.patch("trainer-1", "ml", patch=trainer(1, phase="Succeeded"))
-    await until(lambda: first.closed is not None)
+    await until(lambda: first.view.closed is not None)
     assert first.nodes_waiting == 0
 
 

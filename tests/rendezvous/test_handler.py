@@ -137,7 +137,6 @@ def test_a_handler_has_the_options_of_the_command(nodes: Nodes) -> None:
     ("options", "message"),
     [
         ({"join_timeout": "0"}, "join_timeout=0 is not a positive number of seconds"),
-        ({"join_timout": "5"}, "unknown options join_timout"),
         ({"run_id": "none"}, "Pass --rdzv-id"),
         ({"run_id": "my job"}, "'torchrun-my job' is not a valid name"),
         ({"nodes": "0:1"}, "minimum"),

@@ -88,9 +88,12 @@ async def test_doctor_checks_each_permission_and_prints_the_role(
     cluster.server.resources = {USER: ["pods"]}
     code, checks = await doctor(capsys)
     assert code == 1
-    assert checks["pods"]["result"] == "ok"
-    assert checks["ConfigMap"]["found"] == "may not get, list, patch, watch in namespace 'ml'"
-    _, _, manifest = checks["ConfigMap"]["remedy"].partition("\n")
+    assert checks["get, list, watch pods"]["result"] == "ok"
+    assert (
+        checks["get, list, patch, watch configmaps"]["found"]
+        == "may not get, list, patch, watch in namespace 'ml'"
+    )
+    _, _, manifest = checks["get, list, patch, watch configmaps"]["remedy"].partition("\n")
     assert yaml.safe_load(manifest)["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
@@ -102,7 +105,7 @@ async def test_doctor_checks_each_permission_and_prints_the_role(
         },
     ]
     # Only nodes outside of pods need them.
-    assert checks["Leases"]["result"] == "warning"
+    assert checks["create, delete, list, patch, watch leases"]["result"] == "warning"
 
 
 async def test_doctor_names_the_pod_of_the_process_and_its_order(

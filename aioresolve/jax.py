@@ -38,7 +38,6 @@ Raises:
 from __future__ import annotations
 
 import os
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,6 +49,7 @@ from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, Kuberne
 from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 from aioresolve.resolver.completeness import validate_condition
 from aioresolve.resolver.wait import wait_until_complete
+from aioresolve.spec.observation import Want
 from aioresolve.sync.loop_thread import get_loop_thread
 
 try:
@@ -195,15 +195,9 @@ async def _find_peers(timeout: float) -> tuple[str, str]:
 
 async def _read_count(resolver: KubernetesClusterResolver, peers: str, progress: Progress) -> int:
     """Return how many pods their controllers want, including those that have succeeded."""
-    async with aclosing(resolver.observations(sizes=True)) as observations:
-        async for observation in observations:
-            if observation.error is not None:
-                progress.failed(peers, observation.error)
-            elif observation.state is not None:
-                expected = observation.expected.get("worker")
-                if expected is not None:
-                    return expected.number
-                break
+    observation = await resolver.observe(Want(sizes=True), progress)
+    if (expected := observation.expected.get("worker")) is not None:
+        return expected.number
     raise ConfigurationError(
         f"the number of {peers} is not known: no controller states it, or it may not be read",
         hint="Set AIORESOLVE_COUNT in the pod template, or let the service account get the controller.",

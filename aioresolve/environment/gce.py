@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from aioresolve._core.concurrency import gather
-from aioresolve._core.deadline import Progress, within_deadline
+from aioresolve._core.deadline import Progress
 from aioresolve._core.validation import validate_choice, validate_port, validate_text
 from aioresolve.errors import (
     APIError,
@@ -31,7 +30,6 @@ from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name
 from aioresolve.kubernetes.tasks.order_by import natural_keys
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.existing import existing_names
-from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import (
     ClusterState,
@@ -47,7 +45,8 @@ from aioresolve.tpu.finder import shared_metadata_server
 from .base import counted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from contextlib import AsyncExitStack
 
     from aioresolve._core.connections import Connections
     from aioresolve.gcp.compute_api import GroupMember, Instance, ManagedInstance
@@ -227,23 +226,11 @@ class GCEClusterResolver(ClusterResolver):
                 run, and their group does not delete them.
         """
         async with self._connected() as connections:
-            return await self._observe(connections, want, progress)
-
-    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        """Yield the instances that run, and which are missing and why, after each poll."""
-        async with self._connected() as connections:
-            observe = partial(self._observe, connections, want)
-            fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
-            async with aclosing(poll(fetch, interval)) as observations:
-                async for observation in observations:
-                    yield observation
-
-    async def _observe(self, connections: Connections, want: Want, progress: Progress) -> Observation:
-        group = await self._find_group(connections, progress)
-        api = self._user_client
-        if api is None:
-            api = await connections.get(self, ("compute", self._credentials_key), self._new_api)
-        return await (self._observe_members if want.complete else self._observe_all)(api, group, progress)
+            group = await self._find_group(connections, progress)
+            api = self._user_client
+            if api is None:
+                api = await connections.get(self, ("compute", self._credentials_key), self._new_api)
+            return await (self._observe_members if want.complete else self._observe_all)(api, group, progress)
 
     async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
         unknown = [one for one in observation.absent if NOT_FOUND in one.reason]

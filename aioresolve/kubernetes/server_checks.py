@@ -15,7 +15,7 @@ import anyio
 from anyio.streams.tls import TLSAttribute, TLSStream
 from yarl import URL
 
-from aioresolve._core.network import connect, look_up, origin
+from aioresolve._core.network import connect, origin
 from aioresolve.errors import ConnectionFailedError, Hint, ProtocolError, TLSError, UnauthorizedError
 from aioresolve.resolver.checks import SHARE, Finding, PlannedCheck, time_left
 from aioresolve.resolver.wait import find_unreachable
@@ -77,8 +77,7 @@ class ServerChecks:
         return [
             PlannedCheck("configuration", self._check_configuration),
             PlannedCheck("credentials", self._check_credentials, server),
-            PlannedCheck("server name", self._check_name, server),
-            PlannedCheck("TCP", self._check_tcp, ("server name",)),
+            PlannedCheck("TCP", self._check_tcp, server),
             PlannedCheck("TLS", self._check_tls, ("TCP",)),
             PlannedCheck("API server", self._check_server, ("TLS", "credentials")),
             PlannedCheck("clock", self._check_clock, ("API server",)),
@@ -116,27 +115,18 @@ class ServerChecks:
         url = URL(self.connection.proxy or self.connection.server)
         return url.host or "", url.port or 0
 
-    async def _check_name(self, _: Progress) -> Finding:
-        host, port = self._first_hop
-        what = "the proxy" if self.connection.proxy else "the API server"
-        try:
-            addresses = await look_up(host, port)
-        except OSError as error:
-            raise ConnectionFailedError(
-                f"the name {host!r} of {what} was not found: {error.strerror or error}",
-                hint=HINTS.proxy if self.connection.proxy else HINTS.name,
-            ) from None
-        found = ", ".join(dict.fromkeys(address.host for address in addresses))
-        return Finding(f"{what} is at {found}" if found == host else f"{host!r} of {what} is {found}")
-
     async def _check_tcp(self, _: Progress) -> Finding:
-        address = host_port(*self._first_hop)
+        address, what = (
+            host_port(*self._first_hop),
+            "the proxy" if self.connection.proxy else "the API server",
+        )
         started = time.monotonic()
         reasons = await find_unreachable([address], "tcp", timeout=SHARE * time_left())
         if reasons:
             hint = HINTS.proxy if self.connection.proxy else HINTS.reach
             raise ConnectionFailedError(reasons[address], hint=hint)
-        return Finding(f"connected to {address} in {(time.monotonic() - started) * 1000:.1f} ms")
+        milliseconds = (time.monotonic() - started) * 1000
+        return Finding(f"connected to {what} at {address} in {milliseconds:.1f} ms")
 
     async def _check_tls(self, _: Progress) -> Finding:
         if self.connection.proxy is not None:

@@ -277,7 +277,6 @@ async def test_error_for_a_context_names_the_missing_entry_and_those_that_exist(
         (exec_user("x", apiVersion="v1alpha1"), "exec.apiVersion: 'v1alpha1' is not one of client.auth"),
         (exec_user("x", interactiveMode="Always"), "Mode: the plugin requires a terminal (Always)"),
         (exec_user("x", interactiveMode="Often"), "exec.interactiveMode: Invalid enum value 'Often'"),
-        ({"token": "t", **exec_user("x", interactiveMode=None)}, "has no interactiveMode, which client"),
         (exec_user("x", env=[{"value": "hunter22"}]), "exec.env[0]: Object missing required field `name`"),
     ],
 )

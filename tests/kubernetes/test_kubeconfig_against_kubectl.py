@@ -120,7 +120,6 @@ USERS: list[dict[str, Any]] = [
     {**CERTIFICATE, **PLUGIN},
     {**CERTIFICATE, "client-key": "token"},
     {"token": "t", "client-certificate-data": base64_of(CHAIN)},
-    exec_user("echo", args=[CREDENTIAL], interactiveMode=None),
     {"token": "t", **exec_user("echo", interactiveMode="Always")},
     {"token": "t", "auth-provider": {"name": "oidc"}, **PLUGIN},
     {"Token": "t"},

@@ -199,7 +199,7 @@ def client_transport(client: Any) -> Transport:
         return AsyncClientTransport(api_client)
     synchronous = sys.modules.get("kubernetes.client")
     if synchronous is not None and isinstance(api_client, synchronous.ApiClient):
-        return ListingTransport(synchronous.CoreV1Api(api_client), timeout_option="_request_timeout")
+        return ListingTransport(synchronous.CoreV1Api(api_client))
     if callable(getattr(client, LIST_ALL, None)) or callable(getattr(client, LIST_ONE, None)):
         return ListingTransport(client)
     raise ConfigurationError(
@@ -283,14 +283,12 @@ class ListingTransport(Transport):
 
     Args:
         client: has one of the methods, or both.
-        timeout_option: the option of its methods for the timeouts to connect and to read, if it has one.
     """
 
     only_lists_pods = True
 
-    def __init__(self, client: Any, *, timeout_option: str | None = None) -> None:
+    def __init__(self, client: Any) -> None:
         self._client = client
-        self._timeout_option = timeout_option
 
     @property
     def host(self) -> str:
@@ -316,10 +314,11 @@ class ListingTransport(Transport):
             )
         call = partial(function, *([unquote(rest.partition("/")[0])] if in_namespace else []))
         options: dict[str, Any] = {"label_selector": query["labelSelector"]}
-        if self._timeout_option is not None:
+        api_client = getattr(self._client, "api_client", None)  # of the package `kubernetes`
+        if api_client is not None:
             # A thread cannot be cancelled: it is abandoned, and ends by its own timeout.
             left = min(max(0.1, anyio.current_effective_deadline() - anyio.current_time()), 3600.0)
-            options[self._timeout_option] = (left, left)
+            options["_request_timeout"] = (left, left)
         try:
             if inspect.iscoroutinefunction(function):
                 listed = await call(**options)
@@ -334,7 +333,7 @@ class ListingTransport(Transport):
                 content: Any = getattr(error, "body", None) or b""
                 content = content.encode() if isinstance(content, str) else content
                 return Response(status, content, received, parse_retry_after(received.get("Retry-After")))
-            failed = _client_error(error, self.host, f"{name}()", getattr(self._client, "api_client", None))
+            failed = _client_error(error, self.host, f"{name}()", api_client)
         else:
             return Response(200, _pod_list(listed, f"{self.host} returned", name))
         raise failed

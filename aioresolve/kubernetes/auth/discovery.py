@@ -21,6 +21,7 @@ from yarl import URL
 from aioresolve._core import service_account
 from aioresolve._core.network import environment_proxy
 from aioresolve._core.threads import run_in_thread
+from aioresolve._core.validation import validate_text
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .connection import Connection, CredentialCache, DiscoveredServer, Identity, Trust
@@ -30,7 +31,6 @@ from .kubeconfig import (
     Kubeconfig,
     Selection,
     User,
-    is_valid_in_header,
     merge_kubeconfigs,
     parse_kubeconfig,
     select_context,
@@ -275,12 +275,6 @@ def search_for(
 
     TensorFlow's `KubernetesExecutableLocation` is accepted as well, by the names of its members.
     """
-    if context is not None and (not isinstance(context, str) or not context):
-        raise ConfigurationError(
-            f"{context!r} is not a name",
-            argument="context",
-            hint="Pass the name of a context, or None for the current one.",
-        )
     paths = kubeconfig if isinstance(kubeconfig, (list, tuple)) and kubeconfig else [kubeconfig]
     location = getattr(executable_location, "name", executable_location)
     if location not in (None, *ExecutableLocation):
@@ -306,7 +300,7 @@ def search_for(
         )
     return ServerSearch(
         paths=() if kubeconfig is None else tuple(_validate_path("kubeconfig", path) for path in paths),
-        context=context,
+        context=validate_text("context", context),
         location=None if location is None else ExecutableLocation(location),
         server=str(server or ""),  # as it is: the scheme of HOST:PORT depends on the cluster
         token_file="" if token_file is None else _validate_path("token_file", token_file),
@@ -317,11 +311,11 @@ def search_for(
 
 def _validate_subject(argument: str, name: object) -> str:
     """Return the name of a user or group as the value of a header."""
-    if not isinstance(name, str) or not name.strip(" \t") or not is_valid_in_header(name):
+    if not isinstance(name, str) or not name.strip(" \t"):
         raise ConfigurationError(
             f"{name!r} is not the name of a user or group",
             argument=argument,
-            hint="Pass a name that is valid UTF-8, without line breaks.",
+            hint="Pass a name.",
         )
     return name.strip(" \t")
 

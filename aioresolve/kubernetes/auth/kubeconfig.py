@@ -148,7 +148,7 @@ class User(Confidential, frozen=True, rename="kebab", kw_only=True):
             for text in texts
             if text
         )
-        if not all(is_valid_in_header(value) for _, value in headers):
+        if any(_INVALID_IN_HEADER.search(value) for _, value in headers):
             raise ConfigurationError(
                 f"{self.where}: `as`, as-uid, as-groups or as-user-extra contains a control character",
                 hint="Remove it.",
@@ -175,11 +175,6 @@ class User(Confidential, frozen=True, rename="kebab", kw_only=True):
         name = self.where.partition(", user ")[2]
         acting = f", acting as {self.as_user!r}" if self.as_user else ""
         return f"{f'user {name}: ' if name else ''}{kind}{acting}"
-
-
-def is_valid_in_header(text: str) -> bool:
-    """Whether `text` can be the value of a header."""
-    return _INVALID_IN_HEADER.search(text) is None
 
 
 class Entry(Confidential, frozen=True):
@@ -381,11 +376,6 @@ def _exec_plugin(plugin: ExecPlugin, entry: Entry, *, is_used: bool) -> ExecPlug
             plugin.api_version not in EXEC_API_VERSIONS,
             f"exec.apiVersion: {plugin.api_version!r} is not one of {', '.join(EXEC_API_VERSIONS)}",
             "Upgrade the plugin, and let it write its kubeconfig entry again.",
-        ),
-        (
-            not plugin.interactive_mode and plugin.api_version == EXEC_API_VERSIONS[0],
-            f"exec: has no interactiveMode, which {plugin.api_version} requires",
-            "Add `interactiveMode: Never`.",
         ),
         (
             plugin.interactive_mode == "Always" and is_used,

@@ -14,7 +14,6 @@ from aioresolve.testing import (
     Answer,
     Cut,
     End,
-    Endless,
     KubernetesServer,
     Redirect,
     Reset,
@@ -96,14 +95,6 @@ async def test_body_can_break(tls: bool) -> None:
         await server.until(lambda: server.watches == 0)
 
 
-async def test_truncated_body_can_look_complete() -> None:
-    async with KubernetesServer([pod("a", size=20_000)]) as server:
-        whole = (await fetch(server)).body
-        for after in (0, 1000, len(whole) + 1):
-            server.inject(End(after=after))
-            assert await read_body(server) == (whole[:after], None)
-
-
 @http_and_https
 async def test_body_can_stall_without_disconnecting(tls: bool) -> None:
     async with KubernetesServer([pod("a", size=20_000)], tls=tls) as server, open_session(server) as session:
@@ -116,15 +107,6 @@ async def test_body_can_stall_without_disconnecting(tls: bool) -> None:
                     await response.content.readany()
                 assert server.connections == 1
             await server.until(lambda: server.connections == 0)
-
-
-async def test_body_can_be_endless() -> None:
-    async with KubernetesServer() as server:
-        server.inject(Endless(head=b"[", chunk=b"1," * 1000))
-        async with open_session(server) as session, session.get(PODS) as response:
-            got = await response.content.readexactly(1_000_001)
-        assert got.startswith(b"[1,1,1")
-        await server.until(lambda: server.connections == 0)
 
 
 async def test_faults_are_used_up_in_order_by_matching_requests() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
-import msgspec
 
 from aioresolve.errors import ConfigurationError, ResolveError
 
@@ -17,32 +17,44 @@ from . import streams
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from aioresolve.kubernetes.api.objects import ObjectMeta
     from aioresolve.kubernetes.auth.connection import Connection
 
 TIMEOUT = 2.0
 """Seconds that the cluster has to list its namespaces or pods, while the user waits for the shell."""
 
-MAX_OBJECTS = 500
-"""The maximum number of namespaces, or of pods of a namespace, whose names or labels are completed."""
-
 OPTIONS = ("kubeconfig", "context", "server", "token_file", "impersonate", "impersonate_groups")
 """The options that say which cluster it is, by their arguments of the Python API."""
 
 
-def complete_contexts(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the contexts that start with `incomplete`; none if a kubeconfig cannot be read."""
+def find_contexts(given: Sequence[str] = ()) -> list[str]:
+    """Return the contexts of kubeconfigs, by default those of the environment; none if one cannot be read."""
     from aioresolve.kubernetes.auth.kubeconfig import merge_kubeconfigs, parse_kubeconfig
 
-    # The same files that the command would read.
-    given = context.params.get("kubeconfig") or os.environ.get("KUBECONFIG", "").split(os.pathsep)
-    paths = [Path(path).expanduser() for path in given if path] or [Path.home() / ".kube" / "config"]
+    # The same files that a command would read.
+    named = given or os.environ.get("KUBECONFIG", "").split(os.pathsep)
+    paths = [Path(path).expanduser() for path in named if path] or [Path.home() / ".kube" / "config"]
     try:
         config = merge_kubeconfigs(
             [parse_kubeconfig(path.read_bytes(), str(path)) for path in paths if path.exists()]
         )
     except (ConfigurationError, OSError):
         return []
-    return sorted(name for name in config.contexts if name.startswith(incomplete))
+    return sorted(config.contexts)
+
+
+async def find_connection(arguments: Mapping[str, Any]) -> Connection:
+    """Return the API server that the options of a command select."""
+    from aioresolve.kubernetes.auth import find_connection, search_for
+
+    return await find_connection(search_for(**{name: arguments.get(name) or None for name in OPTIONS}))
+
+
+def complete_contexts(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the contexts that start with `incomplete`."""
+    return [
+        name for name in find_contexts(context.params.get("kubeconfig") or ()) if name.startswith(incomplete)
+    ]
 
 
 def complete_namespaces(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -50,8 +62,7 @@ def complete_namespaces(context: click.Context, _: click.Parameter, incomplete: 
     import asyncio
 
     namespaces = asyncio.run(_list_metadata(context.params, lambda _: ["/api/v1/namespaces"]))
-    names = {str(namespace["name"]) for namespace in namespaces}
-    return sorted(name for name in names if name.startswith(incomplete))
+    return sorted({each.name for each in namespaces if each.name.startswith(incomplete)})
 
 
 def complete_selectors(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -67,7 +78,7 @@ def complete_selectors(context: click.Context, _: click.Parameter, incomplete: s
         return [f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" for namespace in namespaces]
 
     pods = asyncio.run(_list_metadata(given, paths))
-    labels = {f"{key}={value}" for each in pods for key, value in (each.get("labels") or {}).items()}
+    labels = {f"{key}={value}" for each in pods for key, value in each.labels.items()}
     before, comma, term = incomplete.rpartition(",")
     job, equals, selector = term.partition("=")
     for start, label_start in (("", term), (job + equals, selector)):
@@ -79,41 +90,36 @@ def complete_selectors(context: click.Context, _: click.Parameter, incomplete: s
 
 async def _list_metadata(
     given: Mapping[str, Any], paths: Callable[[Connection], Sequence[str]]
-) -> list[dict[str, Any]]:
+) -> list[ObjectMeta]:
     """Return the metadata of the objects in lists of the cluster; nothing if it does not respond in time."""
     import anyio
 
+    from aioresolve.kubernetes.api.client import ObjectAPI
     from aioresolve.kubernetes.api.transport import AiohttpTransport
-    from aioresolve.kubernetes.auth import find_connection, search_for
 
-    query = {"limit": str(MAX_OBJECTS)}
-    headers = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
-    with anyio.move_on_after(TIMEOUT):
+    with anyio.move_on_after(TIMEOUT), suppress(ResolveError):
+        connection = await find_connection(given)
+        api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
         try:
-            connection = await find_connection(
-                search_for(**{name: given.get(name) or None for name in OPTIONS})
-            )
-            transport = AiohttpTransport(connection)
-            try:
-                responses = [
-                    await transport.send("GET", path, query, headers=headers) for path in paths(connection)
-                ]
-            finally:
-                await transport.aclose()
-            lists = [msgspec.json.decode(response.body)["items"] for response in responses]
-            return [item["metadata"] for items in lists for item in items]
-        except (ResolveError, msgspec.DecodeError, KeyError, TypeError):
-            return []
+            return [each for path in paths(connection) for each in await api.metadata(path) or ()]
+        finally:
+            await api.aclose()
     return []
 
 
 COMPLETION_EPILOG = """\
 \b
 Examples:
-  source <(aioresolve completion bash)                                           # in ~/.bashrc
-  source <(aioresolve completion zsh)                                            # in ~/.zshrc
-  aioresolve completion fish > ~/.config/fish/completions/aioresolve.fish
+  aioresolve completion install                   # for the shell of $SHELL
+  source <(aioresolve completion bash)            # only in this shell
 """
+
+FILES = {
+    "bash": "~/.local/share/bash-completion/completions/{name}",
+    "zsh": "~/.zfunc/_{name}",
+    "fish": "~/.config/fish/completions/{name}.fish",
+}
+"""Where a script is installed, by the shell."""
 
 
 SCRIPT_CORRECTIONS = (
@@ -148,13 +154,34 @@ SCRIPT_CORRECTIONS = (
 
 
 @click.command(epilog=COMPLETION_EPILOG, short_help="The completion script for a shell.")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice([*FILES, "install"]))
+@click.argument("installed", metavar="[bash|zsh|fish]", required=False, type=click.Choice([*FILES]))
 @click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete commands, options and their values.
+def completion(context: click.Context, shell: str, installed: str | None) -> None:
+    """Print the script that makes SHELL complete commands, options and their values, or install it.
 
-    Contexts are read from the kubeconfig, and namespaces and labels of pods from the cluster.
+    Contexts are read from the kubeconfig, and namespaces and labels of pods from the cluster. `install`
+    writes the script for bash, zsh or fish, by default the shell of $SHELL, where that shell finds it.
     """
+    if shell != "install":
+        streams.write_stdout(_script(context, shell))
+        return
+    shell = installed or Path(os.environ.get("SHELL", "")).name
+    if shell not in FILES:
+        raise click.UsageError(
+            f"$SHELL is not bash, zsh or fish; pass one: {context.command_path} install bash"
+        )
+    path = Path(FILES[shell].format(name=context.find_root().info_name)).expanduser()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_script(context, shell))
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
+    how = " and add to ~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit" if shell == "zsh" else ""
+    streams.write_stderr(f"installed {path}; start a new {shell}{how}\n")
+
+
+def _script(context: click.Context, shell: str) -> str:
     from click.shell_completion import ShellComplete, get_completion_class
 
     root = context.find_root()
@@ -165,4 +192,4 @@ def completion(context: click.Context, shell: str) -> None:
     script = ShellComplete.source(completer(root.command, {}, name, f"_{name.upper()}_COMPLETE"))
     for old, new in SCRIPT_CORRECTIONS:
         script = script.replace(old, new)
-    streams.write_stdout(script)
+    return script

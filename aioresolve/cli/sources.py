@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Progress
     from aioresolve.environment.detection import Evidence
-    from aioresolve.kubernetes.auth import Connection
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState
 
@@ -303,14 +302,6 @@ def _new_pod_resolver(request: ClusterRequest, arguments: dict[str, Any]) -> Clu
     arguments["kubeconfig"] = arguments["kubeconfig"] or None
     arguments["order_by"] = arguments["order_by"] or "name"
     return KubernetesClusterResolver(jobs, **arguments)
-
-
-async def find_connection(arguments: Mapping[str, Any]) -> Connection:
-    """Return the API server that the values of `options.connection_options` select."""
-    from aioresolve.kubernetes.auth import find_connection, search_for
-
-    names = ("kubeconfig", "context", "server", "token_file", "impersonate", "impersonate_groups")
-    return await find_connection(search_for(**{name: arguments[name] or None for name in names}))
 
 
 def open_source(request: ClusterRequest) -> tuple[ClusterRequest, ClusterResolver]:

@@ -61,6 +61,17 @@ VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 QUOTA_VARIABLE = "GOOGLE_CLOUD_QUOTA_PROJECT"
 DEFAULT_ACCOUNT = "instance/service-accounts/default"
 
+LOGIN = (
+    "Log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the path"
+    " of a credentials file."
+)
+WORKLOAD_IDENTITY = (
+    "In a pod of GKE, let its ServiceAccount act as one of Google Cloud: `gcloud iam service-accounts"
+    " add-iam-policy-binding ACCOUNT --role=roles/iam.workloadIdentityUser"
+    " --member='serviceAccount:PROJECT.svc.id.goog[NAMESPACE/SERVICEACCOUNT]'`, and the annotation"
+    " iam.gke.io/gcp-service-account=ACCOUNT."
+)
+
 RENEW_BEFORE_EXPIRY = 225.0
 """Seconds before its end at which a token is renewed: the threshold of google-auth (3 min 45 s).
 
@@ -168,8 +179,7 @@ class GoogleCredentials:
             tried.append(f"the metadata server: {error.summary}")
             raise CredentialsError(
                 f"no credentials for Google Cloud were found. Tried {'; '.join(tried)}",
-                hint="Log in with `gcloud auth application-default login`, or set"
-                " GOOGLE_APPLICATION_CREDENTIALS to the path of a credentials file.",
+                hint=WORKLOAD_IDENTITY if os.environ.get("KUBERNETES_SERVICE_HOST") else LOGIN,
                 tried=tried,
             ) from error
         self.source = token.source

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from aioresolve.cli import clusters, formats, options, sources, streams
+from aioresolve.cli import clusters, completion, formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, option_spelling
 
@@ -187,7 +187,7 @@ async def _check_rendezvous(
     from aioresolve.rendezvous.inspection import PermissionChecks
     from aioresolve.resolver.checks import run_checks
 
-    server, progress = ServerChecks(partial(sources.find_connection, request.arguments)), Progress()
+    server, progress = ServerChecks(partial(completion.find_connection, request.arguments)), Progress()
     plan = PermissionChecks(server, config_map_of(job), request.arguments["namespace"]).plan()
     try:
         with show_progress(progress, quiet=request.quiet):

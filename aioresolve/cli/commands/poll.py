@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import formats, options, streams
+from aioresolve.cli import completion, formats, options, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, DEADLINE, field_spelling, short_message
 from aioresolve.errors import DeadlineExceededError
@@ -52,6 +52,10 @@ Examples:
   aioresolve poll fleet.yaml -w --listen 127.0.0.1:8080
 
 \b
+  # a new file, with the contexts of the kubeconfig
+  aioresolve poll fleet.yaml --init
+
+\b
   # a quarter of the fleet, in a pod of an Indexed Job of four
   aioresolve poll fleet.yaml --shards 4 -o json
 
@@ -84,6 +88,13 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 @click.command(epilog=EPILOG, short_help="Many clusters, polled or watched at once.")
 @click.argument("file", metavar="FLEET.YAML", type=click.Path())
+@click.option("--check", "is_checked", is_flag=True, help="Only check the file: 0 it is valid, 2 it is not.")
+@click.option(
+    "--init",
+    "is_new",
+    is_flag=True,
+    help="Write the file, with a target for each context of the kubeconfig, and exit.",
+)
 @click.option("--once", "is_once", is_flag=True, help="Poll each target once, print all results, and exit.")
 @click.option(
     "-w", "--watch", "is_watched", is_flag=True, help="Watch API servers for changes instead of polling them."
@@ -131,6 +142,8 @@ def parse_listen(text: str) -> tuple[str, int]:
 def poll(
     context: click.Context,
     /,
+    is_checked: bool,
+    is_new: bool,
     is_once: bool,
     is_watched: bool,
     interval: float | None,
@@ -153,7 +166,13 @@ def poll(
         raise click.UsageError("--once and --listen exclude each other; pass one of them")
     if listen is None and (allowed_hosts or peers):
         raise click.UsageError("--allow-host and --peer need --listen HOST:PORT")
+    if is_new:
+        _write_fleet(parameters["file"])
+        return
     fleet, file_interval = _read_fleet(quiet=quiet, **parameters)
+    if is_checked:
+        streams.write_stdout(f"{parameters['file']}: valid, {_targets(len(fleet.targets))}\n")
+        return
     if is_once:
         from aioresolve.fleet.status import worst_first
 
@@ -189,6 +208,24 @@ def poll(
     run_async(follow)
 
 
+def _write_fleet(file: str) -> None:
+    """Write a new fleet file with a target for each context of the kubeconfig."""
+    contexts = [name.replace("$", "$$") for name in completion.find_contexts()]
+    if not contexts:
+        raise click.UsageError("the kubeconfig has no contexts; set $KUBECONFIG, or write the file by hand")
+    content = {
+        "defaults": {"kubernetes": {"namespace": "CONTEXT_NAMESPACE", "jobs": {"worker": "app=trainer"}}},
+        "targets": {name: {"kubernetes": {"context": name}} for name in contexts},
+    }
+    text = f"# Correct the selector, and run: aioresolve poll {file} --check\n{formats.as_yaml(content)}"
+    try:
+        with open(file, "x") as opened:
+            opened.write(text)
+    except OSError as error:
+        raise click.UsageError(f"cannot write {file}: {error.strerror}") from error
+    streams.write_stderr(f"wrote {file} with {_targets(len(contexts))}; correct the selector in it\n")
+
+
 def _read_fleet(
     *,
     file: str,
@@ -210,10 +247,14 @@ def _read_fleet(
         shard=shard,
     )
     if not (fleet.targets or quiet):
-        number = f"{len(config.targets)} target{'' if len(config.targets) == 1 else 's'}"
+        number = _targets(len(config.targets))
         is_shard = shard is not None and config.targets
         streams.write_stderr(f"this shard is empty; the fleet has {number}\n" if is_shard else "no targets\n")
     return fleet, config.interval
+
+
+def _targets(number: int) -> str:
+    return f"{number} target{'' if number == 1 else 's'}"
 
 
 async def _run_round(fleet: Fleet, *, quiet: bool) -> list[TargetStatus]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from aioresolve.cli import formats, options, sources, streams
+from aioresolve.cli import completion, formats, options, sources, streams
 from aioresolve.cli.application import run_async
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ async def _fetch(job: str, request: sources.ClusterRequest) -> RendezvousStatus:
     from aioresolve.rendezvous.cluster import config_map_of
     from aioresolve.rendezvous.inspection import fetch_status
 
-    connection = await sources.find_connection(request.arguments)
+    connection = await completion.find_connection(request.arguments)
     namespace = request.arguments["namespace"] or connection.default_namespace()
     name, api = config_map_of(job), ObjectAPI(AiohttpTransport(connection), max_concurrency=2)
 

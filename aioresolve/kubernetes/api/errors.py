@@ -175,6 +175,8 @@ def _forbidden(
         alternative = ", or pass {order_by=name}"
     elif query.namespace is None:
         alternative = ", or pass {namespace}, for which a Role is sufficient"
+    if '["container.' in status.message:  # the API server of GKE names the permission of IAM
+        alternative += ", or grant the user roles/container.viewer of the project (IAM)"
     return ForbiddenError(
         f"user {user!r} may not {verb} {resource} in {query.where}: {attributes['host']} returned 403 for"
         f" {query.scope}",

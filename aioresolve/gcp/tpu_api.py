@@ -161,7 +161,6 @@ class QueuedResource(_Struct, frozen=True):
     """A queued request for TPU nodes, as the API describes it."""
 
     name: str
-    create_time: str = ""
     state: QueuedResourceState = QueuedResourceState()
     tpu: TpuSpec = TpuSpec()
 

@@ -308,11 +308,9 @@ class SliceFinder:
         lookup = _Lookup(await clients.api(), project, zone, source.origin, self.version, progress)
         calls = [partial(lookup.find, name) for name in source.names]
         found = await gather(calls, limit=MAX_CONCURRENT_REQUESTS)
-        distinct: dict[Hashable, Node | Unready] = {}
+        distinct: dict[str, Node | Unready] = {}
         for tpu in (tpu for several in found for tpu in several):
-            path, uid = (tpu.path, tpu.uid) if isinstance(tpu, Unready) else (tpu.name, tpu.id)
-            # The full name may contain the number of the project instead of its id.
-            distinct.setdefault((uid, *path.split("/")[2:]) if uid else path, tpu)
+            distinct.setdefault(tpu.path if isinstance(tpu, Unready) else tpu.name, tpu)
         return list(distinct.values())
 
     def _separate(self, tpus: Sequence[Node | Unready]) -> FoundSlices:

@@ -67,7 +67,6 @@ class Unready:
         is_running: whether it is READY and its workers have addresses: it is only not healthy, as during
             maintenance, and jobs may continue on it.
         is_member: whether its workers are members of the cluster all the same.
-        uid: differs from that of an earlier one with the same name; may be empty.
         not_found: the API's error with status 404, if the name does not exist.
     """
 
@@ -80,7 +79,6 @@ class Unready:
     workers: int | None = None
     is_running: bool = False
     is_member: bool = False
-    uid: str = ""
     not_found: APIError | None = None
 
     @property
@@ -158,7 +156,6 @@ def unready_queued_resource(resource: QueuedResource) -> Unready | None:
         reason="; ".join(filter(None, reasons)),
         retryable=state.state not in FINAL_REQUEST_STATES,
         state=state.state,
-        uid=resource.create_time,
     )
 
 

@@ -72,6 +72,13 @@ async def test_call_of_a_second_loop_runs_in_the_first() -> None:
         assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident
 
 
+async def test_loop_is_used_until_its_last_call_ends() -> None:
+    with other_loop() as other, held_guard():
+        with held_guard():
+            pass
+        assert await other.run(lambda: run_in_grpc_loop(current_thread)) == threading.get_ident()
+
+
 async def test_cancelling_waits_until_the_other_loop_has_cleaned_up() -> None:
     started, cleaned_up = threading.Event(), threading.Event()
 

@@ -258,6 +258,7 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
     """Return the call of `plugin` for `cluster`, whose CA certificates are `authorities`, as PEM."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
+        extensions = {item.get("name"): item.get("extension") for item in cluster.extensions}
         known = {
             "server": cluster.server,
             "tls-server-name": cluster.tls_server_name,
@@ -265,7 +266,7 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
             "certificate-authority-data": authorities and base64.b64encode(authorities).decode("ascii"),
             "proxy-url": cluster.proxy_url,
             "disable-compression": cluster.disable_compression,
-            "config": cluster.exec_extension,
+            "config": extensions.get("client.authentication.k8s.io/exec"),
         }
         spec["cluster"] = {name: value for name, value in known.items() if value}
     info = msgspec.json.encode({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec})

@@ -220,7 +220,9 @@ class ServerSearch(msgspec.Struct, frozen=True, kw_only=True):
             given.append("impersonation")
         if given:
             where += f" with the given {' and '.join(given)}"
-        server = validate_server_url(cluster.server, f"{cluster.where}: server", cluster.default_scheme)
+        # As in client-go's `rest.DefaultServerUrlFor`. kubectl uses http for HOST:PORT in a kubeconfig.
+        scheme = "https" if cluster.has_authority or cluster.insecure_skip_tls_verify else "http"
+        server = validate_server_url(cluster.server, f"{cluster.where}: server", scheme)
         cluster = replace(cluster, server=server)
         proxy = environment_proxy(URL(server))
         if cluster.proxy_url:

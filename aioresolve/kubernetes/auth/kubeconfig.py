@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-EXEC_EXTENSION = "client.authentication.k8s.io/exec"
-"""The name of the cluster extension whose content exec plugins receive."""
 
 _HEADER_CHARACTERS = "!#$&'*+-.^_`|~"  # of a header's name, without the % of escapes: RFC 9110
 _INVALID_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
@@ -62,19 +60,6 @@ class Cluster(Confidential, frozen=True, rename="kebab", kw_only=True):
     def has_authority(self) -> bool:
         """Whether it has CA certificates of its own."""
         return bool(self.certificate_authority or self.certificate_authority_data)
-
-    @property
-    def default_scheme(self) -> str:
-        """The scheme of a server that is written as HOST:PORT: https if there are options for TLS.
-
-        As in client-go's `rest.DefaultServerUrlFor`. kubectl uses http for such a server of a kubeconfig.
-        """
-        return "https" if self.has_authority or self.insecure_skip_tls_verify else "http"
-
-    @property
-    def exec_extension(self) -> Any:
-        """The content of the extension for exec plugins, if any."""
-        return {item.get("name"): item.get("extension") for item in self.extensions}.get(EXEC_EXTENSION)
 
 
 class Variable(Confidential, frozen=True):

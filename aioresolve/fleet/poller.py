@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from aioresolve._core import telemetry
-from aioresolve._core.concurrency import first_error, gather, reject_stray_cancellation, wait_until_done
+from aioresolve._core.concurrency import first_error, reject_stray_cancellation, wait_until_done
 from aioresolve._core.connections import Connections, KeptOpen
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import DeadlineExceededError, ResolveError
@@ -115,14 +115,9 @@ class Poller:
         self, target: Target, report: Callable[[TargetStatus], None], interval: float
     ) -> None:
         """Report the observations of one watch. It occupies a slot until its first response only."""
-        has_slot, responded = anyio.Event(), anyio.Event()
 
-        async def hold_slot_until_first_response() -> None:
-            async with self._limiter.slot(target):
-                has_slot.set()
-                with anyio.move_on_after(self._timeout):
-                    await responded.wait()
-                    return
+        def report_late() -> None:
+            release_slot()
             # The watch itself continues: a slow server may still respond.
             late = DeadlineExceededError(
                 f"no complete response to {_describe(target)} within {self._timeout:g} s",
@@ -132,27 +127,28 @@ class Poller:
             )
             report(target.fail(late, self._timeout))
 
-        async def observe() -> None:
-            await has_slot.wait()
-            started_at = anyio.current_time()
+        async with AsyncExitStack() as stack:
+            release_slot = await stack.enter_async_context(self._limiter.slot(target))
+            timer = self.loop.call_later(self._timeout, report_late)
+            stack.callback(timer.cancel)
+            started_at, polled_at = anyio.current_time(), None
             target.num_requests += 1
-            polled_at: float | None = None
-            async with AsyncExitStack() as stack:
-                resolver = await stack.enter_async_context(self.connections.lease(target.resolver))
-                observations = resolver._call_changes(target.want, interval)
-                async for observation in await stack.enter_async_context(aclosing(observations)):
-                    if observation.state is None and observation.error is None:
-                        continue
-                    now = anyio.current_time()
-                    latency = None if responded.is_set() else now - started_at
-                    if observation.polled_at is not None and observation.polled_at != polled_at:
-                        polled_at = observation.polled_at
-                        latency = now - polled_at
-                    responded.set()
-                    explained = await target.explained(observation)
-                    report(target.update(explained, latency, is_watched=polled_at is None))
-
-        await gather([hold_slot_until_first_response, observe], limit=2)
+            resolver = await stack.enter_async_context(self.connections.lease(target.resolver))
+            observations = resolver._call_changes(target.want, interval)
+            has_responded = False
+            async for observation in await stack.enter_async_context(aclosing(observations)):
+                if observation.state is None and observation.error is None:
+                    continue
+                now = anyio.current_time()
+                latency = None if has_responded else now - started_at
+                if observation.polled_at is not None and observation.polled_at != polled_at:
+                    polled_at = observation.polled_at
+                    latency = now - polled_at
+                has_responded = True
+                timer.cancel()
+                release_slot()
+                explained = await target.explained(observation)
+                report(target.update(explained, latency, is_watched=polled_at is None))
 
 
 class _RequestLimiter:
@@ -169,14 +165,16 @@ class _RequestLimiter:
         self._slow = anyio.CapacityLimiter(limit)
 
     @asynccontextmanager
-    async def slot(self, target: Target) -> AsyncIterator[None]:
-        """Wait for a slot for `target`, and hold one inside the block."""
+    async def slot(self, target: Target) -> AsyncIterator[Callable[[], None]]:
+        """Wait for a slot for `target`, and hold it inside the block, or until what it yields is called."""
         loop = asyncio.get_running_loop()
         borrower = object()
         held: list[anyio.CapacityLimiter] = []
         timer: asyncio.TimerHandle | None = None
 
         def release() -> None:
+            if timer is not None:
+                timer.cancel()
             while held:
                 held.pop().release_on_behalf_of(borrower)
 
@@ -196,10 +194,8 @@ class _RequestLimiter:
                 await limiter.acquire_on_behalf_of(borrower)
                 held.append(limiter)
             timer = loop.call_later(GRACE, continue_as_slow)
-            yield
+            yield release
         finally:
-            if timer is not None:
-                timer.cancel()
             release()
 
 

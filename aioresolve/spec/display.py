@@ -15,20 +15,20 @@ MAX_LINE = 200
 
 
 def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table as HTML, with all texts escaped; None is an empty cell."""
+    """Return a table as HTML, with all texts escaped, and without columns in which each value is None."""
     from html import escape  # few programs display values
 
-    def cell(value: object) -> str:
-        return "" if value is None else escape(str(value))
+    def element(tag: str, value: object) -> str:
+        # JupyterLab aligns cells to the right, and wraps captions of narrow tables.
+        style = "text-align: left; white-space: nowrap" if tag == "caption" else "text-align: left"
+        return f'<{tag} style="{style}">{"" if value is None else escape(str(value))}</{tag}>'
 
-    left = 'style="text-align: left"'  # JupyterLab aligns cells to the right
-    head = "".join(f"<th {left}>{escape(column)}</th>" for column in columns)
-    body = "".join(
-        f"<tr>{''.join(f'<td {left}>{cell(value)}</td>' for value in row)}</tr>" for row in rows[:MAX_ROWS]
-    )
+    shown = [n for n in range(len(columns)) if not rows or any(row[n] is not None for row in rows)]
+    head = "".join(element("th", columns[n]) for n in shown)
+    body = "".join(f"<tr>{''.join(element('td', row[n]) for n in shown)}</tr>" for row in rows[:MAX_ROWS])
     more = f"<p>and {len(rows) - MAX_ROWS} more</p>" if len(rows) > MAX_ROWS else ""
-    caption = f"<caption {left}>{escape(caption.strip('<>'))}</caption>"
-    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+    title = element("caption", caption.strip("<>"))
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
 def short_line(text: str, length: int = MAX_LINE) -> str:

@@ -13,7 +13,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioresolve import (
-    CONTEXT_NAMESPACE,
     GCEClusterResolver,
     KubernetesClusterResolver,
     SageMakerClusterResolver,
@@ -54,8 +53,9 @@ def problem(text: str, **environ: str) -> str:
 
 
 def arguments_of(resolver: ClusterResolver) -> dict[str, Any]:
-    """Return the arguments that a resolver keeps, by the names of its attributes."""
-    return {name.removeprefix("_"): value for name, value in vars(resolver).items()}
+    """Return the arguments of the constructor with which a copy of the resolver would be made."""
+    named: dict[str, Any] = resolver._copied_arguments()[1]
+    return named
 
 
 EXAMPLE = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "fleets.md").read_text(), re.DOTALL)[0]
@@ -75,17 +75,15 @@ class TestContent:
             "this-task": TFConfigClusterResolver,
             "both": UnionClusterResolver,
         }
-        assert (
-            arguments_of(file.targets["us-east"]).items()
-            >= {
-                "jobs": {"worker": ("app=trainer",), "ps": ("app=ps", "app=ps-spare")},
-                "namespaces": ("training",),
-                "context": "us-east",
-                "kubeconfig": "~/.kube/config",
-            }.items()
-        )
-        assert arguments_of(file.targets["tpu-a"])["tpu"] == ("my-tpu",)
-        members = arguments_of(file.targets["both"])["resolvers"]  # a union has its own
+        assert arguments_of(file.targets["us-east"]) == {
+            "job_to_label_mapping": {"worker": "app=trainer", "ps": ["app=ps", "app=ps-spare"]},
+            "namespace": "training",
+            "context": "us-east",
+            "kubeconfig": "~/.kube/config",
+            "timeout": 10.0,
+        }
+        assert arguments_of(file.targets["tpu-a"])["tpu"] == "my-tpu"
+        members = file.targets["both"]._copied_arguments()[0]  # a union has its own
         assert not set(map(id, members)) & set(map(id, file.targets.values()))
 
     async def test_static_target_returns_its_tasks(self) -> None:
@@ -122,9 +120,8 @@ class TestContent:
             "  wide: {kubernetes: {namespace: null}}\n"
             "  own: {kubernetes: {namespace: CONTEXT_NAMESPACE}}\n"
         )
-        assert arguments_of(file.targets["own"])["namespaces"] == (CONTEXT_NAMESPACE,)
-        assert arguments_of(file.targets["narrow"])["namespaces"] == ("ml",)
-        assert arguments_of(file.targets["wide"])["namespaces"] == (None,)
+        namespaces = {name: arguments_of(each).get("namespace") for name, each in file.targets.items()}
+        assert namespaces == {"narrow": "ml", "wide": None, "own": "CONTEXT_NAMESPACE"}
 
     def test_anchors_aliases_and_merge_keys_are_supported(self) -> None:
         file = fleet(
@@ -136,13 +133,13 @@ class TestContent:
             "  two: {kubernetes: {<<: *one, port: 3, jobs: {<<: *jobs, ps: app=b}}}\n"
         )
         one, two = map(arguments_of, file.targets.values())
-        assert (one["port"], one["order_by"], one["address"]) == (1, "index", "host_ip")
-        assert (two["port"], two["order_by"], two["address"]) == (3, "index", "host_ip")
-        assert two["jobs"] == {"worker": ("app=a",), "ps": ("app=b",)}
+        assert (one["tf_server_port"], one["order_by"], one["address"]) == (1, "index", "host_ip")
+        assert (two["tf_server_port"], two["order_by"], two["address"]) == (3, "index", "host_ip")
+        assert two["job_to_label_mapping"] == {"worker": "app=a", "ps": "app=b"}
 
     def test_numbers_may_be_quoted_or_zero(self) -> None:
         text = 'targets: {a: {kubernetes: {jobs: {w: a}, port: "99"}}}'
-        assert arguments_of(fleet(text).targets["a"])["port"] == 99
+        assert arguments_of(fleet(text).targets["a"])["tf_server_port"] == 99
         target = fleet("targets: {a: {slurm: {jobs: {ps: 0, worker: 2}}}}").targets["a"]
         assert arguments_of(target)["jobs"] == {"ps": 0, "worker": 2}
 
@@ -166,9 +163,9 @@ class TestContent:
         for value, path in {
             "token": "/etc/fleet/token",
             "/run/token": "/run/token",
-            "~/token": "/root/token",
+            "~/token": "~/token",
         }.items():
-            assert written("token_file", value)["overrides"].token_file == path
+            assert written("token_file", value)["token_file"] == path
 
 
 class TestVariables:
@@ -191,10 +188,10 @@ class TestVariables:
         )
         resolver = arguments_of(file.targets["a"])
         assert file.interval == 120.0
-        assert resolver["namespaces"] == ("nlp-prod", "ml")
-        assert resolver["port"] == 99
+        assert resolver["namespace"] == ["nlp-prod", "ml"]
+        assert resolver["tf_server_port"] == 99
         assert resolver["context"] == "${A}$${EMPTY:-x y}${A}"
-        assert resolver["jobs"] == {"worker": ("app=${TEAM},run=7",)}
+        assert resolver["job_to_label_mapping"] == {"worker": "app=${TEAM},run=7"}
 
     def test_dollar_that_starts_no_variable_and_unset_variables_are_rejected(self) -> None:
         for text in ("$", "$A", "${", "${}", "${A", "${1}", "${A-x}", "${A:-${B}}", "a$ b", "$$$"):
@@ -260,7 +257,7 @@ class TestVariables:
         ("targets: {no: {tpu: {name: a}}}", ["targets: Expected `str`, got `bool`", "targets: add"]),
         (
             "targets: {a: {tpu: {name: [a, 'grpc://b']}}}",
-            ["targets.a.tpu.name: ['a', 'grpc://b'] mixes names and addresses. Pass either."],
+            ["targets.a.tpu.name: ['a', 'grpc://b'] mixes names, addresses"],
         ),
         (
             "targets: {a: {tpu: {name: a, not_healthy: no-such}}}",
@@ -338,19 +335,16 @@ class TestFields:
             "      not_running: skip\n"
             "      max_concurrency: 3\n"
         ).targets["a"]
-        assert arguments_of(target)["arguments_of_init"] == (
-            (),
-            {
-                "job_to_label_mapping": {"worker": "app=a"},
-                "namespace": ["a", "b"],
-                "kubeconfig": "/k",
-                "impersonate": "ada",
-                "tf_server_port": 1,
-                "order_by": ["label:a", "node-label:b"],
-                "not_running": "skip",
-                "max_concurrency": 3,
-            },
-        )
+        assert arguments_of(target) == {
+            "job_to_label_mapping": {"worker": "app=a"},
+            "namespace": ["a", "b"],
+            "kubeconfig": "/k",
+            "impersonate": "ada",
+            "tf_server_port": 1,
+            "order_by": ["label:a", "node-label:b"],
+            "not_running": "skip",
+            "max_concurrency": 3,
+        }
 
     def test_service_of_a_target_replaces_the_jobs_of_the_defaults(self) -> None:
         services = fleet(

@@ -91,7 +91,7 @@ class TestManifests:
 
     def test_fleet_file_finds_its_kubeconfig_in_the_volume(self) -> None:
         file = fleet_of(CONFIG["data"]["fleet.yaml"], source=f"{FOLDER}/fleet.yaml", environ={})
-        paths = {vars(resolver)["_kubeconfig"] for resolver in file.targets.values()}
+        paths = {resolver._copied_arguments()[1].get("kubeconfig") for resolver in file.targets.values()}
         (item,) = POD["volumes"][0]["projected"]["sources"][1]["secret"]["items"]
         assert paths == {None, str(PurePosixPath(FOLDER, item["path"]))}
 

@@ -95,7 +95,15 @@ async def serve_etcd(_: int) -> None:
             "initial-advertise-peer-urls": peer,
             "initial-cluster": f"default={peer}",
         }
-        command = ["etcd", "--enable-v2", *(f"--{name}={value}" for name, value in options.items())]
+        # It ends with this process, which is killed.
+        command = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "etcd",
+            "--enable-v2",
+            *(f"--{name}={value}" for name, value in options.items()),
+        ]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: ASYNC220 - it only starts it
 
         async def start() -> list[Any]:

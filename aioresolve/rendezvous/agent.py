@@ -42,6 +42,7 @@ from .cluster import (
     LeaseQuery,
     Objects,
     Writer,
+    life_of,
     why_missing,
 )
 from .protocol import (
@@ -126,12 +127,7 @@ class Place(NamedTuple):
 
 
 def place_of(pod: Pod, *, selector: str | None = None, address: str | None = None) -> Place:
-    """Return where a node in this pod runs.
-
-    Args:
-        pod: the pod.
-        selector: the label selector of the pods of its workload; by default, that of its controller.
-        address: the address for the other nodes; by default, that of the pod.
+    """Return where a node in this pod runs; with another selector of the pods, or address, if it is given.
 
     Raises:
         ConfigurationError: the pod has no controller that is known, or no address yet.
@@ -375,8 +371,10 @@ class Agent:
             )
             if step is not Step.JOIN:
                 self._is_at_barrier.set()
-            due_since = (due_since or now) if step is Step.BEGIN else None
-            turn = now if due_since is None else due_since + self._turn(view)
+            turn, due_since = now, (due_since or now) if step is Step.BEGIN else None
+            if due_since is not None:
+                position = [node.identity for node in view.waiting].index(self.own.identity)
+                turn = due_since + TURN * min(position, MAX_TURNS)
             match step:
                 case Step.ENTER:
                     self._has_run = True
@@ -446,11 +444,6 @@ class Agent:
         if self.own.has_lease:
             await self._writer.delete_lease(self.own.key)
 
-    def _turn(self, view: View) -> float:
-        """Return how many seconds to wait for the nodes before this one to write."""
-        identities = [node.identity for node in view.waiting]
-        return TURN * min(identities.index(self.own.identity), MAX_TURNS)
-
     def _expected(self, view: View) -> bool:
         """Return whether a pod will most likely come to the barrier soon.
 
@@ -459,9 +452,9 @@ class Agent:
         """
         waiting = {node.key for node in view.waiting}
         is_first = not view.state.world.nodes
-        for pod in self._objects.living_pods:
-            is_here = pod.metadata.uid in waiting
-            if not is_here and (is_first or not_running_reason(pod, pod.status.pod_ip) is None):
+        for pod in self._objects.pods.values():
+            may_come = is_first or not_running_reason(pod, pod.status.pod_ip) is None
+            if pod.metadata.uid not in waiting and life_of(pod) is Life.ALIVE and may_come:
                 return True
         return self._pods is None or any(node.has_lease for node in view.state.nodes.values())
 

@@ -67,7 +67,6 @@ class Rule(NamedTuple):
 
     Attributes:
         group: the API group; empty for the core group.
-        resource: the resource.
         verbs: the RBAC verbs.
         is_named: whether they are needed only for the ConfigMap of the rendezvous.
         is_outside: whether only nodes outside of pods need them.
@@ -155,12 +154,7 @@ class _Store(QueryStore):
 class Objects(ObjectCache[Any, _Store]):
     """The latest objects of a rendezvous, as watches and responses reported them. Does no I/O.
 
-    A reflector for each query keeps them up to date.
-
-    Args:
-        config_map: the request for the ConfigMap.
-        pods: the request for the pods of the workload; None outside of pods.
-        leases: the request for the Leases of nodes outside of pods.
+    A reflector for each query keeps them up to date. Outside of pods, the pods may not be known.
     """
 
     def __init__(self, config_map: ConfigMapQuery, pods: PodQuery | None, leases: LeaseQuery) -> None:
@@ -175,11 +169,6 @@ class Objects(ObjectCache[Any, _Store]):
         self._data: Mapping[str, str] = {}
         self._state: State | None = None
         self._version: str | None = None
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the ConfigMap, or its absence, is known."""
-        return self._config_maps.is_listed
 
     @property
     def is_listed(self) -> bool:
@@ -211,11 +200,6 @@ class Objects(ObjectCache[Any, _Store]):
     def pods(self) -> Mapping[str, Pod]:
         """The pods of the workload, by name."""
         return self._pods.objects
-
-    @property
-    def living_pods(self) -> list[Pod]:
-        """The pods whose process lives, or will be started."""
-        return [pod for pod in self.pods.values() if self._lives[pod.metadata.uid][0] is Life.ALIVE]
 
     def record(self, config_map: ConfigMap) -> None:
         """Store a ConfigMap, unless a newer one is known."""
@@ -309,12 +293,6 @@ class Writer:
     """Sends the requests of a rendezvous other than watches, and records the responses.
 
     Each raises a ResolveError if it failed; for a missing permission that names the Role.
-
-    Args:
-        api: the API server.
-        objects: the latest objects.
-        config_map: the request for the ConfigMap.
-        leases: the request for the Leases.
     """
 
     def __init__(
@@ -327,8 +305,8 @@ class Writer:
 
     async def list_config_map(self) -> None:
         """Read the ConfigMap, unless it is known."""
-        if not self._objects.is_known:
-            query = self._config_map
+        query = self._config_map
+        if not self._objects.store(query).is_listed:
             found = await self._call(partial(self._api.objects, query, verbs=VERBS), query.scope)
             self._objects.replace(query, found.items, found.version)
 
@@ -412,13 +390,7 @@ class Writer:
 
 
 def role(namespace: str, name: str, user: str = "") -> str:
-    """Return the Role that a rendezvous needs, as YAML; bound to `user`, if it is known.
-
-    Args:
-        namespace: the namespace of the pods.
-        name: the name of the ConfigMap.
-        user: the user as the API server names it.
-    """
+    """Return the Role for the ConfigMap `name` as YAML, bound to the user if the name is not empty."""
     lines = [
         f"- {{apiGroups: [{json.dumps(rule.group)}], resources: [{rule.resource}]"
         + (f", resourceNames: [{name}]" if rule.is_named else "")

@@ -28,9 +28,9 @@ def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
         ValueError: an option is invalid.
         MissingDependencyError: (an ImportError) PyTorch is not installed.
     """
-    from .rendezvous import create_handler as create
+    from .rendezvous import KubernetesRendezvousHandler
 
-    return create(parameters)
+    return KubernetesRendezvousHandler(parameters)
 
 
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:

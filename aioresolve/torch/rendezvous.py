@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BACKEND = "kubernetes"
-
 TIMEOUTS = {"join_timeout": 600, "last_call_timeout": 30, "close_timeout": 30}
 """The defaults of torch's own back ends, in seconds."""
 
@@ -59,24 +57,6 @@ CONNECT_TIMEOUT = timedelta(seconds=5)
 logger = logging.getLogger("aioresolve.rendezvous")
 
 
-def create_handler(parameters: RendezvousParameters) -> KubernetesRendezvousHandler:
-    """Return the handler for the options of a torchrun command; see `aioresolve.torch`."""
-    namespace, _, name = parameters.endpoint.strip().partition("/")
-    if not name and parameters.run_id == "none":
-        raise ValueError("The rendezvous has no name. Pass --rdzv-id, the same in all pods of the job.")
-    agent = Agent(
-        name or config_map_of(parameters.run_id),
-        Limits(parameters.min_nodes, parameters.max_nodes),
-        namespace=namespace or None,
-        selector=parameters.get("selector"),
-        address=parameters.local_addr,
-    )
-    timeouts = {key: _seconds(parameters, key) for key in TIMEOUTS}
-    return KubernetesRendezvousHandler(
-        parameters.run_id, agent, timeouts, port=parameters.get_as_int("port", 0) or 0
-    )
-
-
 def _seconds(parameters: RendezvousParameters, key: str) -> float:
     seconds = parameters.get_as_int(key, TIMEOUTS[key])
     if seconds is None or seconds <= 0:
@@ -85,20 +65,26 @@ def _seconds(parameters: RendezvousParameters, key: str) -> float:
 
 
 class KubernetesRendezvousHandler(RendezvousHandler):
-    """The rendezvous of one torchrun agent. `create_handler` makes it from torchrun's options.
+    """The rendezvous of one torchrun agent.
 
-    Args:
-        run_id: the value of `--rdzv-id`.
-        agent: the node.
-        timeouts: the seconds of `TIMEOUTS`.
-        port: the port of the store; 0 for any that is free.
+    Raises:
+        ValueError: an option of the torchrun command is invalid.
     """
 
-    def __init__(self, run_id: str, agent: Agent, timeouts: dict[str, float], *, port: int = 0) -> None:
-        self._run_id = run_id
-        self._agent = agent
-        self._timeouts = timeouts
-        self._port = port
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        namespace, _, name = parameters.endpoint.strip().partition("/")
+        if not name and parameters.run_id == "none":
+            raise ValueError("The rendezvous has no name. Pass --rdzv-id, the same in all pods of the job.")
+        self._run_id: str = parameters.run_id
+        self._agent = Agent(
+            name or config_map_of(parameters.run_id),
+            Limits(parameters.min_nodes, parameters.max_nodes),
+            namespace=namespace or None,
+            selector=parameters.get("selector"),
+            address=parameters.local_addr,
+        )
+        self._timeouts = {key: _seconds(parameters, key) for key in TIMEOUTS}
+        self._port = parameters.get_as_int("port", 0) or 0  # 0 is any that is free
         self._is_open = False
         self._is_shut_down = False
         self._scope: anyio.CancelScope  # of the task that follows the objects
@@ -107,7 +93,7 @@ class KubernetesRendezvousHandler(RendezvousHandler):
 
     def get_backend(self) -> str:
         """Return the name of the back end: `kubernetes`."""
-        return BACKEND
+        return "kubernetes"
 
     def get_run_id(self) -> str:
         """Return the value of `--rdzv-id`."""

@@ -27,8 +27,8 @@ ROOT = Path(__file__).parent.parent
 PATIENCE = 60.0
 """Seconds after which a process that should have ended is considered hung."""
 
-END = 5.0
-"""Seconds after a deadline or a signal until the process has ended; on an idle machine it takes a fifth."""
+END = 20.0
+"""Seconds after a deadline or a signal until the process has ended; on an idle machine it takes one."""
 
 DEADLINE = 5
 """Seconds until the deadline of a call: on a busy machine, some pass before it hangs."""
@@ -49,26 +49,16 @@ print(time.time(), flush=True)
 KUBERNETES = 'aioresolve.KubernetesClusterResolver({"worker": "app=train"}).cluster_spec'
 TPU = 'aioresolve.TPUClusterResolver("my-tpu", zone="us-central1-a", project="my-project").cluster_spec'
 
-HANG = """
-import os, threading
+BLOCKING_CLIENT = """
+import kubernetes, os, threading
 def hang(*args, **kwargs):
     open(os.environ["STARTED"], "w").write("started")
     threading.Event().wait()
-"""
-BLOCKING_CLIENT = f"""{HANG}
-import kubernetes
-configuration = kubernetes.client.Configuration(host="http://127.0.0.1:9", api_key={{"authorization": "t"}})
+configuration = kubernetes.client.Configuration(host="http://127.0.0.1:9", api_key={"authorization": "t"})
 configuration.refresh_api_key_hook = hang
 client = kubernetes.client.ApiClient(configuration)
 """
 CLIENT = 'aioresolve.KubernetesClusterResolver({"worker": "app=train"}, override_client=client).cluster_spec'
-LOOK_UP = f"""{HANG}
-import socket, aioresolve
-socket.getaddrinfo = hang
-resolver = aioresolve.SimpleClusterResolver(aioresolve.ClusterSpec({{"worker": ["a.example:1"]}}))
-async def wait(timeout):
-    await resolver.wait(reachable="tcp", timeout=timeout)
-"""
 
 
 class Hanging:
@@ -102,14 +92,10 @@ class Hanging:
     def blocking_client(self) -> None:
         self.source, self.call = BLOCKING_CLIENT, CLIENT
 
-    def look_up(self) -> None:
-        self.source, self.call = LOOK_UP, "wait"
-
     def metadata_server(self) -> None:
         listener = self.at_exit.enter_context(socket.create_server(("127.0.0.1", 0)))
         self.env["GCE_METADATA_HOST"] = f"127.0.0.1:{listener.getsockname()[1]}"
         self.call = TPU
-        self.arguments = ("tpu", "my-tpu", "--zone", "us-central1-a", "--project", "my-project")
 
         def wait() -> None:
             listener.settimeout(PATIENCE)
@@ -148,7 +134,6 @@ HANGS: dict[str, Callable[[Hanging], None]] = {
     "plugin": Hanging.exec_plugin,
     "client": Hanging.blocking_client,
     "metadata server": Hanging.metadata_server,
-    "look-up": Hanging.look_up,
 }
 
 
@@ -177,11 +162,6 @@ def interrupt(process: subprocess.Popen[str], number: int) -> tuple[float, str, 
     return time.time() - sent_at, stdout, stderr
 
 
-def is_last_attempt(stderr: str) -> bool:
-    """Whether a busy machine noticed the end of an attempt so late that there was no time for another one."""
-    return "did not respond to metadata" in stderr
-
-
 @pytest.mark.parametrize(("source", "code"), [*((each, ASYNC) for each in HANGS), ("plugin", SYNC)])
 def test_process_ends_at_the_deadline_of_its_call(tmp_path: Path, source: str, code: str) -> None:
     def end_process(hanging: Hanging) -> float:
@@ -208,19 +188,16 @@ def test_process_ends_at_ctrl_c(tmp_path: Path, source: str, code: str) -> None:
     check_end(tmp_path, source, end_process)
 
 
-@pytest.mark.parametrize("source", ["plugin", "metadata server"])
-def test_command_ends_at_its_deadline(tmp_path: Path, source: str) -> None:
+def test_command_ends_at_its_deadline(tmp_path: Path) -> None:
     def end_process(hanging: Hanging) -> float:
         process = hanging.start(*COMMAND[1:], *hanging.arguments, "--timeout", f"{DEADLINE}s")
         started_at = time.time()
         stdout, stderr = end(process)
-        assert stdout == ""
-        if not is_last_attempt(stderr):
-            assert f"within {DEADLINE} s" in stderr
-            assert process.returncode == 3
+        assert (process.returncode, stdout) == (3, "")
+        assert f"within {DEADLINE} s" in stderr
         return time.time() - (started_at + DEADLINE)
 
-    check_end(tmp_path, source, end_process)
+    check_end(tmp_path, "plugin", end_process)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -25,8 +25,8 @@ from .threads import run_in_thread
 if TYPE_CHECKING:
     from anyio.abc import SocketStream
 
-NEXT_ATTEMPT = 0.25
-"""Seconds after which the next address of a name is tried too, as RFC 8305 section 5 recommends."""
+NEXT_ATTEMPT = 1.0
+"""Seconds after which the next address of a name is tried instead."""
 
 
 def origin(url: str) -> str:
@@ -104,32 +104,11 @@ async def connect(host: str, port: int) -> SocketStream:
     """
     with suppress(ValueError):
         return await anyio.connect_tcp(ipaddress.ip_address(host), port)
-    connected: list[SocketStream] = []
-    errors: list[OSError] = []
-
-    async def attempt(address: str, ended: anyio.Event) -> None:
-        try:
-            connected.append(await anyio.connect_tcp(address, port))
-            group.cancel_scope.cancel()
-        except OSError as error:
-            errors.append(error)
-        ended.set()
-
-    try:
-        addresses = await look_up(host, port)
-        async with anyio.create_task_group() as group:
-            for address in addresses:
-                ended = anyio.Event()
-                group.start_soon(attempt, address.host, ended)
-                with anyio.move_on_after(NEXT_ATTEMPT):
-                    await ended.wait()
-        if not connected:
-            raise errors[-1]
-        return connected.pop(0)
-    finally:
-        errors.clear()  # an error refers to this frame, which would keep it alive
-        for unused in connected:
-            await anyio.aclose_forcefully(unused)
+    *others, last = await look_up(host, port)
+    for address in others:
+        with suppress(OSError), anyio.move_on_after(NEXT_ATTEMPT):
+            return await anyio.connect_tcp(address.host, port)
+    return await anyio.connect_tcp(last.host, port)
 
 
 class _OneSidedClose(ssl.SSLObject):

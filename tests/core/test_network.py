@@ -66,6 +66,7 @@ async def test_next_address_is_tried_while_one_does_not_respond(
         return await connect_tcp(host, port)
 
     monkeypatch.setattr(anyio, "connect_tcp", connect)
+    monkeypatch.setattr(network, "NEXT_ATTEMPT", 0.01)
     assert await peer_of(NAME, port) == "127.0.0.1"
 
 

@@ -108,18 +108,23 @@ def trainer(number: int, **state: Any) -> dict[str, Any]:
     return pod(f"trainer-{number}", NAMESPACE, labels={"app": "trainer"}, **placed)
 
 
-def write_files(clusters: DemoClusters, folder: Path) -> None:
-    """Write `kubeconfig`, with the contexts `east` and `west`, `fleet.yaml`, and `env` for a shell."""
+def write_files(clusters: DemoClusters, folder: Path) -> dict[str, str]:
+    """Write `kubeconfig`, with the contexts `east` and `west`, `fleet.yaml`, and `env` for a shell.
+
+    The result is the variables of `env`, other than `PATH`.
+    """
     kubeconfig = clusters.east.kubeconfig(context="east", namespace=NAMESPACE)
     for key, entries in clusters.west.kubeconfig(context="west", namespace=NAMESPACE).items():
         if isinstance(entries, list):
             kubeconfig[key] += entries
     (folder / "kubeconfig").write_text(json.dumps(kubeconfig, indent=2))
     (folder / "fleet.yaml").write_text(FLEET)
-    variables = {"KUBECONFIG": str(folder / "kubeconfig"), **clusters.cloud.environ()}
+    # Credentials of their own: no token of the user is sent to these servers.
+    variables = {"KUBECONFIG": str(folder / "kubeconfig"), **clusters.cloud.environ(folder / "google")}
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
     lines.append(f'export PATH={shlex.quote(sysconfig.get_path("scripts"))}:"$PATH"\n')
     (folder / "env").write_text("".join(lines))
+    return variables
 
 
 def story(clusters: DemoClusters) -> Iterator[tuple[str, float]]:

@@ -1,9 +1,12 @@
-"""`aioresolve demo`: clusters on loopback servers, resolved and probed for real, or kept running."""
+"""`aioresolve demo`: commands on clusters of loopback servers, which can also be kept running."""
 
 from __future__ import annotations
 
+import logging
+import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,21 +15,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aioresolve.cli import clusters, formats, options, streams
+from aioresolve.cli import options, streams
 from aioresolve.cli.application import run_async
-from aioresolve.cli.error_messages import error_message, error_report
-from aioresolve.errors import PodNotRunningError, ResolveError
-
-from .tpu import find_slices, workers_table
+from aioresolve.cli.error_messages import error_message
+from aioresolve.errors import ResolveError
 
 if TYPE_CHECKING:
-    from aioresolve.cli.demo_clusters import DemoClusters
+    from collections.abc import Mapping
 
-JOBS = {"worker": ["app=trainer"], "ps": ["app=ps"]}
-STOPPED = "trainer-3"
-
-LATENCY = 0.1
-"""Seconds that the server takes for each response, so that it is visible that requests are concurrent."""
+JOBS = "kubernetes -l worker=app=trainer -l ps=app=ps"
+READY = (JOBS, f"{JOBS} -o tf-config --task worker:0", "tpu slice-0 slice-1 --probe")
+DEGRADED = ("poll fleet.yaml --once", JOBS)
+"""The commands that are shown before and after `trainer-3` is stopped; not all of the latter succeed."""
 
 
 @click.command(short_help="A demonstration on loopback clusters.")
@@ -42,17 +42,18 @@ LATENCY = 0.1
 )
 @options.verbose_option
 def demo(folder: Path | None) -> None:
-    """Resolve a training job on a loopback Kubernetes API server, with TLS and a bearer token.
+    """Run commands on loopback clusters: a training job, two TPU slices, and a fleet of five targets.
 
-    Then resolve the two slices of a loopback Cloud TPU, and probe their workers over gRPC. The code and the
-    protocols are those for a real cluster. Nothing is left behind.
+    The servers are Kubernetes API servers with TLS and a bearer token, Google Cloud, and TPU workers with
+    gRPC. The code and the protocols are those for a real cluster. Nothing is left behind.
     """
     streams.silence_grpc()
     try:
         if folder is not None:
             run_async(lambda _: _serve(folder.absolute()))
-        else:
-            _print_sections(run_async(lambda _: _sections()))
+            return
+        with tempfile.TemporaryDirectory(prefix="aioresolve-") as temporary:
+            run_async(lambda _: _show(Path(temporary)))
     except (ResolveError, OSError) as error:
         message = error_message(error) if isinstance(error, ResolveError) else str(error)
         raise click.ClickException(f"the demo failed: {message}") from error
@@ -83,70 +84,39 @@ async def _serve(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _print_sections(sections: dict[str, str | formats.Table]) -> None:
-    for number, (title, body) in enumerate(sections.items()):
-        heading = click.style(f"# {title}", fg="green") if streams.has_colors(sys.stdout) else f"# {title}"
-        streams.write_stdout(f"\n{heading}\n" if number else f"{heading}\n")
-        streams.write_stdout(body)
-    streams.write_stdout("\nTo try the other commands on these clusters: aioresolve demo --serve\n")
-
-
-async def _sections() -> dict[str, str | formats.Table]:
-    """Return tables and texts by their titles."""
-    from aioresolve.cli.demo_clusters import running_clusters
+async def _show(folder: Path) -> None:
+    """Run commands on the clusters, before and after a pod is stopped."""
+    from aioresolve.cli.demo_clusters import NAMESPACE, running_clusters, trainer, write_files
 
     async with running_clusters() as running:
-        return await _kubernetes_sections(running) | await _tpu_sections(running)
+        environ = write_files(running, folder)
+        streams.write_stdout(
+            f"Kubernetes API servers at {running.east.url} and {running.west.url}, Google Cloud at"
+            f" {running.cloud.url},\nand the gRPC servers of four TPU workers, all on loopback.\n"
+        )
+        for command in READY:
+            if code := await _run(command, folder, environ):
+                raise click.ClickException(f"the demo failed: {command!r} has ended with exit code {code}")
+        running.east.add(trainer(3, phase="Pending", node=None))
+        streams.write_stdout(f"\nThen the pod {NAMESPACE}/trainer-3 is stopped:\n")
+        for command in DEGRADED:
+            await _run(command, folder, environ)
+    streams.write_stdout("\nTo try other commands on these clusters: aioresolve demo --serve\n")
 
 
-async def _kubernetes_sections(running: DemoClusters) -> dict[str, str | formats.Table]:
-    from aioresolve.cli.demo_clusters import NAMESPACE, trainer
-    from aioresolve.kubernetes import KubernetesClusterResolver
-    from aioresolve.testing import Delay
+async def _run(command: str, folder: Path, environ: Mapping[str, str]) -> int:
+    """Run a command of aioresolve as a shell does, and return its exit code."""
+    import anyio
 
-    server = running.east
-    with tempfile.TemporaryDirectory(prefix="aioresolve-") as folder:
-        kubeconfig = server.write_kubeconfig(Path(folder) / "kubeconfig")
-        async with KubernetesClusterResolver(JOBS, namespace=NAMESPACE, kubeconfig=kubeconfig) as resolver:
-            server.inject(Delay(LATENCY), times=None)
-            started = time.perf_counter()
-            spec = await resolver.cluster_spec()
-            milliseconds = (time.perf_counter() - started) * 1000
-            server.add(trainer(3, phase="Pending", node=None))
-            not_running = ""
-            try:
-                await resolver.cluster_spec()
-            except PodNotRunningError as error:
-                not_running = error_report(error)
-    delay = LATENCY * 1000
-    return {
-        "A Kubernetes API server on loopback": f"{server.url}, with a private certificate authority and"
-        f" a bearer token; each response takes {delay:.0f} ms.\n",
-        "aioresolve kubernetes -n training -l worker=app=trainer -l ps=app=ps": clusters.spec_table(spec),
-        f"6 tasks in {milliseconds:.0f} ms": "Both selectors are requested at once; one after the other they"
-        f" would take {2 * delay:.0f} ms or more.\n",
-        "-o tf-config --task worker:0": clusters.tf_config(spec, clusters.TaskName("worker", 0)),
-        f"If {STOPPED} is not running": not_running,
-    }
-
-
-async def _tpu_sections(running: DemoClusters) -> dict[str, str | formats.Table]:
-    from aioresolve.cli.demo_clusters import HOSTS, SLICES
-    from aioresolve.tpu import TPUClusterResolver
-
-    cloud = running.cloud
-    discovery = f"{cloud.url}/$discovery/rest?version={{apiVersion}}"
-    zone, project = "us-central2-b", "demo-project"
-    async with TPUClusterResolver(SLICES, zone, project, discovery_url=discovery) as resolver:
-        slices, state = await find_slices(resolver, resolver.timeout)
-        started = time.perf_counter()
-        probes = {probe.address: probe for probe in await resolver.probe()}
-        milliseconds = (time.perf_counter() - started) * 1000
-    return {
-        "A Cloud TPU API on loopback": f"{cloud.url} has {len(SLICES)} slices of {HOSTS} hosts, each with a"
-        " gRPC server.\n",
-        f"aioresolve tpu {' '.join(SLICES)} -o wide": workers_table(slices, state, {}, is_wide=True),
-        f"--probe: {len(probes)} workers in {milliseconds:.0f} ms": workers_table(
-            slices, state, probes, is_wide=False
-        ),
-    }
+    line = f"$ aioresolve {command}"
+    streams.write_stdout(f"\n{click.style(line, fg='green') if streams.has_colors(sys.stdout) else line}\n")
+    is_verbose = logging.getLogger("aioresolve").isEnabledFor(logging.INFO)
+    done = await anyio.run_process(
+        [sys.executable, "-m", "aioresolve", *command.split(), *["-v"] * is_verbose],
+        stdout=None,
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        env={**os.environ, **environ},
+        check=False,
+    )
+    return done.returncode

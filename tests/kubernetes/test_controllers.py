@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from aioresolve.kubernetes.tasks.controllers import MIN_PAUSE
 from aioresolve.spec import ExpectedTasks
 from aioresolve.testing import Answer, pod
 
@@ -393,18 +391,3 @@ async def test_controller_is_read_again_after_a_failure_of_the_server(loopback: 
     observations = resolver_of(loopback).observations(sizes=True)
     assert (await anext(observations)).expected["worker"].number == 1
     await observations.aclose()
-
-
-async def test_controller_is_not_read_for_each_pod_that_becomes_ready(loopback: Loopback) -> None:
-    names = [f"train-{number}" for number in range(20)]
-    loopback.server.add_controllers(stateful_set(len(names)))
-    loopback.server.add(*(train_pod(name, ready=False) for name in names))
-    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-    started = time.monotonic()
-    async with anyio.create_task_group() as group:
-        group.start_soon(resolver_of(loopback).wait)
-        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) >= 1)
-        for name in names:
-            loopback.server.patch(name, "ml", patch={"status": ready})
-            await anyio.sleep(0.01)  # the watch reports each of them on its own
-    assert 2 <= len(sizes_read(loopback)) <= 2 + (time.monotonic() - started) / MIN_PAUSE

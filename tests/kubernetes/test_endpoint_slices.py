@@ -102,16 +102,6 @@ class TestMembers:
         (found,) = (await resolver(loopback).cluster_state()).endpoints["worker"]
         assert (found.name, found.ready, found.status) == ("train-0", False, "not ready")
 
-    async def test_endpoints_of_several_slices_are_merged_in_the_order_of_their_names(
-        self, loopback: Loopback
-    ) -> None:
-        loopback.server.services.max_endpoints = 2
-        loopback.server.add(trainer())
-        for number in (3, 11, 1, 2, 0):
-            loopback.train(f"train-{number}", ip=f"10.8.0.{number}")
-        assert len(loopback.server.endpoint_slices) == 3
-        assert await resolved(loopback) == [f"10.8.0.{number}:8470" for number in (0, 1, 2, 3, 11)]
-
     async def test_address_that_is_not_one_is_an_error(self, loopback: Loopback) -> None:
         loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1:80"), address_type="FQDN"))
         with pytest.raises(

@@ -1,7 +1,8 @@
-"""Members of a batch job end: with success they are done, otherwise they are replaced, or their job fails."""
+"""Waits for members, and members that end: they are done, or replaced, or their job fails."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -85,18 +86,38 @@ async def test_members_keep_their_index_and_rank_when_another_member_is_done(
     }
 
 
+async def test_wait_ends_when_the_last_pod_becomes_ready(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.train("train-1", ready=False)
+    loopback.train("train-2", phase="Pending")
+    task = asyncio.ensure_future(resolver_of(loopback).wait(3, timeout=10))
+    await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches > 0)
+    loopback.train("train-2")
+    loopback.train("train-1", ready=False, restarts=1)
+    assert not task.done()
+    loopback.train("train-1")
+    assert (await task).spec.num_tasks("worker") == 3
+    assert [request.verb for request in loopback.requests] == ["watch"]
+
+
+async def test_failed_pod_ends_the_wait_unless_a_controller_replaces_it(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.train("train-1", phase="Failed", reason="Evicted", message="The node was low on memory.")
+    with pytest.raises(FailedClusterError, match=r"ml/train-1: Failed \(Evicted"):
+        await resolver_of(loopback).wait(2, timeout=60)
+    loopback.replace_pods([job_pod(0), job_pod(1, phase="Failed")])
+    task = asyncio.ensure_future(resolver_of(loopback).wait(2, timeout=30))
+    await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches > 0)
+    loopback.server.add(job_pod(1, suffix="again"))
+    assert (await task).spec.num_tasks("worker") == 2
+
+
 async def test_wait_ends_only_when_the_late_members_of_a_job_run_too(loopback: Loopback) -> None:
     loopback.server.add_controllers(indexed_job(4))
     loopback.server.add(job_pod(0), job_pod(1, phase="Succeeded"), job_pod(2, phase="Pending"))
     with pytest.raises(IncompleteClusterError, match="2 of 4 tasks, 1 of them done") as caught:
         await resolver_of(loopback).wait(timeout=1.0)
     assert (caught.value.found, caught.value.wanted) == ({"worker": 2}, {"worker": 4})
-
-
-@pytest.mark.parametrize("count", [4, (2, 4), (3, None)])
-async def test_tasks_that_are_done_count(loopback: Loopback, count: Any) -> None:
-    loopback.server.add(job_pod(0), job_pod(1, phase="Succeeded"), job_pod(2), job_pod(3))
-    assert len((await resolver_of(loopback).wait(count, timeout=30)).members) == 3
 
 
 @pytest.mark.parametrize(("count", "most"), [(2, 2), ((1, 2), 2)])

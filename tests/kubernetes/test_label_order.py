@@ -161,12 +161,6 @@ def test_client_that_lists_only_pods_cannot_order_by_nodes() -> None:
         KubernetesClusterResolver(override_client=Lister(), order_by=TOPOLOGY)
 
 
-async def test_failure_of_the_server_while_nodes_are_read_is_retried(loopback: Loopback) -> None:
-    add_topology(loopback)
-    loopback.server.inject(Answer(503), match=lambda request: request.path == "/api/v1/nodes")
-    assert names_of(await loopback.resolver(order_by=TOPOLOGY).wait(4)) == IN_TOPOLOGY
-
-
 @pytest.mark.parametrize("status", [302, 403])
 async def test_watch_that_has_read_the_nodes_continues_after_a_permanent_failure(
     loopback: Loopback, status: int

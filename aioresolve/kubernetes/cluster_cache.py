@@ -98,10 +98,6 @@ class ObjectCache(abc.ABC, Generic[T, S]):
         """
 
     @abc.abstractmethod
-    def observation(self, now: datetime) -> Observation:
-        """Return what the objects show at present."""
-
-    @abc.abstractmethod
     def _apply(self, store: S, event: WatchEvent[T]) -> bool:
         """Apply the event of an object to a store; see `apply`."""
 
@@ -126,19 +122,6 @@ class ObjectCache(abc.ABC, Generic[T, S]):
                 has_changed |= self._apply(store, event)
             store.advance(version)
         return has_changed
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every query has been listed, which a state requires."""
-        return all(store.is_listed for store in self._stores.values())
-
-    @property
-    def in_transit(self) -> bool:
-        """Whether objects changed since the last observation in a way that a further change will complete.
-
-        Usually it follows a moment later. It need not, so wait for this only briefly.
-        """
-        return False
 
     def store(self, query: Query[T]) -> S:
         """Return what `query` matches."""
@@ -212,6 +195,19 @@ class ClusterCache(ObjectCache[T, S]):
         """Return the pods that the query of a store matches, or that its objects refer to."""
 
     # What follows from the objects
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every query has been listed, which a state requires."""
+        return all(store.is_listed for store in self._stores.values())
+
+    @property
+    def in_transit(self) -> bool:
+        """Whether objects changed since the last observation in a way that a further change will complete.
+
+        Usually it follows a moment later. It need not, so wait for this only briefly.
+        """
+        return False
 
     def raise_not_running(self) -> None:
         """Raise a PodNotRunningError if there are pods that are not running."""

@@ -28,7 +28,7 @@ from .api.queries import CONTEXT_NAMESPACE, NOT_MISSING, NOT_RUNNING, RUNNING, P
 from .api.transport import AiohttpTransport, client_transport
 from .auth import NAMESPACE, CredentialCache, find_connection, search_for
 from .cluster_cache import PodCache
-from .reflector import Reflector, WatchPolicy
+from .reflector import ClusterWatch, WatchPolicy
 from .tasks.accelerators import device_counts, read_devices
 from .tasks.controllers import Controllers
 from .tasks.order_by import ALL_NODES, NODE_LABEL, addresses_by_name, labels_by_node, validate_order_by
@@ -291,10 +291,10 @@ class KubernetesClusterResolver(ClusterResolver):
                 cache = self._cache(api, want)
                 opened = api, cache
                 queries, policy = self._all_queries(api), self.watch_policy
-                reflector = Reflector(api, cache, queries, newest, policy, timeout=self._timeout)
-                calls = [reflector.run]
+                watch = ClusterWatch(api, cache, queries, newest, policy, timeout=self._timeout)
+                calls = [watch.run]
                 if cache.controllers.reads_ended:
-                    observe_again = partial(newest.put, reflector.observe)
+                    observe_again = partial(newest.put, watch.observe)
                     calls.append(partial(cache.controllers.repeat, policy.size_interval, observe_again))
                 await gather(calls, limit=len(calls))
 

@@ -21,7 +21,7 @@ import anyio
 from msgspec.structs import replace
 from yarl import URL
 
-from aioresolve._core.concurrency import LatestValue, gather
+from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, IncompleteClusterError, ResolveError
@@ -270,16 +270,9 @@ class Agent:
 
     async def _follow(self, query: Query[Any]) -> None:
         """Keep the objects of one query up to date."""
-        latest = LatestValue[Any]()
-        reflector = Reflector(self._api, self._objects, [query], latest, POLICY, timeout=REQUEST_TIMEOUT)
+        reflector = Reflector(self._api, self._objects, query, self._wake, POLICY, timeout=REQUEST_TIMEOUT)
         self._reflectors.append(reflector)
-
-        async def wake() -> None:
-            while True:
-                await latest.get()
-                self._wake()
-
-        await gather([reflector.run, wake], limit=2)
+        await reflector.run()
 
     async def _follow_leases(self) -> None:
         """Renew the Lease of this node, and watch all of them, as soon as a node has one."""
@@ -498,7 +491,7 @@ class Agent:
             if pod.metadata.uid not in {*waiting, *running} and pod.metadata.deletion_timestamp is None
         ]
         parts = [*running.values(), *missing]
-        outages = [error.summary for reflector in self._reflectors if (error := reflector.observe().error)]
+        outages = [reflector.error.summary for reflector in self._reflectors if reflector.error]
         return IncompleteClusterError(
             f"no round of {self} has begun within {timeout:g} s, for which at least"
             f" {self.limits.min_nodes} nodes have to wait: "

@@ -35,7 +35,6 @@ from aioresolve.kubernetes.tasks.pods import (
     program_status,
     restarts_in_place,
 )
-from aioresolve.spec import Observation
 
 from .protocol import Life, decode_state
 
@@ -234,10 +233,6 @@ class Objects(ObjectCache[Any, _Store]):
             self._on_removal(store, before[name], version)
         for each in listed:
             self._on_change(store, each)
-
-    def observation(self, now: datetime) -> Observation:
-        """Return an empty observation; a reflector adds the error of a watch that fails."""
-        return Observation(None)
 
     def _apply(self, store: _Store, event: WatchEvent[Any]) -> bool:
         match event:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,10 @@ from aioresolve import (
     ProtocolError,
     UnauthorizedError,
 )
-from aioresolve._core.deadline import RetryPolicy
-from aioresolve._core.telemetry import Outage
-from aioresolve.kubernetes.reflector import WatchState
+from aioresolve.kubernetes.reflector import Reflector
 
-from .watched_cluster import TRAIN
+from .samples import watch_policy
+from .watched_cluster import TRAIN, bookmark, new_cache
 
 BROKEN = ConnectionFailedError("the connection broke")
 EXPIRED = APIError("gone", status=410)
@@ -29,13 +29,17 @@ UNKNOWN_NAME = ConnectionFailedError("the name was not found", retryable=False)
 UNKNOWN_NAME.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
-def new_state() -> WatchState:
-    """Return the state of a query that was never listed."""
-    return WatchState(TRAIN, RetryPolicy(first_wait=1.0), Outage(logging.getLogger("test"), "the server"))
+API: Any = SimpleNamespace(host="https://server", source="a test", is_closed=False)
 
 
-def listed_state() -> WatchState:
-    """Return the state of a query that was listed."""
+def new_state() -> Reflector:
+    """Return the reflector of a query that was never listed."""
+    policy = watch_policy(first_wait=1.0, longest_wait=5.0)
+    return Reflector(API, new_cache(), TRAIN, lambda: None, policy, timeout=30.0)
+
+
+def listed_state() -> Reflector:
+    """Return the reflector of a query that was listed."""
     watch = new_state()
     watch.on_list()
     return watch
@@ -53,10 +57,10 @@ def test_backoff_is_reset_only_after_a_healthy_watch(
         watch.on_failure(BROKEN)
     watch.on_open(100.0)
     if has_event:
-        watch.has_received_event = True
+        watch._apply([bookmark(1)])
     assert watch.on_close(100.0 + lifetime) == pytest.approx(lifetime)
     assert watch.on_close(200.0) is None
-    assert watch.failures == (0 if is_healthy else 5)
+    assert (watch.on_failure(BROKEN) <= 1.0) == is_healthy
 
 
 def test_name_that_is_not_found_is_final_only_before_the_first_list() -> None:
@@ -129,7 +133,7 @@ def test_query_is_stale_since_it_was_current_for_the_last_time() -> None:
     watch.on_open(0.0)
     watch.on_replay()
     current_at = datetime.now(UTC)
-    watch.mark_stale(BROKEN)
+    watch.on_gap()
     since = watch.stale_since
     assert since is not None
     assert since >= current_at
@@ -153,11 +157,10 @@ def test_list_makes_a_query_current_unless_its_watches_fail() -> None:
 
 
 def test_gap_without_a_watch_reports_the_last_failure_or_else_itself() -> None:
-    gap = DeadlineExceededError("no watch was established")
     watch, failed = listed_state(), listed_state()
     failed.on_failure(BROKEN)
-    errors = [failed.error]
+    assert failed.error is None
     for each in (watch, failed):
-        each.on_gap(gap)
-        errors.append(each.error)
-    assert errors == [None, gap, BROKEN]
+        each.on_gap()
+    assert "it is not established after 2 s" in str(watch.error)
+    assert failed.error is BROKEN

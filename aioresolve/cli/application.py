@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import traceback
-from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,8 +23,10 @@ from .formats import one_line
 from .options import OUTPUT, CommandGroup
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import TypeAlias
+
+    ExitWith: TypeAlias = Callable[[int], None]
 
 NAME = "aioresolve"
 
@@ -168,72 +169,57 @@ def _usage_message(error: click.UsageError) -> str:
     return message
 
 
-class ExitRequest:
-    """Ends a command early: cancels its work, and sets the exit code of the process."""
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.code: int | None = None
-        self._task = task
-
-    def exit(self, code: int) -> None:
-        """Cancel the work and exit with `code`; only the first call has an effect."""
-        if self.code is None:
-            self.code = code
-            self._task.cancel()
-
-
-def run_async(work: Callable[[ExitRequest], Coroutine[Any, Any, T]]) -> T:
+def run_async(work: Callable[[ExitWith], Coroutine[Any, Any, T]]) -> T:
     """Run `work` in a new event loop and return its result.
 
-    Ctrl-C (130), SIGTERM (143) or a requested exit cancels `work`; after it has cleaned up, it is a
-    SystemExit. A second signal ends the process although its cleanup hangs.
+    `work` is called with a function that ends it early with an exit code, as Ctrl-C (130) and SIGTERM (143)
+    do: it is cancelled, and after it has cleaned up, that is a SystemExit. A second signal ends the process
+    although its cleanup hangs.
     """
     import asyncio
 
-    requests: list[ExitRequest] = []
+    codes: list[int] = []
 
     async def main() -> T:
-        task = asyncio.current_task()
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        requests.append(ExitRequest(task))
-        with _exit_on_signals(requests[0]):
-            return await work(requests[0])
+
+        def exit_with(code: int) -> None:
+            codes.append(code)
+            if len(codes) == 1:
+                task.cancel()
+
+        def restore(number: int) -> None:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
+
+        def handle(number: int) -> None:
+            # Back to the default action: a second signal ends a process whose cleanup hangs.
+            restore(number)
+            exit_with(128 + number)
+
+        before = _default_handlers()
+        for number in before:
+            loop.add_signal_handler(number, handle, number)
+        try:
+            return await work(exit_with)
+        finally:
+            for number in before:
+                restore(number)
 
     try:
         return asyncio.run(main())
     except asyncio.CancelledError:
-        # Without a code, neither a signal nor `work` has requested an exit.
-        if not requests or requests[0].code is None:
+        if not codes:  # neither a signal nor `work` has requested an exit
             raise
-        raise SystemExit(requests[0].code) from None
+        raise SystemExit(codes[0]) from None
 
 
-@contextmanager
-def _exit_on_signals(request: ExitRequest) -> Iterator[None]:
-    """Exit on Ctrl-C and SIGTERM, unless the parent process ignores them, or something else handles them."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    before: dict[int, Any] = {}
+def _default_handlers() -> dict[int, Any]:
+    """Return Ctrl-C and SIGTERM with their handlers, without those that the parent process ignores."""
     # Only the main thread can handle signals, and no event loop of Windows does.
-    if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
-        defaults = (signal.SIG_DFL, signal.default_int_handler, exit_at_once)
-        found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        before = {number: handler for number, handler in found.items() if handler in defaults}
-
-    def restore(number: int) -> None:
-        loop.remove_signal_handler(number)
-        signal.signal(number, before[number])
-
-    def handle(number: int) -> None:
-        # Back to the default action: a second signal ends a process whose cleanup hangs.
-        restore(number)
-        request.exit(128 + number)
-
-    for number in before:
-        loop.add_signal_handler(number, handle, number)
-    try:
-        yield
-    finally:
-        for number in before:
-            restore(number)
+    if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
+        return {}
+    defaults = (signal.SIG_DFL, signal.default_int_handler, exit_at_once)
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    return {number: handler for number, handler in found.items() if handler in defaults}

@@ -61,63 +61,54 @@ def parse_selector(text: str) -> JobSelector:
     )
 
 
-def _match(pattern: str, text: str, what: str) -> re.Match[str]:
-    parts = re.fullmatch(pattern, text)
-    if parts is None:
-        raise ValueError(f"{text!r} is not {what}")
-    return parts
+def matching(pattern: str, what: str, convert: Callable[..., Any]) -> Callable[[str], Any]:
+    """Return a function that converts the groups of a text; it raises a ValueError if the text is not `what`.
+
+    That is so if the pattern does not match, or `convert` returns None.
+    """
+
+    def parse(text: str) -> Any:
+        found = re.fullmatch(pattern, text)
+        value = None if found is None else convert(*found.groups())
+        if value is None:
+            raise ValueError(f"{text!r} is not {what}")
+        return value
+
+    return parse
 
 
-def parse_service(text: str) -> JobSelector:
-    """Return the job and the Service of `[JOB=]NAME[:PORT]`; raises a ValueError for another format."""
-    what = "a Service; write NAME or NAME:PORT, such as --service trainer:grpc, or JOB=NAME"
-    parts = _match(rf"(?:({_JOB.pattern})=)?({_NAME}(?::{_NAME})?)", text, what)
-    return JobSelector(parts[1] or "worker", parts[2], text, "--service")
-
-
-def parse_size(text: str) -> tuple[int, int | None]:
-    """Return the least and the most number of `N`, `N:MAX` or `N:`; raises a ValueError for others."""
-    what = "a number of tasks; write N, such as 16, or a range, such as 4:8 or 4:"
-    least, colon, most = _match(f"({_NUMBER})(:?)({_NUMBER})?", text, what).groups()
-    if most is not None and (not colon or int(most) < int(least)):
-        raise ValueError(f"{text!r} is not {what}")
+def _size(least: str, colon: str, most: str) -> tuple[int, int | None] | None:
+    if most and int(most) < int(least):
+        return None
     return int(least), int(most) if most else None if colon else int(least)
 
 
-def parse_job_size(text: str) -> tuple[str, tuple[int, int | None]]:
-    """Return the job and the size of `JOB=SIZE`, for which see `parse_size`."""
-    what = "a number of tasks of a job; write JOB=N, such as worker=16"
-    parts = _match("(.+)=([0-9:]+)", text, what)
-    return parts[1], parse_size(parts[2])
+_SIZE = f"({_NUMBER})(?:(:)({_NUMBER})?)?"
 
-
-def parse_count(text: str) -> tuple[str, int]:
-    """Return the job and the number of tasks of `JOB=N`; raises a ValueError for another format."""
-    parts = _match(f"(.+)=({_NUMBER})", text, "a number of tasks of a job; write JOB=N, such as worker=16")
-    return parts[1], int(parts[2])
-
-
-def parse_shard(text: str) -> int | tuple[int, int]:
-    """Return the number of shards of `N`, or index and number of `INDEX/N`, or raise a ValueError."""
-    what = "a valid shard; write INDEX/N, such as 0/4, or only N in a pod of an Indexed Job"
-    index, number = _match(f"(?:([0-9]{{1,9}})/)?({_NUMBER})", text, what).groups()
-    if index is None:
-        return int(number)
-    if int(index) >= int(number):
-        raise ValueError(f"{text!r} is not a valid shard: the index must be less than {number}")
-    return int(index), int(number)
-
-
-def parse_processes(text: str) -> str:
-    """Return a number of processes, or `auto`, `gpu` or `cpu`; raises a ValueError for others."""
-    what = "a number of processes; write one, such as 8, or auto, gpu or cpu"
-    return _match(f"auto|gpu|cpu|{_NUMBER}", text, what)[0]
-
-
-def parse_task(text: str) -> TaskName:
-    """Return the task of `JOB:INDEX`; raises a ValueError for another format."""
-    parts = _match("(.+):([0-9]{1,9})", text, "a task; write JOB:INDEX, such as worker:0")
-    return TaskName(parts[1], int(parts[2]))
+parse_service = matching(
+    rf"(?:({_JOB.pattern})=)?({_NAME}(?::{_NAME})?)",
+    "a Service; write NAME or NAME:PORT, such as --service trainer:grpc, or JOB=NAME",
+    lambda job, name: JobSelector(job or "worker", name, f"{job}={name}" if job else name, "--service"),
+)
+parse_size = matching(_SIZE, "a number of tasks; write N, such as 16, or a range, such as 4:8 or 4:", _size)
+parse_job_size = matching(
+    f"(.+)={_SIZE}",
+    "a number of tasks of a job; write JOB=N, such as worker=16, or a range, such as worker=4:8",
+    lambda job, *size: (job, found) if (found := _size(*size)) else None,
+)
+parse_count = matching(
+    f"(.+)=({_NUMBER})",
+    "a number of tasks of a job; write JOB=N, such as worker=16",
+    lambda job, number: (job, int(number)),
+)
+parse_processes = matching(
+    f"(auto|gpu|cpu|{_NUMBER})", "a number of processes; write one, such as 8, or auto, gpu or cpu", str
+)
+parse_task = matching(
+    "(.+):([0-9]{1,9})",
+    "a task; write JOB:INDEX, such as worker:0",
+    lambda job, index: TaskName(job, int(index)),
+)
 
 
 OUTPUT = f"{__name__}.output"

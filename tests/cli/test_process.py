@@ -42,21 +42,14 @@ def run_program(program: str, *arguments: str, env: dict[str, str]) -> subproces
 # Pipes and terminals
 
 
-def test_output_to_a_pipe_is_plain_and_stderr_is_empty(env: dict[str, str]) -> None:
-    result = run_process(TRAIN, env)
-    assert result.code == 0
-    assert result.stdout.splitlines()[1].split()[:4] == ["worker", "0", "train-1", "10.0.0.1:8470"]
-    assert ESCAPE not in result.stdout
-    assert result.stderr == ""
-
-
 @pytest.mark.parametrize("variable", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_output_to_a_terminal_has_colors_unless_they_are_disabled(
+def test_output_has_colors_on_a_terminal_unless_they_are_disabled(
     env: dict[str, str], variable: dict[str, str]
 ) -> None:
     code, sent = run_on_terminal(TRAIN, env | variable)
     assert (code, ESCAPE in sent) == (0, not variable)
-    assert without_colors(sent) == run_process(TRAIN, env).stdout
+    piped = run_process(TRAIN, env)
+    assert (piped.stdout, piped.stderr) == (without_colors(sent), "")
 
 
 def test_a_terminal_shows_progress_and_then_the_cursor_again(
@@ -77,6 +70,17 @@ def test_an_interrupt_shows_the_cursor_again(env: dict[str, str], server: Thread
         sent = terminal.sent
     assert SHOW_CURSOR in sent[sent.rindex("waiting for") :]
     assert "Traceback" not in sent
+
+
+def test_an_error_on_a_terminal_is_red_and_wrapped_at_words(env: dict[str, str]) -> None:
+    code, sent = run_on_terminal(("kubernetes", "-l", "app=trian"), env)
+    assert (code, sent.startswith("\x1b[31merror:\x1b[0m no pod matches app=trian in namespace 'ml'; ")) == (
+        1,
+        True,
+    )
+    lines = without_colors(sent).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert " ".join(lines) == run_process(("kubernetes", "-l", "app=trian"), env).stderr.rstrip("\n")
 
 
 def test_the_result_follows_what_the_calling_program_printed_before(env: dict[str, str]) -> None:
@@ -218,10 +222,3 @@ def test_waiting_in_a_pipe_imports_neither_rich_nor_grpc(env: dict[str, str]) ->
     loaded = set(run_program(LOADED, "wait", *TRAIN, env=env).stderr.split())
     assert "aiohttp" in loaded
     assert loaded & {"rich", "grpc", "trustme", "kubernetes_asyncio", "google", "hypothesis"} == set()
-
-
-def test_a_missing_library_is_reported_with_the_extra_to_install(env: dict[str, str]) -> None:
-    script = "import sys; sys.modules['rich'] = None; from aioresolve.cli import main; sys.exit(main(['-h']))"
-    done = run_program(script, env=env)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: the command line requires rich: pip install 'aioresolve[cli]'\n"

@@ -122,7 +122,6 @@ def test_missing_options_are_reported_outside_google_cloud(
 @pytest.mark.parametrize(
     ("arguments", "code", "hint"),
     [
-        (("another",), 1, "returned status 404; TPUs in us-central2-b: my-tpu. "),
         (("another",), 1, ". Correct NAME, --project or --zone.\n"),
         (("--list", "my-tpu"), 2, "leave out NAME"),
         (("--list", "--probe"), 2, "leave out --probe"),

@@ -23,7 +23,7 @@ from .wait import condition_options, new_condition, pop_condition, wait_for_clus
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from aioresolve.cli.application import ExitRequest
+    from aioresolve.cli.application import ExitWith
     from aioresolve.cli.live import StatusReporter
     from aioresolve.cli.program import Program
     from aioresolve.resolver.base import ClusterResolver
@@ -188,7 +188,7 @@ def _exec_source(
     try:
         if is_restarted:
             leave_init_process()
-            code = run_async(lambda exit_request: execution.supervise(exit_request, grace))
+            code = run_async(lambda exit_with: execution.supervise(exit_with, grace))
             click.get_current_context().exit(code)
         replace_process(run_async(lambda _: execution.wait()))
     finally:  # not after a program that has replaced this process, and reads the file
@@ -303,13 +303,13 @@ class _Execution:
         async with self.resolver:
             return await self._prepare()
 
-    async def supervise(self, exit_request: ExitRequest, grace: float) -> int:
+    async def supervise(self, exit_with: ExitWith, grace: float) -> int:
         """Run the program as a child until it ends; return its exit code."""
         from aioresolve.cli.program import Supervisor
 
         async with self.resolver:
             return await Supervisor(
-                self._prepare, self._wait_for_change, grace=grace, exit_with=exit_request.exit
+                self._prepare, self._wait_for_change, grace=grace, exit_with=exit_with
             ).run()
 
     async def _prepare(self) -> Program:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from aioresolve.cli.application import ExitRequest
+    from aioresolve.cli.application import ExitWith
     from aioresolve.fleet import Fleet, TargetStatus
 
 INTERVAL = 30.0
@@ -76,14 +75,18 @@ otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
 """
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """Return the host and the port of `HOST:PORT`; raises a ValueError for another format."""
-    match = re.fullmatch(r"(\[[^]]+\]|[^:\[\]]+):([0-9]{1,5})", text)
-    if match is None or int(match[2]) > 65535:
-        raise ValueError(
-            f"{text!r} is not an address and a port; write one such as 127.0.0.1:8080, or [::1]:8080 for IPv6"
-        )
-    return match[1].strip("[]"), int(match[2])
+parse_shard = options.matching(
+    "(?:([0-9]{1,9})/)?([1-9][0-9]{0,8})",
+    "a valid shard; write INDEX/N with an index below N, such as 0/4, or only N in a pod of an Indexed Job",
+    lambda index, number: (
+        int(number) if index is None else (int(index), int(number)) if int(index) < int(number) else None
+    ),
+)
+parse_listen = options.matching(
+    r"(\[[^]]+\]|[^:\[\]]+):([0-9]{1,5})",
+    "an address and a port; write one such as 127.0.0.1:8080, or [::1]:8080 for IPv6",
+    lambda host, port: (host.strip("[]"), int(port)) if int(port) <= 65535 else None,
+)
 
 
 @click.command(epilog=EPILOG, short_help="Many clusters, polled or watched at once.")
@@ -110,7 +113,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     "--shards",
     "shard",
     metavar="[I/]N",
-    callback=options.parse_with(options.parse_shard),
+    callback=options.parse_with(parse_shard),
     help="Only the I-th of N parts of the targets, counted from 0. Without I, the part of this pod of an"
     " Indexed Job, $JOB_COMPLETION_INDEX.",
 )
@@ -185,7 +188,7 @@ def poll(
                 streams.write_stderr(f"{fleet_summary(len(fleet.targets), statuses)}\n")
         context.exit(round_exit_code(statuses))
 
-    async def follow(exit_request: ExitRequest) -> None:
+    async def follow(exit_with: ExitWith) -> None:
         updates = fleet.watch if is_watched else fleet.poll
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(fleet)
@@ -199,7 +202,7 @@ def poll(
             if output == "table" and streams.can_draw(sys.stdout):
                 await _follow_on_screen(fleet, statuses)
                 return
-            with streams.stdout_writer(exit_request.exit) as stdout:
+            with streams.stdout_writer(exit_with) as stdout:
                 table = new_status_table(fleet.targets, has_headers=has_headers)
                 async for status in statuses:
                     row = status_row(status, datetime.now(UTC))

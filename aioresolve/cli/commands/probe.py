@@ -14,7 +14,7 @@ from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, error_message
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from aioresolve.cli.application import ExitRequest
+    from aioresolve.cli.application import ExitWith
     from aioresolve.probe import WorkerProbe
 
 COLUMNS = ("DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR")
@@ -83,8 +83,8 @@ def probe(
         has_colors=streams.has_colors(sys.stdout),
     )
 
-    async def print_probes(exit_request: ExitRequest) -> list[WorkerProbe]:
-        with streams.stdout_writer(exit_request.exit, is_endless=False) as stdout:
+    async def print_probes(exit_with: ExitWith) -> list[WorkerProbe]:
+        with streams.stdout_writer(exit_with, is_endless=False) as stdout:
 
             async def write(one: WorkerProbe) -> None:
                 if output == "json":

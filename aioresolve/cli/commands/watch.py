@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from aioresolve._core.deadline import Progress
-    from aioresolve.cli.application import ExitRequest
+    from aioresolve.cli.application import ExitWith
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState, Member, Observation
 
@@ -110,8 +110,8 @@ def run_watch(request: sources.ClusterRequest, interval: float = INTERVAL) -> No
     click.get_current_context().meta.pop(options.OUTPUT, None)  # no manifest follows rows on stdout
     request, resolver = sources.open_source(request)
 
-    async def follow(exit_request: ExitRequest) -> None:
-        with streams.stdout_writer(exit_request.exit) as stdout:
+    async def follow(exit_with: ExitWith) -> None:
+        with streams.stdout_writer(exit_with) as stdout:
             async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
                 first = await _first_observation(request, observations)
                 if request.output in ("table", "wide") and streams.can_draw(sys.stdout):

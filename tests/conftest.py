@@ -64,7 +64,6 @@ SLOW_PATHS = (
     "test_snippets.py",
     # They check many generated examples, or thousands of pods or polls.
     "core/test_request_rates.py",
-    "kubernetes/test_fault_schedules.py",
     "kubernetes/test_memory.py",
     "kubernetes/test_watch_convergence.py",
     "resolver/test_staleness.py",

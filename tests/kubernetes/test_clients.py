@@ -23,25 +23,9 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.testing import (
-    Answer,
-    Cut,
-    Endless,
-    Hang,
-    Reset,
-    Trickle,
-    service,
-)
+from aioresolve.testing import Answer, Cut, Endless, Hang, Reset, Trickle, service
 
-from .loopback import (
-    TOKEN,
-    Loopback,
-    addresses,
-    all_text,
-    client_sockets,
-    outcome,
-    request_kind,
-)
+from .loopback import TOKEN, Loopback, addresses, all_text, client_sockets, outcome, request_kind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -55,63 +39,41 @@ both_clients = pytest.mark.parametrize("kind", ["async ApiClient", "sync CoreV1A
 
 
 @asynccontextmanager
-async def async_client(loopback: Loopback, *, token: str = TOKEN, **fields: Any) -> AsyncIterator[Any]:
-    """Yield a kubernetes_asyncio ApiClient; `fields` are set on its Configuration."""
-    from kubernetes_asyncio import client
+async def client_of(kind: str, loopback: Loopback, **fields: Any) -> AsyncIterator[Any]:
+    """Yield a client as a user would create and close it; `fields` are set on its Configuration."""
+    if kind.startswith("async"):
+        from kubernetes_asyncio import client
 
-    try:
-        async with client.ApiClient(
-            _configure(client.Configuration(), loopback, token, fields)
-        ) as api_client:
+        async with client.ApiClient(_configure(client.Configuration(), loopback, fields)) as api_client:
             yield api_client
-    finally:
         # aiohttp does not wait for the connections of cancelled requests, and TLS takes a round trip to close
         # each. An event loop that ends before leaves a socket open.
         with anyio.fail_after(30, shield=True):
             while client_sockets(loopback):  # noqa: ASYNC110 - aiohttp reports no event
                 await anyio.sleep(0.01)
-
-
-def sync_client(loopback: Loopback, *, token: str = TOKEN, **fields: Any) -> Any:
-    """Return a kubernetes ApiClient that does not retry; `fields` are set on its Configuration."""
-    from kubernetes import client
+        return
+    from kubernetes import client as blocking
 
     settings = {"retries": False, **fields}
-    return client.ApiClient(_configure(client.Configuration(), loopback, token, settings))
+    with blocking.ApiClient(_configure(blocking.Configuration(), loopback, settings)) as api_client:
+        yield blocking.CoreV1Api(api_client)
 
 
-def _configure(configuration: Any, loopback: Loopback, token: str, fields: dict[str, Any]) -> Any:
+def _configure(configuration: Any, loopback: Loopback, fields: dict[str, Any]) -> Any:
     authority = loopback.kubeconfig.with_name("ca.crt")
     authority.write_text(loopback.server.ca_pem)
     configuration.host = loopback.server.url
     configuration.ssl_ca_cert = str(authority)
     # kubernetes before 36 calls it "authorization".
-    configuration.api_key = dict.fromkeys(("BearerToken", "authorization"), token)
+    configuration.api_key = dict.fromkeys(("BearerToken", "authorization"), TOKEN)
     configuration.api_key_prefix = dict.fromkeys(configuration.api_key, "Bearer")
     for name, value in fields.items():
         setattr(configuration, name, value)
     return configuration
 
 
-@asynccontextmanager
-async def client_of(kind: str, loopback: Loopback, **fields: Any) -> AsyncIterator[Any]:
-    """Yield a client that is created and closed as a user would do it."""
-    if kind.startswith("async"):
-        from kubernetes_asyncio.client import CoreV1Api
-
-        async with async_client(loopback, **fields) as api_client:
-            yield CoreV1Api(api_client) if "Core" in kind else api_client
-        return
-    from kubernetes.client import CoreV1Api as SyncCoreV1Api
-
-    with sync_client(loopback, **fields) as api_client:
-        yield SyncCoreV1Api(api_client) if "Core" in kind else api_client
-
-
-def resolver_of(client: Any, loopback: Loopback, jobs: Any = None, **arguments: Any) -> Any:
-    return loopback.resolver(
-        jobs, **{"override_client": client, "kubeconfig": None, "timeout": 10.0, **arguments}
-    )
+def resolver_of(client: Any, loopback: Loopback, timeout: float = 10.0) -> Any:
+    return loopback.resolver(override_client=client, kubeconfig=None, timeout=timeout)
 
 
 @pytest.fixture(autouse=True)
@@ -217,7 +179,7 @@ async def test_deadline_ends_the_call(loopback: Loopback, kind: str) -> None:
     # A thread cannot be cancelled, but its request ends soon after the deadline, before the server stops.
     loopback.server.inject(Hang(), times=None)
     async with client_of(kind, loopback) as client:
-        error = await outcome(resolver_of(client, loopback, timeout=0.2).cluster_spec(), within=25)
+        error = await outcome(resolver_of(client, loopback, 0.2).cluster_spec(), within=25)
     assert type(error) is DeadlineExceededError
 
 

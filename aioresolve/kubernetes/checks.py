@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from aioresolve._core.concurrency import gather
@@ -22,13 +23,12 @@ from aioresolve.resolver.checks import (
     task_checks,
 )
 
-from .api.client import ObjectAPI
 from .api.queries import CONTEXT_NAMESPACE, PodQuery
 from .cluster_cache import PodCache
 from .endpoint_slices import SliceQuery
 from .existing import explain_empty
 from .own_pod import workload_of
-from .server_checks import AUTHENTICATION, SMALL_REQUESTS, ServerChecks
+from .server_checks import AUTHENTICATION, ServerChecks
 from .tasks.accelerators import ClaimQuery, read_devices
 from .tasks.controllers import Controllers
 from .tasks.order_by import ALL_NODES, NODE_LABEL
@@ -69,10 +69,6 @@ class CheckedPods:
     not_running: str
     reads_slices: bool
 
-    def name(self, what: str, namespace: str | None) -> str:
-        """Return the name of a check, with the namespace only if there are several."""
-        return what if len(self.namespaces) == 1 else f"{what} ({namespace})"
-
 
 @asynccontextmanager
 async def open_checks(
@@ -91,22 +87,42 @@ async def open_checks(
     """
     server = ServerChecks(find_connection)
     checks = _PodChecks(pods, server, observe)
-    plan, lists = server.plan(), dict[str | None, str]()
-    for verb in SMALL_REQUESTS:
-        for namespace in pods.namespaces:
-            name = pods.name(f"{verb} {'endpointslices' if pods.reads_slices else 'pods'}", namespace)
-            check = partial(checks.check_permission, verb, namespace)
-            plan.append(PlannedCheck(name, check, (AUTHENTICATION,)))
-            if verb == "list":
-                lists[namespace] = name
+    plan = server.plan()
+
+    def add(name: str, namespace: str | None, run: Callable[..., Awaitable[Finding]], *after: str) -> str:
+        name = name if len(pods.namespaces) == 1 else f"{name} ({namespace})"
+        plan.append(PlannedCheck(name, run, after))
+        return name
+
+    def permissions(verb: str) -> dict[str | None, str]:
+        what, check = f"{verb} {'endpointslices' if pods.reads_slices else 'pods'}", checks.check_permission
+        return {each: add(what, each, partial(check, verb, each), AUTHENTICATION) for each in pods.namespaces}
+
+    lists, _ = permissions("list"), permissions("watch")
     if any(key.startswith(NODE_LABEL) for key in pods.order_by):
         may_list = partial(server.check_permission, "list", ALL_NODES)
         plan.append(PlannedCheck("list nodes", lambda _: may_list(), (AUTHENTICATION,)))
     if pods.reads_slices:
         plan += cluster_checks(observe, this_task, after=tuple(lists.values()), remedy=UNREACHABLE)
     else:
-        plan += checks.plan(lists)
-        plan += task_checks(checks.tasks, this_task, after=("tasks",), remedy=UNREACHABLE)
+        found: dict[str, list[str]] = {}
+        for selector in dict.fromkeys(chain.from_iterable(pods.jobs.values())):
+            name, check = (
+                f"pods with {selector}" if selector else "pods",
+                partial(checks.check_pods, selector),
+            )
+            found[selector] = [add(name, each, partial(check, each), lists[each]) for each in pods.namespaces]
+        for job, selectors in pods.jobs.items():
+            of_job = tuple(chain.from_iterable(found[selector] for selector in selectors))
+            plan.append(PlannedCheck(f"indices of {job}", partial(checks.check_indices, job), of_job))
+        every = tuple(chain.from_iterable(found.values()))
+        plan += [
+            PlannedCheck("tasks", checks.check_tasks, every),
+            PlannedCheck("size", checks.check_size, ("tasks",)),
+            PlannedCheck("ResourceClaims", checks.check_claims, ("tasks",)),
+            PlannedCheck("headless Service", checks.check_services, every),
+            *task_checks(checks.tasks, this_task, after=("tasks",), remedy=UNREACHABLE),
+        ]
     try:
         yield plan
     finally:
@@ -123,31 +139,6 @@ class _PodChecks:
     tasks: FoundTasks = field(default_factory=FoundTasks)
     found: dict[PodQuery, Found[Pod]] = field(default_factory=dict)
 
-    def plan(self, permissions: Mapping[str | None, str]) -> list[PlannedCheck]:
-        """Return the checks in the order in which a user reads them.
-
-        `permissions` has the names of the checks whether pods may be listed, by namespace.
-        """
-        plan: list[PlannedCheck] = []
-        lists: dict[str, list[str]] = {}  # selector to the names of its checks
-        for selector in dict.fromkeys(each for selectors in self.pods.jobs.values() for each in selectors):
-            for namespace in self.pods.namespaces:
-                name = self.pods.name(f"pods with {selector}" if selector else "pods", namespace)
-                check = partial(self._check_pods, selector, namespace)
-                plan.append(PlannedCheck(name, check, (permissions[namespace],)))
-                lists.setdefault(selector, []).append(name)
-        for job, selectors in self.pods.jobs.items():
-            after = tuple(name for selector in selectors for name in lists[selector])
-            plan.append(PlannedCheck(f"indices of {job}", partial(self._check_indices, job), after))
-        after = tuple(name for names in lists.values() for name in names)
-        return [
-            *plan,
-            PlannedCheck("tasks", self._check_tasks, after),
-            PlannedCheck("size", self._check_size, ("tasks",)),
-            PlannedCheck("ResourceClaims", self._check_claims, ("tasks",)),
-            PlannedCheck("headless Service", self._check_services, after),
-        ]
-
     def _query(self, selector: str, namespace: str | None) -> PodQuery:
         if namespace == CONTEXT_NAMESPACE:
             namespace = self.server.connection.default_namespace()
@@ -161,9 +152,9 @@ class _PodChecks:
         service = next(iter(self.pods.jobs.values()))[0]
         return await self.server.check_permission(verb, SliceQuery.of(service, query.namespace))
 
-    async def _check_pods(self, selector: str, namespace: str | None, progress: Progress) -> Finding:
+    async def check_pods(self, selector: str, namespace: str | None, progress: Progress) -> Finding:
         query = self._query(selector, namespace)
-        api = ObjectAPI(self.server.api, max_concurrency=1)
+        api = self.server.objects
         self.found[query] = listed = await api.objects(query, progress)
         if listed.items:
             return self._describe_pods(query, listed.items)
@@ -194,7 +185,7 @@ class _PodChecks:
         remedy = "or wait until they run, or pass {not_running=skip} to leave them out."
         return Finding(found, "failed", Hint(f"{describe}, {remedy}"))
 
-    async def _check_indices(self, job: str, _: Progress) -> Finding:
+    async def check_indices(self, job: str, _: Progress) -> Finding:
         pods = [pod for query in self._queries(self.pods.jobs[job]) for pod in self.found[query].items]
         if not pods:
             return Finding("the job has no pods", "skipped")
@@ -214,7 +205,7 @@ class _PodChecks:
         shown = f"{indices[0]} to {indices[-1]}" if indices else "none"
         return Finding(f"{shown}, without gaps{of}")
 
-    async def _check_tasks(self, progress: Progress) -> Finding:
+    async def check_tasks(self, progress: Progress) -> Finding:
         # By name: pods without a valid index have addresses too.
         self.tasks.state = self._cache(self.pods.jobs, "name").state(datetime.now(UTC))
         if self.pods.order_by != "name":
@@ -223,11 +214,11 @@ class _PodChecks:
                 self.tasks.state = (await self.observe(progress)).state or self.tasks.state
         return Finding(self.tasks.counts)
 
-    async def _check_size(self, _: Progress) -> Finding:
+    async def check_size(self, _: Progress) -> Finding:
         controllers = Controllers()
         cache = self._cache(self.pods.jobs, "name", controllers)
         while unread := cache.unread_controllers:
-            await controllers.read(ObjectAPI(self.server.api, max_concurrency=4), unread)
+            await controllers.read(self.server.objects, unread)
         expected = cache.observation(datetime.now(UTC)).expected
         if not expected:
             unknown = "no controller of the pods states how many there should be, or it may not be read"
@@ -242,7 +233,7 @@ class _PodChecks:
             return Finding(found)
         return Finding(found, "warning", Hint("Wait until all pods run: `aioresolve wait`."))
 
-    async def _check_claims(self, _: Progress) -> Finding:
+    async def check_claims(self, _: Progress) -> Finding:
         cache = self._cache(self.pods.jobs, "name")
         pods = cache.with_claims
         if not pods:
@@ -252,9 +243,8 @@ class _PodChecks:
                 await self.server.check_permission("list", ClaimQuery("", namespace))
             except ForbiddenError as error:  # they only have the number of devices
                 return failed(error)._replace(result="warning")
-        api = ObjectAPI(self.server.api, max_concurrency=4)
         claims = [(pod.namespace, pod.claims) for pod in pods]
-        devices = await read_devices(api, claims, members=cache.num_members)
+        devices = await read_devices(self.server.objects, claims, members=cache.num_members)
         cache.set_devices(pods, devices)
         if devices.faults:
             return Finding(some(list(devices.faults.values())), "warning", UNKNOWN_DEVICES)
@@ -286,7 +276,7 @@ class _PodChecks:
             )
         )
 
-    async def _check_services(self, _: Progress) -> Finding:
+    async def check_services(self, _: Progress) -> Finding:
         pods = [pod for listed in self.found.values() for pod in listed.items]
         named = [f"{pod.metadata.namespace}/{pod.spec.subdomain}" for pod in pods if pod.spec.subdomain]
         names = list(dict.fromkeys(named))[:MAX_SERVICES]

@@ -21,6 +21,7 @@ from aioresolve.resolver.checks import SHARE, Finding, PlannedCheck, time_left
 from aioresolve.resolver.wait import find_unreachable
 from aioresolve.spec import host_port
 
+from .api.client import ObjectAPI
 from .api.errors import LIST_VERBS, WATCH_VERBS, error_from_response
 from .api.objects import status_from_json
 from .api.transport import HINTS, AiohttpTransport
@@ -60,7 +61,8 @@ class ServerChecks:
     Attributes:
         find_connection: returns the API server and the credentials.
         connection: what it returned.
-        api: the client of the API server.
+        api: sends requests to the API server.
+        objects: its objects.
         version: the response to a GET of /version.
         received_at: when that response arrived.
     """
@@ -68,6 +70,7 @@ class ServerChecks:
     find_connection: Callable[[], Awaitable[Connection]]
     connection: Connection = field(init=False)
     api: AiohttpTransport = field(init=False)
+    objects: ObjectAPI = field(init=False)
     version: Response = field(init=False)
     received_at: datetime = field(init=False)
 
@@ -92,6 +95,7 @@ class ServerChecks:
     async def _check_configuration(self, _: Progress) -> Finding:
         self.connection = connection = await self.find_connection()
         self.api = AiohttpTransport(connection)
+        self.objects = ObjectAPI(self.api, max_concurrency=4)
         proxy = f" through the proxy {origin(connection.proxy)}" if connection.proxy else ""
         namespace = connection.namespace or "default"
         return Finding(f"{connection.server}{proxy} from {connection.source}, namespace {namespace!r}")

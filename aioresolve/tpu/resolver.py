@@ -477,11 +477,8 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
 
         TensorFlow would wait forever for one that does not respond.
         """
-        deadline = Deadline.after(timeout)
-        slices = await self.slices(timeout=timeout)
-        if slices:
-            left = deadline.next_timeout
-            probes = await system.probe_slices(slices, left, uses_libtpu=False)
+        slices, probes, left = await self._probe(timeout, uses_libtpu=False)
+        if probes:
             system.system_metadata(slices, probes, self.get_job_name(), left)  # raises if a worker failed
         return [endpoint.address for tpu_slice in slices for endpoint in tpu_slice.endpoints]
 
@@ -554,13 +551,18 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         slices, probes, probe_timeout = await self._probe(limit)
         return system.system_metadata(slices, probes, self.get_job_name(), probe_timeout)
 
-    async def _probe(self, timeout: float) -> tuple[tuple[TPUSlice, ...], dict[str, WorkerProbe], float]:
+    async def _probe(
+        self, timeout: float, *, uses_libtpu: bool = True
+    ) -> tuple[tuple[TPUSlice, ...], dict[str, WorkerProbe], float]:
         """Return the slices, the probes of their workers, and the seconds that the workers had."""
         deadline = Deadline.after(timeout)
         slices = await self.slices(timeout=timeout)
         left = deadline.next_timeout
+        if not slices:
+            return slices, {}, left
         async with self._clients() as clients:
-            return slices, await system.probe_slices(slices, left, await clients.channels()), left
+            channels = await clients.channels()
+            return slices, await system.probe_slices(slices, left, channels, uses_libtpu=uses_libtpu), left
 
     def _only(self, found: Sequence[T], method: str) -> T | None:
         if len(found) > 1:

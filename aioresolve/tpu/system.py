@@ -84,9 +84,9 @@ class TPUSystemMetadata(_Fields):
 async def probe_slices(
     slices: Sequence[TPUSlice],
     timeout: float,
-    channels: ProbeChannels | None = None,
+    channels: ProbeChannels,
     *,
-    uses_libtpu: bool = True,
+    uses_libtpu: bool,
 ) -> dict[str, WorkerProbe]:
     """Probe all workers at once, and return the description of each to its result, in task order.
 

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
 
 # {slice} and {worker} are the numbers of the process, {host} is that of its host.
 GKE = {
-    "v5e in an Indexed Job": (
-        1,
-        4,
-        {
-            "JOB_COMPLETION_INDEX": "{worker}",
-            "TPU_WORKER_HOSTNAMES": "train-0.train,train-1.train,train-2.train,train-3.train",
-            "TPU_WORKER_ID": "{worker}",
-            "TPU_ACCELERATOR_TYPE": "v5litepod-16",
-            "TPU_TOPOLOGY": "4x4",
-            "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
-            "TPU_HOST_BOUNDS": "2,2,1",
-        },
-    ),
     "v5p in a JobSet with three slices": (
         3,
         2,

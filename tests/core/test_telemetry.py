@@ -23,8 +23,7 @@ from aioresolve.probe import ProbeChannels, probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker, pod
 from tests.fleet.fleets import Scripted, fail, respond_with, take, until
 from tests.gcp.loopback import TOKEN as GOOGLE_TOKEN
-from tests.gcp.loopback import request_my_tpu, secure
-from tests.gcp.samples import refreshable
+from tests.gcp.loopback import refreshable, request_my_tpu, secure
 from tests.kubernetes.loopback import JOBS, TOKEN, run_loopback
 
 from .recording import record_telemetry

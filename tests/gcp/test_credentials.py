@@ -24,15 +24,17 @@ from aioresolve.testing import Answer, Hang, Reset
 
 from .loopback import (
     TOKEN,
+    BlockingCredentials,
     error_from,
     new_resolver,
+    refreshable,
     request_my_tpu,
     secure,
     services,
     to,
+    user,
     within,
 )
-from .samples import BlockingCredentials, refreshable, user
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,7 @@ from aioresolve.errors import (
 )
 from aioresolve.testing import Answer, Cut, GoogleServer, Redirect, Reset
 
-from .loopback import PATH, TOKEN, all_text, error_from, request_my_tpu, secure, to
-from .samples import user
+from .loopback import PATH, TOKEN, all_text, error_from, request_my_tpu, secure, to, user
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

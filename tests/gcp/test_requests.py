@@ -21,9 +21,9 @@ from .loopback import (
     error_from,
     request_my_tpu,
     secure,
+    user,
     within,
 )
-from .samples import user
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

@@ -13,15 +13,17 @@ from aioresolve.testing import Answer, Delay, Hang
 
 from .loopback import (
     TOKEN,
+    BlockingCredentials,
     all_text,
     error_from,
     new_resolver,
+    refreshable,
     request_my_tpu,
     secure,
     services,
     to,
+    user,
 )
-from .samples import BlockingCredentials, refreshable, user
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

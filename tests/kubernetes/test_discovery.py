@@ -193,12 +193,9 @@ async def test_read_that_hangs_does_not_delay_a_cancellation(tmp_path: Path) -> 
 async def test_pod_uses_its_service_account(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = await connect()
     assert connection.server == "https://10.96.0.1:443"
-    assert connection.source == "in-cluster service account"
-    assert connection.namespace == "ml"
+    assert (connection.source, connection.namespace) == ("in-cluster service account", "ml")
     assert await headers_of(connection) == {"Authorization": "Bearer pod-token"}
-    context = await context_of(connection)
-    assert context is not None
-    assert context.cert_store_stats()["x509_ca"] == 1
+    assert (await context_of(connection)).cert_store_stats()["x509_ca"] == 1
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     assert (await connect()).server == "https://[fd00::1]:443"
 
@@ -264,13 +261,9 @@ async def test_given_server_replaces_that_of_the_kubeconfig_but_not_its_authorit
     cluster = {"certificate-authority-data": authority, "tls-server-name": "old", "proxy-url": "http://p:1"}
     path = write_file(tmp_path / "config", kubeconfig({"token": "t"}, **cluster))
     connection = await connect(path, server="https://10.0.0.7:6443/")
-    assert connection.server == "https://10.0.0.7:6443"
-    assert connection.tls_server_name is None
-    assert connection.proxy == "http://p:1"
-    assert await bearer_of(connection) == "t"
-    context = await context_of(connection)
-    assert context is not None
-    assert context.cert_store_stats()["x509_ca"] == 1
+    assert (connection.server, connection.tls_server_name) == ("https://10.0.0.7:6443", None)
+    assert (connection.proxy, await bearer_of(connection)) == ("http://p:1", "t")
+    assert (await context_of(connection)).cert_store_stats()["x509_ca"] == 1
 
 
 async def test_given_token_file_replaces_all_credentials_of_the_user(tmp_path: Path) -> None:

@@ -363,14 +363,8 @@ async def test_proxy_is_used_but_never_receives_the_token(loopback: Loopback) ->
 
 
 async def test_error_names_the_proxy_that_failed(loopback: Loopback) -> None:
-    for response, words, retryable in (
-        (b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n", "407", False),
-        (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad", "502", True),
-        (b"", "broke", True),
-    ):
-        with peer(responder(response)) as port:
-            loopback.edit_kubeconfig(proxy_url=f"{PROXY_USER}:{port}")
-            error = await error_of_both_calls(loopback)
-        assert f"{loopback.server.url} through the proxy http://127.0.0.1:{port}" in str(error)
-        assert words in str(error)
-        assert error.retryable is retryable
+    with peer(responder(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad")) as port:
+        loopback.edit_kubeconfig(proxy_url=f"{PROXY_USER}:{port}")
+        error = await error_of_both_calls(loopback)
+    assert f"{loopback.server.url} through the proxy http://127.0.0.1:{port}" in str(error)
+    assert "502" in str(error)

@@ -78,12 +78,12 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def sent_by_kubectl(server: Server, path: Path, *options: str) -> Sent | None:
+def sent_by_kubectl(server: Server, path: Path) -> Sent | None:
     """Return what kubectl sent; None if it sent nothing."""
     server.sent.clear()
     assert KUBECTL is not None
     subprocess.run(
-        [KUBECTL, "--kubeconfig", path, "get", "--raw", "/probe", "--request-timeout=30s", *options],
+        [KUBECTL, "--kubeconfig", path, "get", "--raw", "/probe", "--request-timeout=30s"],
         env={"PATH": os.environ["PATH"], "HOME": str(path.parent)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -93,10 +93,10 @@ def sent_by_kubectl(server: Server, path: Path, *options: str) -> Sent | None:
     return server.sent[-1] if server.sent else None
 
 
-async def sent_by_us(receiver: Server, path: Path, **overrides: Any) -> Sent | None:
+async def sent_by_us(receiver: Server, path: Path) -> Sent | None:
     receiver.sent.clear()
     try:
-        transport = AiohttpTransport(await connect(path, **overrides))
+        transport = AiohttpTransport(await connect(path))
         try:
             await transport.send("GET", "/probe", {})
         finally:
@@ -174,42 +174,6 @@ def test_kubeconfig_means_the_same_for_kubectl(
     (tmp_path / "config").write_text(text.replace("TOKEN", token))
     expected = sent_by_kubectl(server, tmp_path / "config")
     assert asyncio.run(sent_by_us(server, tmp_path / "config")) == expected
-
-
-@pytest.mark.parametrize(
-    ("user", "cluster", "options"),
-    [
-        ({"token": "t"}, {"server": "https://127.0.0.1:1"}, ["server"]),
-        ({"token": "t"}, {"tls-server-name": "old.example"}, ["server"]),
-        (PLUGIN, {}, ["token"]),
-        ({"token": "t", "as": "bob", "as-uid": "7", "as-groups": ["a", "b"]}, {}, ["as"]),
-        ({"token": "t", "as": "bob", "as-groups": ["a", "b"]}, {}, ["as", "as-group"]),
-        ({"token": "t"}, {}, ["as", "as-group"]),
-        ({"token": "t"}, {}, ["as-group"]),
-    ],
-)
-def test_overrides_are_the_same_for_kubectl(
-    server: Server,
-    user: dict[str, Any],
-    cluster: dict[str, Any],
-    options: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    isolate(tmp_path, monkeypatch)
-    (tmp_path / "given").write_text("given")
-    (tmp_path / "config").write_text(yaml.safe_dump(for_server(server, user, cluster)))
-    url = f"https://127.0.0.1:{server.port}"
-    spelled: dict[str, tuple[list[str], dict[str, Any]]] = {
-        "server": ([f"--server={url}"], {"server": url}),
-        "token": (["--token=given"], {"token_file": tmp_path / "given"}),
-        "as": (["--as=ada"], {"impersonate": "ada"}),
-        "as-group": (["--as-group=c", "--as-group=d"], {"impersonate_groups": ["c", "d"]}),
-    }
-    theirs = [option for name in options for option in spelled[name][0]]
-    ours = {key: value for name in options for key, value in spelled[name][1].items()}
-    expected = sent_by_kubectl(server, tmp_path / "config", *theirs)
-    assert asyncio.run(sent_by_us(server, tmp_path / "config", **ours)) == expected
 
 
 def for_server(server: Server, user: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:

@@ -137,10 +137,7 @@ async def request_own_pod(api: ObjectAPI, connection: Connection, progress: Prog
     """Return the pod that this process runs in, as `fetch_own_pod`; `api` is the server of its cluster."""
     name, uid = os.environ.get("POD_NAME") or None, os.environ.get("POD_UID") or None
     index = os.environ.get("JOB_COMPLETION_INDEX") or None
-    ip = None
-    if name is None:
-        server = URL(connection.server)
-        ip = await run_in_thread(f"look up {server.host}", source_address, server, NAME_THE_POD)
+    ip = None if name is not None else await own_address(connection.server, NAME_THE_POD)
     query = PodQuery("", connection.default_namespace(), name=name, ip=ip)
     found: list[Pod] = []
     for _ in range(LOOKUPS):
@@ -169,21 +166,26 @@ async def request_own_pod(api: ObjectAPI, connection: Connection, progress: Prog
     )
 
 
-def source_address(server: URL, hint: str) -> str:
-    """Return the IP address of this machine from which it reaches `server`. Sends nothing to it.
+async def own_address(server: str, hint: str) -> str:
+    """Return the IP address of this machine from which it reaches the URL `server`. Sends nothing to it.
 
     Raises:
         TaskIdentityError: it does not reach the server; with `hint`.
     """
-    try:
-        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_DGRAM)
+    url = URL(server)
+
+    def find() -> str:
+        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             source: str = probe.getsockname()[0]
+        return source
+
+    try:
+        return await run_in_thread(f"look up {url.host}", find)
     except OSError as error:
         raise TaskIdentityError(
-            f"the IP address of this machine is not known: {server.host} cannot be reached ({error})",
+            f"the IP address of this machine is not known: {url.host} cannot be reached ({error})",
             hint=hint,
         ) from error
-    return source

@@ -19,17 +19,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 from msgspec.structs import replace
-from yarl import URL
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import Progress, within_deadline
-from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, IncompleteClusterError, ResolveError
 from aioresolve.kubernetes.api.client import ObjectAPI
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.api.transport import AiohttpTransport
 from aioresolve.kubernetes.auth import ExecutableLocation, ServerSearch, find_connection
-from aioresolve.kubernetes.own_pod import request_own_pod, source_address, workload_of
+from aioresolve.kubernetes.own_pod import own_address, request_own_pod, workload_of
 from aioresolve.kubernetes.reflector import Reflector, WatchPolicy
 from aioresolve.kubernetes.tasks.pod_labels import index_label, run_of
 from aioresolve.kubernetes.tasks.pods import not_running_reason, restarts_in_place
@@ -235,9 +233,8 @@ class Agent:
         else:
             address = self._address
             if address is None:
-                server = URL(connection.server)
                 hint = "Pass the address of this machine: `--local-addr`."
-                address = await run_in_thread(f"look up {server.host}", source_address, server, hint)
+                address = await own_address(connection.server, hint)
             process = secrets.token_hex(4)
             lease = f"{self.name}-{process}"
             since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -549,20 +549,6 @@ class TestConnections:
             assert not caught.value.retryable
 
 
-def test_one_resolver_works_in_two_event_loops_in_turn(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    resolver = loopback.resolver()
-    expected = [loopback.address("train-0")]
-
-    async def entered() -> list[str | None]:
-        async with resolver:
-            return addresses(await resolver.cluster_spec())
-
-    for _ in range(2):
-        assert addresses(asyncio.run(resolver.cluster_spec())) == expected
-        assert asyncio.run(entered()) == expected
-
-
 def test_the_repr_has_the_selectors_and_no_secret(loopback: Loopback) -> None:
     assert repr(loopback.resolver()) == (
         "<KubernetesClusterResolver {'worker': ('app=train',)} in all namespaces>"

@@ -1,9 +1,7 @@
 """The accelerators of pods: those in the resource limits of containers, and those of ResourceClaims.
 
-For extended resources the limit is the request, and what a pod needs follows from its containers as the
-scheduler computes it: all containers and sidecars (init containers that restart always) run at the same time;
-any other init container runs alone, with the sidecars before it. Source:
-https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
+For extended resources the limit is the request. Containers and sidecars (init containers that restart always)
+run at the same time, and their limits add up; other init containers have ended before.
 
 A pod that uses Dynamic Resource Allocation only names its claims. A claim has one entry in
 `status.allocation.devices.results` for each device. Devices with `adminAccess` are for monitoring only and do
@@ -109,23 +107,13 @@ def _mapping(items: tuple[tuple[str, int], ...]) -> ReadOnlyMapping[int]:
 
 def declared_accelerators(pod: Pod) -> Mapping[str, int] | None:
     """Return the number of accelerators that a pod declares by resource; None if it declares none."""
-    spec = pod.spec
-    if not spec.containers:
-        return None
-    if not spec.init_containers and len(spec.containers) == 1:  # nearly every pod of a program
-        return _shared_mapping(_limits(spec.containers[0]))
-    most: Counter[str] = Counter()
-    running: Counter[str] = Counter()
-    for init in spec.init_containers or ():
-        limits = Counter(_limits(init))
-        if init.restart_policy == "Always":
-            running += limits
-            most |= running
-        else:
-            most |= running + limits
-    for container in spec.containers:
-        running += Counter(_limits(container))
-    return _shared_mapping(most | running)
+    containers, init = pod.spec.containers or [], pod.spec.init_containers or []
+    if len(containers) == 1 and not init:  # nearly every pod of a program
+        return _shared_mapping(_limits(containers[0]))
+    total: Counter[str] = Counter()
+    for container in (*(each for each in init if each.restart_policy == "Always"), *containers):
+        total.update(_limits(container))
+    return _shared_mapping(total)
 
 
 def _limits(container: Container) -> dict[str, int]:

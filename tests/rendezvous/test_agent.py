@@ -69,16 +69,15 @@ async def test_a_restarted_container_takes_part_as_another_process(cluster: Clus
     assert numbers(await join([first, again])) == [(2, 0, 2), (2, 1, 2)]
 
 
-async def test_each_agent_sends_at_most_six_requests_and_writes_little(cluster: Cluster) -> None:
+async def test_each_agent_sends_few_requests_and_writes_little(cluster: Cluster) -> None:
     size = 12
     cluster.server.add(*map(trainer, range(size)))
     await join(await cluster.agents(*range(size), nodes=(2, size)))
-    requests = [request for request in cluster.server.requests if request.path != "/healthz"]
-    assert len(requests) <= 6 * size
-    methods = Counter(request.method for request in requests)
-    # One agent creates the object. All others have been refused that, and write their entries; one writes
-    # the world.
-    assert methods["POST"] + methods["PATCH"] <= 2 * size
+    methods = Counter(request.method for request in cluster.server.requests if request.path != "/healthz")
+    # Each agent reads its pod and the ConfigMap, and watches both. All try to create the ConfigMap; all but
+    # one are refused, and write their entries. One writes the world; on a busy machine others may try.
+    assert methods["GET"] == 4 * size
+    assert size < methods["POST"] + methods["PATCH"] <= 3 * size
 
 
 async def test_the_first_round_waits_for_pods_that_exist_until_the_last_call(cluster: Cluster) -> None:

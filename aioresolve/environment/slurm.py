@@ -160,11 +160,7 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
     ) -> dict[str, int]:
         """Return the number of GPUs of each task: `{"GPU": 2}`. No task is probed, as in TensorFlow.
 
-        Args:
-            task_type: ignored.
-            task_id: ignored.
-            config_proto: ignored.
-            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
+        The arguments are ignored.
 
         Raises:
             EnvironmentVariableError: (a RuntimeError) variables are missing or malformed, or a node has fewer

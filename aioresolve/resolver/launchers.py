@@ -28,15 +28,10 @@ if TYPE_CHECKING:
 class Launcher:
     """The names of the variables of one launcher; None for what it does not say.
 
-    Attributes:
-        name: the launcher, for messages.
-        rank: has the number of the process.
-        size: has the number of all processes.
-        local_rank: has the number of the process among those of its host.
-        local_size: has the number of processes of its host.
-        marker: is set by this launcher only, if others set the variables above too.
-        is_mpi: whether it starts MPI programs. The other launchers may be such programs.
-        placement: have the options by which processes do not fill one host after another.
+    `rank` has the number of the process, `size` that of all processes; `local_rank` and `local_size` are
+    those of its host. `marker` is set by this launcher only, if others set these variables too. `placement`
+    have the options by which processes do not fill one host after another. Launchers of MPI programs
+    (`is_mpi`) may start other launchers.
     """
 
     name: str
@@ -106,14 +101,10 @@ class LaunchedProcess:
         return self.rank == rank and self.size in (None, size)
 
     def place(self, hosts: Sequence[str], own: str | None) -> list[str] | None:
-        """Return the host of each process, by rank, if each host has as many as this one.
+        """Return the host of each process, by rank, if each host has as many as `own`, that of this one.
 
         Launchers fill one host after another. Where an unknown option said otherwise, that does not fit the
-        numbers of at least one process, which gets None.
-
-        Args:
-            hosts: the hosts in the order of the launcher.
-            own: the host of this process; None if it is not known.
+        numbers of at least one process, which gets None. `own` is None if it is not known.
         """
         number = self.local_size or 1
         position, local_rank = divmod(self.rank, number)

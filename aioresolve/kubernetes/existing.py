@@ -54,7 +54,7 @@ async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
         parts.append(f"there are no {noun}" if is_known else "that namespace does not exist")
         if names:
             parts.append(f"namespaces: {existing_names(names, query.namespace or '')}")
-    return f"{'; '.join(parts)} ({api.source})"
+    return "; ".join(parts)
 
 
 def _existing_labels(there: Sequence[ObjectMeta], selector: str) -> str:

@@ -351,7 +351,7 @@ class KubernetesClusterResolver(ClusterResolver):
             calls = [partial(explain_empty, api, query) for _, query in queries]
             reasons = await gather(calls, limit=self._max_concurrency)
         return tuple(
-            Missing(job, query.selector, reason, tasks=0)
+            Missing(job, query.selector, f"{reason} ({api.source})", tasks=0)
             for (job, query), reason in zip(queries, reasons, strict=True)
         )
 

@@ -45,11 +45,6 @@ class TaskName(msgspec.Struct, frozen=True):
     index: int
 
 
-def spec_table(spec: ClusterSpec) -> Table:
-    """Return one row per task: its job, index and address."""
-    return Table(TASK, [(task.job, str(task.index), task.address) for task in spec.tasks])
-
-
 def members_table(
     members: Iterable[Member],
     *,

@@ -206,61 +206,37 @@ def format_workers(
     `state` is the cluster of the workers, and `probed` the results of probes by address, empty without them.
     """
     output, given = request.output, request.program_options(request.output)
+    workers = [(_facts(one), probed.get(each.address)) for one in slices for each in one.endpoints]
     if clusters.is_document(output):
-        document = _document(slices, state, probed)
+        document = state.as_dict()
+        tasks = [task for of_job in document["jobs"].values() for task in of_job]
+        for task_document, (facts, probe) in zip(tasks, workers, strict=True):
+            task_document |= {name: value or None for name, value in facts.items()}
+            if probe is not None:
+                task_document["probe"] = probes.probe_document(probe)
         return clusters.format_document(output, document, clusters.tasks_of(document))
     if output in ("table", "wide"):
-        return workers_table(slices, state, probed, is_wide=output == "wide")
+        more: list[dict[str, str]] = []
+        for facts, probe in workers:
+            columns = {"TYPE": "accelerator_type", "STATE": "state", "HEALTH": "health"}
+            cells = {name: facts[fact] for name, fact in columns.items()} if output == "wide" else {}
+            probe_cells = () if probe is None else zip(probes.COLUMNS, probes.probe_cells(probe), strict=True)
+            more.append({**cells, **dict(probe_cells)})
+        return clusters.members_table(state.members, more=more if any(more) else ())
     if output == "megascale":
         given.setdefault("slices", [one.tasks for one in slices])
     return clusters.format_cluster(output, state, task, given)
 
 
-def workers_table(
-    slices: Sequence[TPUSlice], state: ClusterState, probed: Mapping[str, WorkerProbe], *, is_wide: bool
-) -> formats.Table:
-    """Return one row per worker: its task, name and address, and its devices if it was probed.
-
-    With `is_wide`, rows also have the type, the state and the health of the TPU.
-    """
-    more = []
-    for one, endpoint in ((each, endpoint) for each in slices for endpoint in each.endpoints):
-        cells = {}
-        if is_wide:
-            state_of_tpu, health = _state_and_health(one)
-            cells = {"TYPE": one.accelerator_type or "", "STATE": state_of_tpu, "HEALTH": health}
-        if probed:
-            cells |= zip(probes.COLUMNS, probes.probe_cells(probed[endpoint.address]), strict=True)
-        more.append(cells)
-    return clusters.members_table(state.members, more=more if is_wide or probed else ())
-
-
-def _document(
-    slices: Sequence[TPUSlice], state: ClusterState, probed: Mapping[str, WorkerProbe]
-) -> dict[str, Any]:
-    """Return the cluster as one object: that of `ClusterState.as_dict`, with the slice of each task.
-
-    In addition, each task has `slice`, `state`, `health` and `accelerator_type`, and, if the workers were
-    probed, `probe` (see `probe_document`).
-    """
-    document = state.as_dict()
-    tasks = [task for job in document["jobs"].values() for task in job]
-    workers = [one for one in slices for _ in one.endpoints]
-    for task, one in zip(tasks, workers, strict=True):
-        status, health = _state_and_health(one)
-        task |= {
-            "slice": one.name,
-            "state": status or None,
-            "health": health or None,
-            "accelerator_type": one.accelerator_type,
-        }
-        if probed:
-            task["probe"] = probes.probe_document(probed[task["address"]])
-    return document
-
-
-def _state_and_health(one: TPUSlice) -> tuple[str, str]:
-    return ("", "") if one.node is None else (one.node.state, one.node.health)
+def _facts(one: TPUSlice) -> dict[str, str]:
+    """Return what the outputs say of the slice of a worker; unknown values are empty."""
+    node = one.node
+    return {
+        "slice": one.name or "",
+        "state": "" if node is None else node.state,
+        "health": "" if node is None else node.health,
+        "accelerator_type": one.accelerator_type or "",
+    }
 
 
 # The list

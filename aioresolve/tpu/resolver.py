@@ -16,7 +16,6 @@ from aioresolve.errors import ConfigurationError, ResolveError, TaskIdentityErro
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
-from aioresolve.spec import Missing, Observation
 
 from . import system
 from .discovery import (
@@ -30,7 +29,6 @@ from .discovery import (
 )
 from .finder import ClientConfiguration, SliceFinder, TPUClients
 from .readiness import NOT_FOUND, is_recoverable
-from .slices import cluster_of
 from .vm import fetch_tpu_env, no_tpu_found
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
     from aioresolve.probe import WorkerProbe
     from aioresolve.resolver.checks import PlannedCheck
-    from aioresolve.spec import ClusterState, Task
+    from aioresolve.spec import ClusterState, Missing, Observation, Task
     from aioresolve.spec.observation import Want
 
     from .discovery import Source
@@ -522,8 +520,6 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         if want.complete:
             await self._finder.raise_if_incomplete(source, found, clients, progress)
         others = await self._coordinator.jobs(clients, progress) if found.slices else {}
-        if want.complete:
-            return Observation(cluster_of(found.slices, job, others, datetime.now(UTC)))
         return found.observation(source, job, others, datetime.now(UTC))
 
     async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:

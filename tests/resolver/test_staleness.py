@@ -83,6 +83,8 @@ def objects(url: URL) -> dict[str, Any]:
         return NODE
     if url.path.endswith("/listInstances"):
         return {"items": [MEMBER]}
+    if url.path.endswith("/listManagedInstances"):
+        return {}
     return {"items": [INSTANCE]}
 
 

@@ -25,36 +25,7 @@ if TYPE_CHECKING:
     from .environment.sagemaker import SageMakerClusterResolver
     from .environment.slurm import SlurmClusterResolver
     from .environment.tf_config import TFConfigClusterResolver
-    from .errors import (
-        APIError,
-        ConfigurationError,
-        ConnectionFailedError,
-        CredentialsError,
-        DeadlineExceededError,
-        EnvironmentVariableError,
-        FailedClusterError,
-        ForbiddenError,
-        Hint,
-        IncompleteClusterError,
-        InstanceNotRunningError,
-        InvalidClusterError,
-        LaunchError,
-        MissingDependencyError,
-        PodIndexError,
-        PodNotRunningError,
-        ProbeDeadlineError,
-        ProbeError,
-        ProtocolError,
-        ResolveError,
-        TaskConflictError,
-        TaskIdentityError,
-        TLSError,
-        TPULookupError,
-        TPUNotFoundError,
-        TPUNotReadyError,
-        UnauthorizedError,
-        UnknownTaskError,
-    )
+    from .errors import *  # noqa: F403 - they are listed below
     from .fleet import Fleet, TargetStatus
     from .kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver, Pod
     from .resolver import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
@@ -138,32 +109,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Progress": "_core.deadline",
-    "Detection": "environment.detection",
-    "detect": "environment.detection",
-    "doctor": "environment.doctor",
-    "Fleet": "fleet",
-    "TargetStatus": "fleet",
-    "CONTEXT_NAMESPACE": "kubernetes",
-    "ExecutableLocation": "kubernetes",
-    "Pod": "kubernetes",
-    "ClusterResolver": "resolver",
-    "UnionClusterResolver": "resolver",
-    "Want": "spec.observation",
-    "ClusterDiff": "spec",
-    "ClusterSpec": "spec",
-    "ClusterState": "spec",
-    "ControllerStatus": "spec",
-    "DoneTask": "spec",
-    "Endpoint": "spec",
-    "ExpectedTasks": "spec",
-    "Member": "spec",
-    "Observation": "spec",
-    "Task": "spec",
-    "TPUSlice": "tpu",
-    "TPUSystemMetadata": "tpu",
-    "TPUTopology": "tpu",
+    "_core.deadline": ("Progress",),
+    "environment.detection": ("Detection", "detect"),
+    "environment.doctor": ("doctor",),
+    "fleet": ("Fleet", "TargetStatus"),
+    "kubernetes": ("CONTEXT_NAMESPACE", "ExecutableLocation", "Pod"),
+    "resolver": ("ClusterResolver", "UnionClusterResolver"),
+    "spec": (
+        *("ClusterDiff", "ClusterSpec", "ClusterState", "ControllerStatus", "DoneTask", "Endpoint"),
+        *("ExpectedTasks", "Member", "Observation", "Task"),
+    ),
+    "spec.observation": ("Want",),
+    "tpu": ("TPUSlice", "TPUSystemMetadata", "TPUTopology"),
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 """The module of each name, except resolvers (see `aioresolve.sources`) and errors."""
 
 
@@ -172,7 +131,7 @@ def __getattr__(name: str) -> Any:
     if name in BY_RESOLVER:
         value = BY_RESOLVER[name].load()
     elif name in __all__:
-        value = getattr(importlib.import_module(f".{_MODULES.get(name, 'errors')}", __name__), name)
+        value = getattr(importlib.import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

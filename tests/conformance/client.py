@@ -25,10 +25,9 @@ CONCURRENCY = 8
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The status, headers and decoded JSON body of a response."""
+    """The status and decoded JSON body of a response."""
 
     status: int
-    headers: Mapping[str, str]
     body: Any
 
     def __str__(self) -> str:
@@ -86,7 +85,7 @@ class Client:
         async with self._session.request(
             method, path, data=data, headers=headers, params=params or {}
         ) as response:
-            return Response(response.status, response.headers, json.loads(await response.read()))
+            return Response(response.status, json.loads(await response.read()))
 
     async def write(self, method: str, path: str, body: Any) -> Response:
         """Send a request that must succeed, and return the response."""

@@ -19,6 +19,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+import urllib.request
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -182,7 +183,7 @@ class ControlPlane:
                 raise ControlPlaneError(f"{name} ended with code {process.returncode}:\n{self.log(name)}")
             try:
                 check()
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException) as error:  # an error status is an OSError
                 last = str(error)
                 time.sleep(0.05)
             else:
@@ -190,34 +191,15 @@ class ControlPlane:
         raise ControlPlaneError(f"{name} is not ready in time ({last}):\n{self.log(name)}")
 
     def _check_api_server(self) -> None:
-        connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=5.0, context=self._tls)
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
-        fetch(connection, "GET", "/readyz", headers=headers)
+        ready = urllib.request.Request(f"{self.url}/readyz", headers=headers)
+        urllib.request.urlopen(ready, timeout=5.0, context=self._tls).close()
 
     def _etcd_call(self, path: str, body: Mapping[str, str | bool]) -> Any:
         """Call etcd's gRPC gateway (JSON over HTTP, on the client port) and return the response."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=10.0)
-        return json.loads(fetch(connection, "POST", path, body=json.dumps(body)))
-
-
-def fetch(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    *,
-    body: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> bytes:
-    """Send one request and return the response body; raise `HTTPException` unless the status is 200."""
-    try:
-        connection.request(method, path, body=body, headers=headers or {})
-        response = connection.getresponse()
-        content = response.read()
-    finally:
-        connection.close()
-    if response.status != 200:
-        raise http.client.HTTPException(f"{response.status} {content.decode(errors='replace')}")
-    return content
+        url, data = f"http://127.0.0.1:{self._etcd_port}{path}", json.dumps(body).encode()
+        with urllib.request.urlopen(url, data, timeout=10.0) as response:
+            return json.load(response)
 
 
 def to_base64(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from aioresolve._core.deadline import Progress
 from aioresolve.errors import CredentialsError, TaskIdentityError
 from aioresolve.kubernetes import own_pod
-from aioresolve.kubernetes.own_pod import Workload, fetch_own_pod, workload_of
+from aioresolve.kubernetes.own_pod import Workload, fetch_own_pod, own_address, workload_of
 from aioresolve.testing import KubernetesServer, pod
 
 from .kubeconfigs import isolate
@@ -178,3 +179,14 @@ async def test_outside_of_a_cluster_there_is_no_own_pod(
     isolate(tmp_path, monkeypatch)
     with pytest.raises(CredentialsError, match="KUBERNETES_SERVICE_HOST is not set"):
         await fetch_own_pod(Progress())
+
+
+async def test_error_for_a_server_that_is_not_found_has_the_remedy_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.getaddrinfo", Mock(side_effect=OSError("no such host")))
+    with pytest.raises(
+        TaskIdentityError, match=r"address of this machine .*\(no such host\)\. Do this\."
+    ) as caught:
+        await own_address("https://api.example:6443", "Do this.")
+    assert "POD_NAME" not in str(caught.value)

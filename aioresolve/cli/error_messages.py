@@ -23,6 +23,7 @@ from aioresolve.errors import (
 
 from . import streams
 from .formats import format_span, one_line, wait_report
+from .options import SPELLINGS
 
 COULD_NOT_RESOLVE = 1
 WRONG_USAGE = 2
@@ -30,27 +31,15 @@ DEADLINE = 3
 
 OPTIONS = {
     "channels": "--tls (of `aioresolve probe`)",
-    "impersonate": "--as",
-    "impersonate_groups": "--as-group",
     "job_to_label_mapping": "-l",
     "libtpu_ports": "--libtpu-port (of `aioresolve probe`)",
-    "namespace": "-n",
-    "shard": "--shards",
+    "service": "--service",
     "task_id": "INDEX of --task JOB:INDEX",
     "task_type": "JOB",
     "tf_server_port": "--port",
     "tpu": "NAME",
 }
-"""Arguments of the Python API to options, or arguments, with other names."""
-
-SAME_NAMES = (
-    *("address", "api_version", "check_timeout", "context", "count", "gpus_per_node", "gpus_per_task"),
-    *("interval", "job_name", "jobs", "kubeconfig", "max_concurrency", "not_healthy", "not_running"),
-    *("order_by", "port", "port_base", "processes_per_task", "project", "reachable", "rpc_layer", "server"),
-    *("service", "slices", "slots", "stable_for", "tasks_per_node", "timeout", "token_file"),
-    *("worker_timeout", "zone"),
-)
-"""Arguments of the Python API for which there are options with their names."""
+"""Arguments of the Python API to options, or arguments, whose parameters have other names."""
 
 FIELDS = {"job_to_label_mapping": "jobs", "tf_server_port": "port", "tpu": "name"}
 """Arguments of the Python API to the fields of a fleet file, where they differ."""
@@ -77,8 +66,7 @@ def option_spelling(argument: str, value: str | None) -> str:
 
     An argument without an option is written as in Python.
     """
-    same = f"--{argument.replace('_', '-')}" if argument in SAME_NAMES else None
-    option = OPTIONS.get(argument, same)
+    option = OPTIONS.get(argument) or SPELLINGS.get(argument)
     if option is None:
         return f"`{argument}=`" if value is None else f"`{argument}={value!r}`"
     return option if value is None else f"{option} {value}"

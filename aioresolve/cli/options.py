@@ -163,6 +163,16 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[C], C]:
     return decorate
 
 
+SPELLINGS: dict[str, str] = {}
+"""How the option of each parameter is typed; errors name it in place of the argument of the Python API."""
+
+
+def _split(names: str) -> list[str]:
+    found = names.split()
+    SPELLINGS.setdefault(found[-1].lstrip("-").replace("-", "_"), found[0])
+    return found
+
+
 def text_option(
     names: str,
     metavar: str | None,
@@ -177,7 +187,7 @@ def text_option(
     `names` are separated by spaces; one without dashes is the parameter of the command.
     """
     return click.option(
-        *names.split(),
+        *_split(names),
         metavar=metavar,
         callback=None if parse is None else parse_with(parse),
         default=default,
@@ -194,7 +204,7 @@ def choice_option(name: str, values: Sequence[str], help_text: str) -> Callable[
 
 def flag_option(names: str, help_text: str, **attributes: Any) -> Callable[[C], C]:
     """Return an option without a value."""
-    return click.option(*names.split(), is_flag=True, help=help_text, **attributes)
+    return click.option(*_split(names), is_flag=True, help=help_text, **attributes)
 
 
 def number_option(name: str, help_text: str, *, least: int = 1, **attributes: Any) -> Callable[[C], C]:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aioresolve import errors
-from aioresolve.cli import main
-from aioresolve.cli.error_messages import OPTIONS, SAME_NAMES, error_report, exit_code, option_spelling
+from aioresolve.cli.error_messages import error_report, exit_code
 from aioresolve.cli.formats import Table, TextTable, aligned
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_columns_are_aligned_if_characters_are_wide_or_combined() -> None:
@@ -68,21 +63,12 @@ def test_a_table_fits_the_terminal_and_loses_its_name_and_its_last_column_last()
 
 
 def test_arguments_are_named_as_options_if_there_is_one() -> None:
-    hint = "Pass {namespace} or {not_running=skip}, or {discovery_url} or {environment=colab}."
+    hint = "Pass {namespace} or {order_by=index}, or {discovery_url} or {environment=colab}."
     error = errors.ConfigurationError("'ML_' is not valid", argument="namespace", hint=hint)
     assert error_report(error) == (
-        "error: -n: 'ML_' is not valid. Pass -n or --not-running skip, or `discovery_url=` or"
+        "error: -n: 'ML_' is not valid. Pass -n or --order-by index, or `discovery_url=` or"
         " `environment='colab'`.\n"
     )
-
-
-def test_each_option_named_in_hints_exists(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("kubernetes", "tpu", "exec slurm", "wait kubernetes", "doctor tpu", "probe", "poll"):
-        main([*command.split(), "--help"])
-    shown = capsys.readouterr().out
-    for argument in {*OPTIONS, *SAME_NAMES} - {"task_type"}:  # JOB, before INDEX of --task JOB:INDEX
-        (option, *_) = re.findall(r"--?[a-z-]+|\bNAME\b", option_spelling(argument, None))
-        assert re.search(rf"(?<![\w-]){option}\b", shown), argument
 
 
 def report(**fields: Any) -> list[str]:

@@ -91,17 +91,10 @@ parse_listen = options.matching(
 
 @click.command(epilog=EPILOG, short_help="Many clusters, polled or watched at once.")
 @click.argument("file", metavar="FLEET.YAML", type=click.Path())
-@click.option("--check", "is_checked", is_flag=True, help="Only check the file: 0 it is valid, 2 it is not.")
-@click.option(
-    "--init",
-    "is_new",
-    is_flag=True,
-    help="Write the file, with a target for each context of the kubeconfig, and exit.",
-)
-@click.option("--once", "is_once", is_flag=True, help="Poll each target once, print all results, and exit.")
-@click.option(
-    "-w", "--watch", "is_watched", is_flag=True, help="Watch API servers for changes instead of polling them."
-)
+@options.flag_option("--init is_new", "Write the file, with a target for each context of the kubeconfig.")
+@options.flag_option("--check is_checked", "Only check the file: exit with 0 if it is valid, else with 2.")
+@options.flag_option("--once is_once", "Poll each target once, print all results, and exit.")
+@options.flag_option("-w --watch is_watched", "Watch API servers for changes instead of polling them.")
 @options.duration_option(
     "--interval", "Time between two requests to a target.  [default: that of the file, else 30s]"
 )
@@ -109,34 +102,31 @@ parse_listen = options.matching(
 @options.number_option(
     "--max-concurrency", "Maximum number of targets polled at a time.  [default: that of the file, else 256]"
 )
-@click.option(
-    "--shards",
-    "shard",
-    metavar="[I/]N",
-    callback=options.parse_with(parse_shard),
-    help="Only the I-th of N parts of the targets, counted from 0. Without I, the part of this pod of an"
+@options.text_option(
+    "--shards shard",
+    "[I/]N",
+    "Only the I-th of N parts of the targets, counted from 0. Without I, the part of this pod of an"
     " Indexed Job, $JOB_COMPLETION_INDEX.",
+    parse=parse_shard,
 )
-@click.option(
+@options.text_option(
     "--listen",
-    metavar="HOST:PORT",
-    callback=options.parse_with(parse_listen),
-    help="Serve a page, JSON, events, and metrics for Prometheus there, read-only; for what see the"
+    "HOST:PORT",
+    "Serve a page, JSON, events, and metrics for Prometheus there, read-only; for what see the"
     " documentation of fleets. HOST is an address of this machine, such as 127.0.0.1, 0.0.0.0 or [::1].",
+    parse=parse_listen,
 )
-@click.option(
-    "--allow-host",
-    "allowed_hosts",
-    metavar="NAME",
+@options.text_option(
+    "--allow-host allowed_hosts",
+    "NAME",
+    "With --listen: a name under which browsers reach the server; can be repeated.",
     multiple=True,
-    help="With --listen: a name under which browsers reach the server; can be repeated.",
 )
-@click.option(
-    "--peer",
-    "peers",
-    metavar="URL",
+@options.text_option(
+    "--peer peers",
+    "URL",
+    "With --listen: the server of another shard, which the page shows with ?peers=URL; can be repeated.",
     multiple=True,
-    help="With --listen: the server of another shard, which the page shows with ?peers=URL; can be repeated.",
 )
 @options.output_option(("table", "json"))
 @options.quiet_option

@@ -91,14 +91,15 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
         found.close()
 
 
-def test_nodes_share_the_store_of_rank_0(nodes: Nodes) -> None:
-    first, second = nodes.join(nodes.handler(), nodes.handler())
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
+def test_nodes_share_the_store_of_rank_0(nodes: Nodes, address: str) -> None:
+    first, second = nodes.join(*(nodes.handler(local_addr=address) for _ in range(2)))
     assert {first.rank, second.rank} == {0, 1}
     assert first.world_size == second.world_size == 2
     first.store.set("key", "value")
     assert second.store.get("key") == b"value"
     assert first.bootstrap_store_info == second.bootstrap_store_info
-    assert first.bootstrap_store_info.master_addr == "127.0.0.1"
+    assert first.bootstrap_store_info.master_addr == address
 
 
 def test_workers_have_a_store_of_their_own_if_sharing_is_disabled(

@@ -24,6 +24,7 @@ from aioresolve.resolver.checks import (
 )
 
 from .api.queries import CONTEXT_NAMESPACE, PodQuery
+from .api.transport import Request
 from .cluster_cache import PodCache
 from .endpoint_slices import SliceQuery
 from .existing import explain_empty
@@ -295,7 +296,8 @@ class _PodChecks:
     async def _service_fault(self, full_name: str) -> str | None:
         """Return the defect of a Service that pods name; None without one."""
         namespace, _, name = full_name.partition("/")
-        response = await self.server.api.send("GET", f"/api/v1/namespaces/{namespace}/services/{name}", {})
+        path = f"/api/v1/namespaces/{namespace}/services/{name}"
+        response = await self.server.api.send(Request("GET", path))
         if response.status == 404:
             return f"there is no Service {full_name}, which pods name in spec.subdomain"
         if response.status != 200:

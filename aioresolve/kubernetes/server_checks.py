@@ -24,7 +24,7 @@ from aioresolve.spec import host_port
 from .api.client import ObjectAPI
 from .api.errors import LIST_VERBS, WATCH_VERBS, error_from_response
 from .api.objects import status_from_json
-from .api.transport import HINTS, AiohttpTransport
+from .api.transport import HINTS, AiohttpTransport, Request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -167,7 +167,7 @@ class ServerChecks:
         return _describe_certificate(certificate)
 
     async def _check_server(self, _: Progress) -> Finding:
-        self.version = await self.api.send("GET", "/version", {})
+        self.version = await self.api.send(Request("GET", "/version"))
         self.received_at = datetime.now(UTC)
         status, where = self.version.status, self.api.host
         if status in (401, 403):

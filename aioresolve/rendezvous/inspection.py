@@ -14,6 +14,7 @@ from aioresolve.errors import ConfigurationError, Hint
 from aioresolve.kubernetes.api.client import AS_JSON
 from aioresolve.kubernetes.api.errors import error_from_response
 from aioresolve.kubernetes.api.queries import PodQuery
+from aioresolve.kubernetes.api.transport import Request
 from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 from aioresolve.kubernetes.server_checks import AUTHENTICATION
 from aioresolve.kubernetes.tasks.pod_labels import run_of
@@ -179,7 +180,7 @@ class PermissionChecks:
         }
         api = self.server.api
         headers = {"Accept": AS_JSON, "Content-Type": AS_JSON}
-        response = await api.send("POST", REVIEWS, {}, headers=headers, body=json.dumps(body).encode())
+        response = await api.send(Request("POST", REVIEWS, {}, headers, json.dumps(body).encode()))
         if response.status != 201:
             query = PodQuery("", namespace)
             raise error_from_response(response, query, host=api.host, source=api.source, verbs=(verb,))

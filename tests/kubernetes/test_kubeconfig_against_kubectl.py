@@ -15,7 +15,7 @@ import trustme
 import yaml
 
 from aioresolve.errors import ConfigurationError, CredentialsError
-from aioresolve.kubernetes.api.transport import AiohttpTransport
+from aioresolve.kubernetes.api.transport import AiohttpTransport, Request
 
 from .kubeconfigs import base64_of, client_pair, connect, exec_user, isolate, kubeconfig
 from .peers import peer, read_head
@@ -98,7 +98,7 @@ async def sent_by_us(receiver: Server, path: Path) -> Sent | None:
     try:
         transport = AiohttpTransport(await connect(path))
         try:
-            await transport.send("GET", "/probe", {})
+            await transport.send(Request("GET", "/probe"))
         finally:
             await transport.aclose()
     except (ConfigurationError, CredentialsError):

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from aioresolve.errors import ConnectionFailedError, ResolveError
-from aioresolve.kubernetes.api.transport import AiohttpTransport
+from aioresolve.kubernetes.api.transport import AiohttpTransport, Request
 from aioresolve.testing import Answer, Hang, Trickle, pod
 
 from .kubeconfigs import connect
@@ -79,7 +79,7 @@ async def test_closing_a_stream_closes_only_its_own_connection(loopback: Loopbac
             async with transport.stream(PODS, WATCH):
                 await until(loopback, lambda: loopback.server.watches == 2)
             await until(loopback, lambda: loopback.server.connections == 1)
-            assert (await transport.send("GET", PODS, {})).status == 200
+            assert (await transport.send(Request("GET", PODS))).status == 200
             loopback.server.add(pod("train-0"))
             assert (await kept.read()).startswith(b'{"type":"ADDED","object":')
         await until(loopback, lambda: loopback.server.watches == 0)
@@ -93,7 +93,7 @@ async def test_closing_the_transport_ends_every_read_and_every_wait_for_a_respon
     async with transport_to(loopback) as transport:
         opening = asyncio.ensure_future(error_from(transport.stream(PODS, WATCH).__aenter__()))
         await until(loopback, lambda: len(loopback.requests) == 1)
-        getting = asyncio.ensure_future(error_from(transport.send("GET", PODS, {})))
+        getting = asyncio.ensure_future(error_from(transport.send(Request("GET", PODS))))
         await until(loopback, lambda: len(loopback.requests) == 2)
         async with transport.stream(PODS, WATCH) as stream:
             reading = asyncio.ensure_future(error_from(stream.read()))

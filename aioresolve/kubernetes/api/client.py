@@ -20,7 +20,7 @@ from aioresolve.errors import APIError, ForbiddenError, ProtocolError, ResolveEr
 
 from .errors import LIST_VERBS, error_from_response, is_expired
 from .objects import Rows, decode_table, metadata_from_json
-from .transport import ACCEPT_JSON
+from .transport import ACCEPT_JSON, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -242,7 +242,8 @@ class ObjectAPI:
             return None
         query = {"limit": str(MAX_METADATA), "labelSelector": selector}
         try:
-            response = await self._transport.send("GET", path, query, headers={"Accept": AS_METADATA})
+            request = Request("GET", path, query, {"Accept": AS_METADATA})
+            response = await self._transport.send(request)
             return metadata_from_json(response.body) if response.status == 200 else None
         except (ResolveError, ValueError):
             return None
@@ -449,9 +450,8 @@ class ObjectAPI:
         async def attempt(attempts: Iterator[int]) -> Response:
             options: dict[str, Any] = {"attempt": next(attempts), "query": parameters, "expected": expected}
             with HTTPCall(logger, method, self.host, path, scope=scope, **options) as call:
-                response = await self._transport.send(
-                    method, path, parameters or {}, headers=headers, body=body
-                )
+                request = Request(method, path, parameters or {}, headers, body)
+                response = await self._transport.send(request)
                 call.set_response(response.status, len(response.body))
             if response.status < 300 or response.status in expected:
                 return response

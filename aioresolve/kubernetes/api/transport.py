@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import anyio
@@ -70,6 +70,21 @@ POD_FIELDS = {
 """The attributes of a pod object that are read."""
 
 
+class Request(NamedTuple):
+    """A request, of which the server and the credentials are those of the transport."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = {}
+    headers: Mapping[str, str] = ACCEPT_JSON
+    body: bytes | None = None
+
+    @property
+    def scope(self) -> str:
+        """The request as text for messages."""
+        return f"{self.method} {self.path}"
+
+
 class Transport(abc.ABC):
     """Sends requests to one API server.
 
@@ -94,15 +109,7 @@ class Transport(abc.ABC):
         """Wait until the credentials are available, for which a plugin may have to run."""
 
     @abc.abstractmethod
-    async def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        *,
-        headers: Mapping[str, str] = ACCEPT_JSON,
-        body: bytes | None = None,
-    ) -> Response:
+    async def send(self, request: Request) -> Response:
         """Send a request and return the response, whatever its status."""
 
     def stream(
@@ -142,18 +149,15 @@ class AiohttpTransport(Transport):
     async def prepare(self) -> None:
         await self._connection.credentials()
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        *,
-        headers: Mapping[str, str] = ACCEPT_JSON,
-        body: bytes | None = None,
-    ) -> Response:
-        url, scope = self._url(path, query), f"{method} {path}"
+    async def send(self, request: Request) -> Response:
+        url = self._url(request.path, request.query)
         return await self._client.send(
-            method, url, scope=scope, headers=headers, body=body, auth=self._connection
+            request.method,
+            url,
+            scope=request.scope,
+            headers=request.headers,
+            body=request.body,
+            auth=self._connection,
         )
 
     def stream(
@@ -221,26 +225,18 @@ class AsyncClientTransport(Transport):
     def host(self) -> str:
         return origin(self._api_client.configuration.host)
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        *,
-        headers: Mapping[str, str] = ACCEPT_JSON,
-        body: bytes | None = None,
-    ) -> Response:
-        sent = None if body is None else json.loads(body)
-        async with self._open.reading(self._request(method, path, query, headers, body=sent)) as opened:
+    async def send(self, request: Request) -> Response:
+        body = None if request.body is None else json.loads(request.body)
+        async with self._open.reading(self._request(request, body=body)) as opened:
             return await opened.aread()
 
     @asynccontextmanager
     async def stream(
         self, path: str, query: Mapping[str, str], *, is_watch: bool = True
     ) -> AsyncIterator[StreamingResponse]:
-        headers = {**ACCEPT_JSON, "Accept-Encoding": "identity"}
-        options = {"_request_timeout": timeout_to_connect_only()}
-        async with self._open.reading(self._request("GET", path, query, headers, **options)) as opened:
+        request = Request("GET", path, query, {**ACCEPT_JSON, "Accept-Encoding": "identity"})
+        opening = self._request(request, _request_timeout=timeout_to_connect_only())
+        async with self._open.reading(opening) as opened:
             await opened.read_failure()
             yield opened
 
@@ -248,20 +244,17 @@ class AsyncClientTransport(Transport):
         """Close the streams that are being read."""
         self._open.close()
 
-    async def _request(
-        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], **options: Any
-    ) -> StreamingResponse:
-        scope = f"{method} {path}"
+    async def _request(self, request: Request, **options: Any) -> StreamingResponse:
         where = f"{self.host} (from {self.source})"
-        context = RequestContext(scope, self.host, where, HINTS, is_closed=lambda: False)
+        context = RequestContext(request.scope, self.host, where, HINTS, is_closed=lambda: False)
 
         async def call() -> Any:
             try:
                 return await self._api_client.call_api(
-                    path,
-                    method,
-                    query_params=list(query.items()),
-                    header_params=dict(headers),
+                    request.path,
+                    request.method,
+                    query_params=list(request.query.items()),
+                    header_params=dict(request.headers),
                     auth_settings=["BearerToken"],
                     _preload_content=False,
                     **options,
@@ -269,7 +262,7 @@ class AsyncClientTransport(Transport):
             except FAILURES:
                 raise
             except Exception as error:  # the hooks of the user may raise anything
-                failed = _client_error(error, self.host, scope, self._api_client)
+                failed = _client_error(error, self.host, request.scope, self._api_client)
             raise failed
 
         return StreamingResponse(await translate_errors(call(), context), context)
@@ -294,16 +287,8 @@ class ListingTransport(Transport):
     def host(self) -> str:
         return f"override_client ({type(self._client).__qualname__})"
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        *,
-        headers: Mapping[str, str] = ACCEPT_JSON,
-        body: bytes | None = None,
-    ) -> Response:
-        _, in_namespace, rest = path.partition("/namespaces/")
+    async def send(self, request: Request) -> Response:
+        _, in_namespace, rest = request.path.partition("/namespaces/")
         name = LIST_ONE if in_namespace else LIST_ALL
         function = getattr(self._client, name, None)
         if function is None:
@@ -313,7 +298,7 @@ class ListingTransport(Transport):
                 hint="Add the method, or change {namespace}.",
             )
         call = partial(function, *([unquote(rest.partition("/")[0])] if in_namespace else []))
-        options: dict[str, Any] = {"label_selector": query["labelSelector"]}
+        options: dict[str, Any] = {"label_selector": request.query["labelSelector"]}
         api_client = getattr(self._client, "api_client", None)  # of the package `kubernetes`
         if api_client is not None:
             # A thread cannot be cancelled: it is abandoned, and ends by its own timeout.

@@ -1,8 +1,7 @@
 """Many clusters at once: resolved, polled or watched concurrently, so that a bad one does not delay the
 others.
 
-`read_fleet("fleet.yaml")` makes the targets from a file; see `aioresolve.fleet.config` for its
-format.
+`read_fleet("fleet.yaml")` makes the targets from a file, whose format docs/fleets.md describes.
 """
 
 from __future__ import annotations

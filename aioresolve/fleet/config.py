@@ -1,46 +1,20 @@
 """fleet.yaml: the targets of a fleet, described in a file.
 
 ```yaml
-interval: 30s            # between two requests to a target: 500ms, 30s, 2m, or a number of seconds
-timeout: 10s             # of each request
-max_concurrency: 64      # concurrent requests
-defaults:                # for every target of that kind that does not set the field itself
+interval: 30s
+defaults:
   kubernetes: {namespace: training, kubeconfig: ~/.kube/config}
-  tpu: {project: my-project, zone: us-central2-b}
 targets:
   us-east:
-    expected: 16         # tasks; or {worker: 14, ps: 2}, or controller (the default)
-    kubernetes:
-      context: us-east
-      jobs: {worker: app=trainer, ps: [app=ps, app=ps-spare]}
-  tpu-a:
-    tpu: {name: my-tpu, zone: "${ZONE:-us-central2-b}"}
-  group-a:
-    gce: {group: workers, project: my-project, zone: us-central2-b}
+    expected: 16
+    kubernetes: {context: us-east, jobs: {worker: app=trainer}}
   fixed:
-    static: {jobs: {worker: ["10.0.0.1:8470"]}}
-  this-step:
-    slurm: {jobs: {chief: 1, worker: 3}}
-  this-job:
-    sagemaker: {port: 2223}
-  this-task:
-    tf_config: {rpc_layer: grpc}
+    static: {jobs: {worker: ["${HOST:-10.0.0.1}:8470"]}}
   both:
-    union: [us-east, tpu-a]
+    union: [us-east, fixed]
 ```
 
-Only `targets` is required. Each target has one kind, and may have the number of tasks that are `expected`
-(see `aioresolve.Fleet`). Its fields are the arguments of the constructor of its
-resolver that a file can express, by the same names, except `jobs` (label selectors, addresses, or numbers of
-tasks), `port` (`tf_server_port`, `port_base`), the `name` of a TPU (`tpu`), and the `group`
-(`instance_group`) and `job_name` (`task_type`) of an instance group. `null` removes a default. The kinds and
-their fields come from `aioresolve.sources`; `fleet_schema` returns them as a JSON Schema.
-
-In any value, `${NAME}` is replaced by the environment variable, `${NAME:-default}` uses the default if the
-variable is unset or empty, and `$$` is a dollar; between `{ }` and `[ ]` YAML requires quotes around them. No
-message shows the value of a variable. A relative `kubeconfig` or `token_file` is relative to the fleet file,
-and `~` is the home folder. Anchors, aliases and merge keys are supported; top-level fields that start with
-`x-` may hold anchors.
+docs/fleets.md describes the format. The kinds of targets and their fields come from `aioresolve.sources`.
 """
 
 from __future__ import annotations
@@ -175,7 +149,7 @@ def read_fleet(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.
     nothing.
 
     Args:
-        path: the file; for its format see `aioresolve.fleet.config`.
+        path: the file; docs/fleets.md describes its format.
         environ: the variables that the file may refer to.
 
     Raises:

@@ -8,15 +8,15 @@ end. `server.disturb(Cut(after=20))` applies a fault to watches that are already
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Mapping
 
 RequestT = TypeVar("RequestT")
@@ -163,5 +163,4 @@ def reset_connection(transport: asyncio.BaseTransport) -> None:
         # uvloop's socket object has no setsockopt; a duplicate of the descriptor is the same connection.
         with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert isinstance(transport, asyncio.Transport)
-    transport.abort()
+    cast("asyncio.Transport", transport).abort()  # those of uvloop are of no class of asyncio

@@ -148,7 +148,7 @@ async def test_results_after_the_total_deadline_show_which_probes_had_started() 
         took = time.monotonic() - before
     assert len(worker.calls) == 2
     messages = [str(probe.error) for probe in probes]
-    assert ["did not respond to GetStatus within 2 s" in text for text in messages] == [
+    assert ["did not respond to GetStatus within" in text for text in messages] == [
         True,
         True,
         False,

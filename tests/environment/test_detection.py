@@ -33,7 +33,7 @@ from aioresolve.testing import GoogleServer, Hang, KubernetesServer, instance, p
 from .evidence import SOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from aioresolve.testing import ThreadedKubernetesServer
@@ -69,15 +69,6 @@ def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "metadata.invalid")
     monkeypatch.setattr("aioresolve.kubernetes.own_pod.LOOKUP_INTERVAL", 0.01)
     monkeypatch.setattr("aioresolve.environment.detection.PRODUCT_FILE", tmp_path / "product_name")
-
-
-@pytest.fixture
-async def google(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]:
-    """The metadata server of a VM of Google Cloud that is not a TPU VM, nor in an instance group."""
-    async with GoogleServer() as server:
-        for name, value in server.environ().items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 @pytest.fixture

@@ -22,8 +22,6 @@ from aioresolve.errors import (
 from aioresolve.testing import Answer, GoogleServer, instance
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aioresolve.spec import ClusterState
     from aioresolve.testing import GoogleRequest
 
@@ -37,15 +35,6 @@ def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GOOGLE_APPLICATION_CREDENTIALS", "NO_GCE_CHECK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "metadata.invalid")
-
-
-@pytest.fixture
-async def google(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]:
-    """Google Cloud as a VM of `demo-project` in `us-central2-b` reaches it."""
-    async with GoogleServer() as server:
-        for name, value in server.environ().items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 def numbers(observation: Observation) -> dict[str, int]:

@@ -92,17 +92,17 @@ class SelectorTasks:
         by_key = sorted({pod.key: pod for pod in pods}.values(), key=operator.attrgetter("key"))
         members = [pod for pod in by_key if pod.endpoint is not None]
         others = [pod for pod in by_key if pod.endpoint is None]
-        absent = [(pod, pod.fault) for pod in others if pod.fault is not None and not pod.is_replaced]
+        waiting = [pod for pod in others if pod.fault is not None and not pod.is_replaced]
         # Without a controller, nothing shows that pods belong together.
-        live = [*members, *(pod for pod, _ in absent if not (pod.has_succeeded and pod.run))]
+        live = members + [pod for pod in waiting if not (pod.has_succeeded and pod.run)]
         runs = {pod.run for pod in live} - {""}
         done = {pod.key for pod in others if pod.has_succeeded and pod.run in runs}
         before, self._reported = self._reported, {}
-        self.absent = self._missing([each for each in absent if each[0].key not in done], before)
+        absent = [pod for pod in waiting if pod.key not in done] if done else waiting
+        self.absent = self._missing(absent, before)
         self._unready = {pod.key: pod for pod in members if pod.unready is not None}
-        self.unready = self._missing(((pod, pod.unready or "") for pod in self._unready.values()), before)
-        failed = [(pod, pod.failure) for pod in others if pod.failure is not None]
-        self.failed = self._missing(failed, before)
+        self.unready = self._missing(self._unready.values(), before)
+        self.failed = self._missing([pod for pod in others if pod.failure is not None], before)
         self.with_claims = tuple([pod for pod in members if pod.claims])
         self.selected = self._select(live, [pod for pod in others if pod.has_succeeded or pod.failure], done)
         self._order(by_key, {pod.key for pod in members} | done if others else None)
@@ -127,28 +127,19 @@ class SelectorTasks:
         if new.unready != old.unready:
             unready = {**self._unready, new.key: new}
             self._unready = {key: pod for key, pod in sorted(unready.items()) if pod.unready is not None}
-            reasons = ((pod, pod.unready or "") for pod in self._unready.values())
-            self.unready = self._missing(reasons, self._reported)
+            self.unready = self._missing(self._unready.values(), self._reported)
 
     def _missing(
-        self, pods: Iterable[tuple[MatchedPod, str]], before: Mapping[str, tuple[MatchedPod, Missing]]
+        self, pods: Iterable[MatchedPod], before: Mapping[str, tuple[MatchedPod, Missing]]
     ) -> tuple[Missing, ...]:
         """Return `pods` with the reasons; most of them are the same as `before`."""
         found = []
-        for pod, reason in pods:
+        for pod in pods:
             known = before.get(pod.key)
             if known is None or known[0] is not pod:
-                has_succeeded = pod.is_final and pod.has_succeeded
-                known = (
-                    pod,
-                    Missing(
-                        self._job,
-                        pod.full_name,
-                        reason,
-                        is_final=pod.is_final,
-                        has_succeeded=has_succeeded,
-                    ),
-                )
+                reason = pod.failure or pod.fault or pod.unready or ""
+                ended = {"is_final": pod.is_final, "has_succeeded": pod.is_final and pod.has_succeeded}
+                known = pod, Missing(self._job, pod.full_name, reason, **ended)
             self._reported[pod.key] = known
             found.append(known[1])
         return tuple(found)
@@ -182,13 +173,16 @@ class SelectorTasks:
             self.unknown_nodes = {pod.node or "" for pod in pods if ordering.is_unknown(pod.node or "")}
         if keys is not None:
             keyed = list(zip(keys, pods, strict=True))
-            self.unindexed = [
-                pod.full_name
-                for key, pod in keyed
-                if key is None and (pod.endpoint is not None or self._order_by != "index")
-            ]
+            if None in keys:
+                is_task = self._order_by != "index"  # even if it is not a member
+                self.unindexed = [
+                    pod.full_name
+                    for key, pod in keyed
+                    if key is None and (is_task or pod.endpoint is not None)
+                ]
+                keyed = [each for each in keyed if each[0] is not None]
             # Stable: pods with the same labels or index remain in the order of their names.
-            keyed = sorted((each for each in keyed if each[0] is not None), key=operator.itemgetter(0))
+            keyed.sort(key=operator.itemgetter(0))
             pods = [pod for _, pod in keyed]
             if self._order_by == "index":
                 self._indices = [index for index, _ in keyed]
@@ -240,7 +234,7 @@ class SelectorTasks:
             {
                 task: pod
                 for task, pod in zip(tasks, self._ordered, strict=True)
-                if task not in known and self._tasks is not None and pod.key in self._tasks
+                if pod.has_succeeded and task not in known and pod.key in (self._tasks or ())
             },
             {task: names for task, names in claimed.items() if len(names) > 1},
         )

@@ -119,4 +119,6 @@ async def _run(command: str, folder: Path, environ: Mapping[str, str]) -> int:
         env={**os.environ, **environ},
         check=False,
     )
+    if done.returncode == streams.OUTPUT_CLOSED:
+        raise SystemExit(done.returncode)
     return done.returncode

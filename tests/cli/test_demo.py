@@ -20,7 +20,10 @@ from aioresolve.fleet.config import read_fleet
 from .process import COMMAND, environment, run_process
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from aioresolve.cli.demo_clusters import DemoClusters
 
 QUIET = """
 import sys
@@ -88,6 +91,24 @@ async def test_in_the_story_targets_become_sick_and_recover(
         *(recovered, degraded, recovered, degraded, degraded, recovered, tpu, recovered, server),
         *(recovered, degraded),
     ]
+
+
+def test_folder_of_the_demo_exists_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, seen = tmp_path / "demo", list[str]()
+
+    def tell(clusters: DemoClusters) -> Iterator[tuple[str, float]]:
+        seen.extend(sorted(each.name for each in folder.iterdir()))
+        yield "something happens", 0.0
+
+    monkeypatch.setattr("aioresolve.cli.demo_clusters.story", tell)
+    assert main(["demo", "--serve", str(folder)]) == 0
+    assert seen == ["env", "fleet.yaml", "google", "kubeconfig"]
+    assert not folder.exists()
+    shown = capsys.readouterr().out
+    assert f"cd {folder} && . ./env\n  {COMMANDS[0]}\n" in shown
+    assert shown.endswith(" something happens\n")
 
 
 def test_folder_of_another_demo_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,11 +98,11 @@ def test_folder_of_the_demo_exists_while_it_runs(
 ) -> None:
     folder, seen = tmp_path / "demo", list[str]()
 
-    def tell(clusters: DemoClusters) -> Iterator[tuple[str, float]]:
+    def play(clusters: DemoClusters) -> Iterator[tuple[str, float]]:
         seen.extend(sorted(each.name for each in folder.iterdir()))
         yield "something happens", 0.0
 
-    monkeypatch.setattr("aioresolve.cli.demo_clusters.story", tell)
+    monkeypatch.setattr("aioresolve.cli.demo_clusters.story", play)
     assert main(["demo", "--serve", str(folder)]) == 0
     assert seen == ["env", "fleet.yaml", "google", "kubeconfig"]
     assert not folder.exists()

@@ -59,7 +59,7 @@ from .protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from aioresolve.kubernetes.api.objects import Pod
     from aioresolve.kubernetes.api.queries import Query
@@ -106,63 +106,6 @@ class Round(NamedTuple):
     world: World
 
 
-class Place(NamedTuple):
-    """Where a node runs: its description, and what belongs to its workload.
-
-    Attributes:
-        node: the node.
-        namespace: the namespace of its pod, or of the context.
-        selector: the label selector of the pods of its workload; None outside of pods.
-        owner: identifies the run of the workload.
-        owners: the owner references of the ConfigMap, so that it is deleted with the workload.
-    """
-
-    node: Node
-    namespace: str
-    selector: str | None = None
-    owner: str = ""
-    owners: Sequence[dict[str, str]] = ()
-
-
-def place_of(pod: Pod, *, selector: str | None = None, address: str | None = None) -> Place:
-    """Return where a node in this pod runs; with another selector of the pods, or address, if it is given.
-
-    Raises:
-        ConfigurationError: the pod has no controller that is known, or no address yet.
-    """
-    workload = workload_of(pod)
-    if selector is None and workload is None:
-        raise ConfigurationError(
-            f"pod {pod.full_name!r} has no label that says which pods belong to the same job",
-            hint="Pass the label selector of the pods: `--rdzv-conf selector=app=trainer`.",
-        )
-    address = address or pod.status.pod_ip
-    if not address:
-        raise ConfigurationError(
-            f"pod {pod.full_name!r} has no address", hint="Pass it: `--local-addr $(POD_IP)`."
-        )
-    label = index_label(pod)
-    index = label.in_set or label.in_role
-    node = Node(
-        key=pod.metadata.uid,
-        process=secrets.token_hex(4),
-        name=pod.metadata.name,
-        host=address,
-        index=index,
-        since="" if index is not None else pod.metadata.creation_timestamp,
-        restarts=restarts_in_place(pod),
-    )
-    owner = pod.metadata.controller
-    reference = owner and {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
-    return Place(
-        node,
-        pod.metadata.namespace,
-        selector or (workload.selector if workload else None),
-        run_of(pod),
-        [{**reference, "uid": owner.uid}] if owner and reference else [],
-    )
-
-
 class Agent:
     """A node of a rendezvous.
 
@@ -204,6 +147,7 @@ class Agent:
         self._error: ResolveError | None = None  # why the watches were given up
         self._reflectors: list[Reflector] = []
         self.own: Node
+        self._owners: list[dict[str, str]]
         self._objects: Objects
 
     # Connection
@@ -227,27 +171,56 @@ class Agent:
         connection = await find_connection(ServerSearch(location=location))
         self._api = ObjectAPI(AiohttpTransport(connection), max_concurrency=4)
         self._stack.push_async_callback(self._api.aclose)
+        self._owner, self._owners = "", []  # the run of the workload, and its object
         if is_pod:
             pod = await request_own_pod(self._api, connection, progress)
-            place = place_of(pod, selector=self._selector, address=self._address)
+            namespace = self._namespace or pod.metadata.namespace
+            self.own = self._in_pod(pod)
         else:
-            address = self._address
-            if address is None:
-                hint = "Pass the address of this machine: `--local-addr`."
-                address = await own_address(connection.server, hint)
-            process = secrets.token_hex(4)
-            lease = f"{self.name}-{process}"
-            since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            host = socket.gethostname()
-            node = Node(key=lease, process=process, name=host, host=address, since=since, has_lease=True)
-            place = Place(node, connection.default_namespace(), self._selector)
-        namespace = self._namespace or place.namespace
-        self.own, self._place = place.node, place
+            hint = "Pass the address of this machine: `--local-addr`."
+            address = self._address or await own_address(connection.server, hint)
+            namespace = self._namespace or connection.default_namespace()
+            self.own = self._outside_of_pods(address)
         self._query = ConfigMapQuery("", namespace, name=self.name)
         self._leases = LeaseQuery(f"{LABEL}={self.name}", namespace)
-        self._pods = None if place.selector is None else PodQuery(place.selector, namespace)
+        self._pods = None if self._selector is None else PodQuery(self._selector, namespace)
         self._objects = Objects(self._query, self._pods, self._leases)
         self._writer = Writer(self._api, self._objects, self._query, self._leases)
+
+    def _in_pod(self, pod: Pod) -> Node:
+        """Return the node that runs in this pod, and find out which pods are those of the others."""
+        workload = workload_of(pod)
+        if self._selector is None and workload is None:
+            raise ConfigurationError(
+                f"pod {pod.full_name!r} has no label that says which pods belong to the same job",
+                hint="Pass the label selector of the pods: `--rdzv-conf selector=app=trainer`.",
+            )
+        address = self._address or pod.status.pod_ip
+        if not address:
+            hint = "Pass it: `--local-addr $(POD_IP)`."
+            raise ConfigurationError(f"pod {pod.full_name!r} has no address", hint=hint)
+        if workload is not None:
+            self._selector = self._selector or workload.selector
+        self._owner = run_of(pod)
+        if (owner := pod.metadata.controller) is not None:
+            names = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
+            self._owners = [{**names, "uid": owner.uid}]
+        label = index_label(pod)
+        index = label.in_set or label.in_role
+        return Node(
+            key=pod.metadata.uid,
+            process=secrets.token_hex(4),
+            name=pod.metadata.name,
+            host=address,
+            index=index,
+            since="" if index is not None else pod.metadata.creation_timestamp,
+            restarts=restarts_in_place(pod),
+        )
+
+    def _outside_of_pods(self, address: str) -> Node:
+        process, host = secrets.token_hex(4), socket.gethostname()
+        lease, since = f"{self.name}-{process}", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return Node(key=lease, process=process, name=host, host=address, since=since, has_lease=True)
 
     async def run(self) -> None:
         """Follow the objects until it is cancelled; the error of a watch that is given up ends all waits.
@@ -354,7 +327,7 @@ class Agent:
             step = next_step(
                 view,
                 self.own,
-                self._place.owner,
+                self._owner,
                 self.limits,
                 is_last_call_over=is_over,
                 may_reopen=not self._has_run,
@@ -405,15 +378,13 @@ class Agent:
     async def _write(self, step: Step, view: View, *, is_last_call_over: bool) -> bool:
         """Write what a step requires; return whether it was written."""
         version = self._objects.state_version
-        if version is None and await self._writer.create(
-            opened(self.own, self._place.owner), self._place.owners
-        ):
+        if version is None and await self._writer.create(opened(self.own, self._owner), self._owners):
             return True
         if step is Step.JOIN:  # also if another node was faster to create it
             return await self._writer.patch(entry(self.own))
         if step is Step.REOPEN:
             self.own = replace(self.own, after=view.state.world.round + 1)
-            return await self._writer.patch(reopened(view.state, self.own, self._place.owner), version)
+            return await self._writer.patch(reopened(view.state, self.own, self._owner), version)
         world = view.next_world(self.limits, is_last_call_over=is_last_call_over)
         assert world is not None
         return await self._writer.patch(begun(world, view), version)

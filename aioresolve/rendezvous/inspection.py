@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -15,14 +14,12 @@ from aioresolve.kubernetes.api.client import AS_JSON
 from aioresolve.kubernetes.api.errors import error_from_response
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.api.transport import Request
-from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 from aioresolve.kubernetes.server_checks import AUTHENTICATION
 from aioresolve.kubernetes.tasks.pod_labels import run_of
 from aioresolve.kubernetes.tasks.pods import ENDED
 from aioresolve.resolver.checks import Finding, PlannedCheck
 from aioresolve.spec import host_port
 
-from .agent import place_of
 from .cluster import LABEL, RULES, ConfigMapQuery, LeaseQuery, Objects, Rule, role, why_missing
 from .protocol import Life, View
 
@@ -151,7 +148,6 @@ class PermissionChecks:
                 )
                 for rule in RULES
             ),
-            PlannedCheck("this pod", self._check_own_pod, (AUTHENTICATION,)),
         ]
 
     async def _check(self, rule: Rule, _: Progress) -> Finding:
@@ -185,10 +181,3 @@ class PermissionChecks:
             query = PodQuery("", namespace)
             raise error_from_response(response, query, host=api.host, source=api.source, verbs=(verb,))
         return bool(json.loads(response.body)["status"]["allowed"])
-
-    async def _check_own_pod(self, progress: Progress) -> Finding:
-        if not os.environ.get("KUBERNETES_SERVICE_HOST"):
-            return Finding("this process runs outside of pods", "skipped")
-        pod = await fetch_own_pod(progress)
-        order = "age" if place_of(pod).node.index is None else "index"
-        return Finding(f"{pod.full_name} of {workload_of(pod)}, whose rank follows from its {order}")

@@ -49,23 +49,17 @@ class Cluster:
         self, index: int | None, nodes: tuple[int, int] = (2, 3), *, name: str = "torchrun-train"
     ) -> Agent:
         """Return an agent that runs in the pod with this index, or outside of pods."""
-        self.run_in_pod(index)
         if index is None:
+            self._monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
             found = Agent(name, Limits(*nodes), namespace="ml", selector=f"{JOB}=train", address="10.9.9.9")
         else:
+            self._monkeypatch.setenv("KUBERNETES_SERVICE_HOST", self.server.host)
+            self._monkeypatch.setenv("POD_NAME", f"trainer-{index}")
             found = Agent(name, Limits(*nodes))
         await found.open()
         self._agents.append(found)
         self._tasks.append(asyncio.create_task(found.run()))
         return found
-
-    def run_in_pod(self, index: int | None) -> None:
-        """Let this process run in the pod with this index, or outside of pods."""
-        if index is None:
-            self._monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-            return
-        self._monkeypatch.setenv("KUBERNETES_SERVICE_HOST", self.server.host)
-        self._monkeypatch.setenv("POD_NAME", f"trainer-{index}")
 
     async def agents(self, *indices: int | None, nodes: tuple[int, int] = (2, 3)) -> list[Agent]:
         return [await self.agent(index, nodes) for index in indices]

@@ -100,6 +100,8 @@ async def test_too_few_nodes_are_an_error_that_says_why_each_pod_is_missing(clus
     assert "at least 2 nodes have to wait: 1 wait (trainer-0)" in message
     assert "ml/trainer-1: Pending (Unschedulable: no GPU)" in message
     assert "ml/trainer-2: it runs, but has not come to the barrier" in message
+    await agent.end(failed=True)
+    assert not agent.view.state.nodes
 
 
 async def test_a_success_closes_the_rendezvous_for_pods_that_start_later(cluster: Cluster) -> None:

@@ -115,7 +115,6 @@ def test_cluster_of_this_process_is_checked(run: Run, env: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("kubernetes",), "no pods are selected"),
         (("-o", "json", "kubernetes", "-l", "a=b"), "options come after the source: aioresolve doctor kub"),
         (("here",), "nothing describes the cluster of this process"),
     ],

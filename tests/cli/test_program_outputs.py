@@ -82,8 +82,6 @@ def test_options_change_the_output(run: Run, env: dict[str, str]) -> None:
         (("-o", "hostfile", "--this-task"), "--this-task requires -o tf-config"),
         (("-o", "jax", "--this-task", "--slots", "2"), "--slots requires -o hostfile or host:slots; add it"),
         (("--slices", "2"), "--slices requires -o megascale; add it, or leave out --slices"),
-        (("-o", "torchrun", "--this-task", "--processes-per-task", "0"), "write one, such as 8, or auto"),
-        (("-o", "jax", "--task", "ps:0"), "add -l ps=SELECTOR"),
         (
             ("-o", "hostfile", "--address", "pod_ipv6"),
             "-o hostfile cannot express IPv6 addresses",

@@ -88,8 +88,8 @@ def is_document(output: str) -> bool:
 
 
 def has_identities(output: str) -> bool:
-    """Whether `output` shows more than addresses. For the others, less is requested from the server."""
-    return output in ("table", "wide") or is_document(output)
+    """Whether `output` may show whole identities. For the others, less is requested from the server."""
+    return output == "wide" or is_document(output)
 
 
 def format_cluster(

@@ -31,7 +31,7 @@ from .cluster_cache import PodCache
 from .reflector import ClusterWatch, WatchPolicy
 from .tasks.accelerators import device_counts, read_devices
 from .tasks.controllers import Controllers
-from .tasks.order_by import ALL_NODES, NODE_LABEL, addresses_by_name, labels_by_node, validate_order_by
+from .tasks.order_by import ALL_NODES, NODE_LABEL, in_order_of_names, labels_by_node, validate_order_by
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
 
 if TYPE_CHECKING:
@@ -226,9 +226,9 @@ class KubernetesClusterResolver(ClusterResolver):
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request the pods or slices: as rows of a Table if only addresses are needed, and rows have them."""
         if want.complete and not want.identities and self._rows_suffice:
-            spec = await self._spec_from_rows(progress)
-            if spec is not None:
-                return Observation(ClusterState.from_spec(spec, observed_at=datetime.now(UTC)))
+            state = await self._state_from_rows(progress, with_names=want.names)
+            if state is not None:
+                return Observation(state)
         cache = await self._filled_cache(want, progress)
         if want.complete and self._not_running == "raise":
             return Observation(self._state(cache))
@@ -240,26 +240,32 @@ class KubernetesClusterResolver(ClusterResolver):
             cache.raise_not_running()
         return cache.state(datetime.now(UTC))
 
-    async def _spec_from_rows(self, progress: Progress) -> ClusterSpec | None:
-        """Request rows of a Table, many times cheaper than whole pods; None if they are not sufficient."""
+    async def _state_from_rows(self, progress: Progress, *, with_names: bool) -> ClusterState | None:
+        """Request rows of a Table, many times cheaper than whole pods; None if they are not sufficient.
+
+        `with_names` the members have names, nodes and statuses; otherwise only addresses.
+        """
         async with self._opened(progress) as api:
-            listed = await self._run_queries(api, lambda query: self._list_members(api, query, progress))
+            list_members = partial(self._list_members, api, progress, with_names)
+            listed = await self._run_queries(api, list_members)
         if self._not_running == "raise":
             raise_not_running(
                 {name: why for each in listed.values() for name, why in each.not_running.items()}
             )
         elif any(each.has_succeeded for each in listed.values()):
             return None  # those that are done keep their task indices; which are, only whole pods show
-        jobs: dict[str, list[str]] = {}
+        jobs: dict[str, list[Any]] = {}
         for job, selectors in self._jobs.items():
             jobs[job] = []
             for selector in selectors:
                 found = [listed[query] for query in self._queries(api, selector)]
                 names = [name for members in found for name in members.names]
-                jobs[job] += addresses_by_name(
-                    names, [each for members in found for each in members.addresses]
-                )
-        return ClusterSpec(jobs)
+                each = [members.endpoints() if with_names else members.addresses for members in found]
+                jobs[job] += in_order_of_names(names, [one for members in each for one in members])
+        now = datetime.now(UTC)
+        if with_names:
+            return ClusterState.of(jobs, observed_at=now)
+        return ClusterState.from_spec(ClusterSpec(jobs), observed_at=now)
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         """List the pods or slices and watch them, with one watch for each selector and namespace.
@@ -396,16 +402,20 @@ class KubernetesClusterResolver(ClusterResolver):
         results = await gather([partial(call, query) for query in queries], limit=self._max_concurrency)
         return dict(zip(queries, results, strict=True))
 
-    async def _list_members(self, api: ObjectAPI, query: PodQuery, progress: Progress) -> ListedMembers:
+    async def _list_members(
+        self, api: ObjectAPI, progress: Progress, with_names: bool, query: PodQuery
+    ) -> ListedMembers:
         """Return the members among the pods that `query` matches, in the cheapest way that is exact."""
-        members = await self._list_members_as_rows(api, query, progress) if api.has_tables else None
+        members = None
+        if api.has_tables:
+            members = await self._list_members_as_rows(api, query, progress, with_names=with_names)
         if members is None:
             members = ListedMembers()
             members.add_pods((await api.objects(query, progress)).items, self._address, self._port)
         return members
 
     async def _list_members_as_rows(
-        self, api: ObjectAPI, query: PodQuery, progress: Progress
+        self, api: ObjectAPI, query: PodQuery, progress: Progress, *, with_names: bool
     ) -> ListedMembers | None:
         """List the pods as rows, and read those whose rows prove nothing in full, as of the same version.
 
@@ -418,6 +428,9 @@ class KubernetesClusterResolver(ClusterResolver):
             return None
         # Names are counted, because in all namespaces several pods may have the same name.
         unread = Counter(rows.inconclusive)
+        if with_names:  # why a pod is not ready, only the whole pod shows
+            places = zip(rows.names, rows.nodes, strict=True)
+            unread |= Counter(name for name, node in places if not node)
         try:
             if len(unread) > MAX_NAMED_REQUESTS and not skips:
                 others = await api.objects(replace(query, phases=NOT_RUNNING, version=rows.version), progress)
@@ -442,7 +455,7 @@ class KubernetesClusterResolver(ClusterResolver):
         if any(each.version != rows.version for each in listed):  # not every server supports exact versions
             return None
         members = ListedMembers()
-        members.add_rows(rows, unread, self._port)
+        members.add_rows(rows, unread, self._port, with_names=with_names)
         for each in listed:
             members.add_pods(each.items, self._address, self._port)
         return members

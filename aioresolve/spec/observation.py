@@ -151,18 +151,23 @@ class Want:
         complete: the call has no use for a part of the cluster: tasks that are missing or not ready are an
             error that the source raises, and not a part of the observation.
         identities: whether names, uids, nodes and devices of the members are needed besides their addresses.
+        names: whether at least the names, nodes and statuses are.
         controllers: whether `Observation.controllers` is needed for jobs without members.
         sizes: whether `Observation.expected` is needed, even where only further requests show it.
     """
 
     complete: bool = False
     identities: bool = True
+    names: bool = True
     controllers: bool = False
     sizes: bool = False
 
 
-ADDRESSES = Want(complete=True, identities=False)
+ADDRESSES = Want(complete=True, identities=False, names=False)
 """What `cluster_spec` needs."""
+
+NAMES = Want(complete=True, identities=False)
+"""What a table of members needs."""
 
 MEMBERS = Want(complete=True)
 """What `cluster_state` needs."""

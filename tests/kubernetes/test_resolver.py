@@ -16,6 +16,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from aioresolve import Progress
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -25,6 +26,7 @@ from aioresolve.errors import (
     TaskIdentityError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
+from aioresolve.spec.observation import MEMBERS, NAMES
 from aioresolve.testing import Answer, Cut, Delay, Hang, RequestRecord, lifecycle, pod
 
 from .loopback import TOKEN, TRAIN, Loopback, addresses, request_kind
@@ -555,3 +557,23 @@ def test_the_repr_has_the_selectors_and_no_secret(loopback: Loopback) -> None:
     )
     assert "['ml']" in repr(loopback.resolver(namespace="ml"))
     assert TOKEN not in repr(vars(loopback.resolver()))
+
+
+async def test_a_table_of_members_needs_whole_pods_only_of_those_that_are_not_ready(
+    loopback: Loopback,
+) -> None:
+    for number in range(3):
+        loopback.train(f"train-{number}", ip=f"10.0.0.{number + 1}", node=f"node-{number}")
+    loopback.train("train-3", ip="10.0.0.4", ready=False, waiting="CrashLoopBackOff", restarts=2)
+    loopback.train("train-4", ip="10.0.0.5", ready=False)
+    resolver = loopback.resolver(namespace="ml")
+    names = await resolver.observe(NAMES, Progress())
+    listed, *named = loopback.requests
+    assert "as=Table" in listed.accept
+    assert len(named) == 2
+    members = await resolver.observe(MEMBERS, Progress())
+    assert names.state is not None
+    assert members.state is not None
+    assert [(one.address, one.name, one.node, one.status) for one in names.state.endpoints["worker"]] == [
+        (one.address, one.name, one.node, one.status) for one in members.state.endpoints["worker"]
+    ]

@@ -117,14 +117,15 @@ async def _resolve(
     request: sources.ClusterRequest, allow_empty: bool
 ) -> tuple[str | formats.Table, Observation, str]:
     """Return the cluster in the output's format, what was found, and why a job has no pods, if that is so."""
-    from aioresolve.spec.observation import ADDRESSES, MEMBERS
+    from aioresolve.spec.observation import ADDRESSES, MEMBERS, NAMES
 
     resolver = sources.new_resolver(request)
     skips = request.arguments["not_running"] == "skip"  # which pods were skipped, only whole pods show
     needs_pods = clusters.has_identities(request.output) or request.is_this_task or skips
+    want = MEMBERS if needs_pods else NAMES if request.output == "table" else ADDRESSES
 
     async def operation(progress: Progress) -> tuple[str | formats.Table, Observation, str]:
-        found = await resolver.observe(MEMBERS if needs_pods else ADDRESSES, progress)
+        found = await resolver.observe(want, progress)
         task = await sources.find_task_name(resolver, request, found.state if needs_pods else None)
         given = request.program_options(request.output)
         content = clusters.format_cluster(request.output, found.state, task, given)

@@ -233,6 +233,7 @@ class Rows(NamedTuple):
     statuses: list[str]
     ips: list[str]
     version: str
+    table: Table
 
     @classmethod
     def from_table(cls, table: Table) -> Self:
@@ -255,7 +256,7 @@ class Rows(NamedTuple):
             raise ValueError("the Name, Status and IP of a row are not all strings")
         if max(map(len, names), default=0) > MAX_NAME:
             raise ValueError(f"a name is longer than {MAX_NAME} characters")
-        return cls(names, statuses, ips, table.metadata.resource_version)
+        return cls(names, statuses, ips, table.metadata.resource_version, table)
 
     @property
     def conclusive(self) -> list[tuple[str, str]]:
@@ -265,6 +266,19 @@ class Rows(NamedTuple):
         """
         rows = zip(self.names, self.statuses, self.ips, strict=True)
         return [(name, ip) for name, status, ip in rows if status == "Running" and ip != NO_VALUE]
+
+    @property
+    def nodes(self) -> list[str]:
+        """The node of each pod whose row proves that it is ready; empty for the others."""
+        columns = [column.name for column in self.table.column_definitions or ()]
+        names = ("Ready", "Node", "Readiness Gates")
+        if not set(names) <= set(columns):
+            return [""] * len(self.names)
+        rows = [[str(row.cells[columns.index(name)]) for name in names] for row in self.table.rows or ()]
+        return [
+            node if gates == NO_VALUE and ready.partition("/")[0] == ready.rpartition("/")[2] else ""
+            for ready, node, gates in rows
+        ]
 
     @property
     def inconclusive(self) -> list[str]:

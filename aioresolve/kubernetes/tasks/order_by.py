@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aioresolve.errors import ConfigurationError
 from aioresolve.kubernetes.api.objects import Struct
@@ -17,6 +17,8 @@ from aioresolve.kubernetes.api.queries import Query, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+T = TypeVar("T")
 
 _digits = re.compile("([0-9]+)")
 
@@ -51,14 +53,14 @@ def natural_key(value: str) -> str:
     return natural_keys([value])[0]
 
 
-def addresses_by_name(names: Sequence[str], addresses: Sequence[str]) -> list[str]:
-    """Return `addresses` in the order of the `names` that belong to them.
+def in_order_of_names(names: Sequence[str], values: Sequence[T]) -> list[T]:
+    """Return `values` in the order of the `names` that belong to them.
 
     Equal names keep their order. Names that differ in leading zeros only (worker-01, worker-1) are ordered as
     text. Both hold for `MatchedPod.key` too.
     """
     keys = zip(natural_keys(names), names, range(len(names)), strict=True)
-    return [addresses[position] for _, _, position in sorted(keys)]
+    return [values[position] for _, _, position in sorted(keys)]
 
 
 # Labels

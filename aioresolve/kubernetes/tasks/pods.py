@@ -130,7 +130,7 @@ def match_pods(
                 namespace=namespace or None,
                 node=pod.spec.node_name,
                 ready=unready is None,
-                status=unready or "Running",
+                status=unready or RUNNING,
                 index=None if label.in_role is None else label.in_role.member,
                 restarts=restarts_in_place(pod),
                 accelerators=declared_accelerators(pod),
@@ -202,6 +202,10 @@ ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
 IP_CHARACTERS = b"0123456789abcdefABCDEF.:"
 
 
+RUNNING = "Running"
+"""The status of a member that is ready."""
+
+
 @dataclass(slots=True)
 class ListedMembers:
     """The members among the pods that one list returned.
@@ -209,17 +213,22 @@ class ListedMembers:
     Attributes:
         names: the name of each member, in the order of the server.
         addresses: the address of each member, in the same order.
+        placements: the node and the status of each member, in the same order, if they are wanted.
         not_running: `namespace/name` of each pod that is not running, with the reason.
         has_succeeded: whether a pod has ended with success.
     """
 
     names: list[str] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
+    placements: list[tuple[str | None, str]] = field(default_factory=list)
     not_running: dict[str, str] = field(default_factory=dict)
     has_succeeded: bool = False
 
-    def add_rows(self, rows: Rows, unread: Container[str], port: int) -> None:
+    def add_rows(self, rows: Rows, unread: Container[str], port: int, *, with_names: bool) -> None:
         """Add the members that `rows` prove, except for the names that are read in full."""
+        if with_names:  # all of these are ready
+            places = zip(rows.names, rows.nodes, strict=True)
+            self.placements += [(node, RUNNING) for name, node in places if name not in unread]
         proven = [(name, ip) for name, ip in rows.conclusive if name not in unread]
         self.names += [name for name, _ in proven]
         ips = [ip for _, ip in proven]
@@ -228,6 +237,14 @@ class ListedMembers:
             for ip in ips:
                 host_port(ip, port)  # raises an error for a value that is not a host
         self.addresses += [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the members with the names, nodes and statuses that were wanted."""
+        members = zip(self.names, self.addresses, self.placements, strict=True)
+        return [
+            Endpoint(address, name=name, node=node, status=status)
+            for name, address, (node, status) in members
+        ]
 
     def add_pods(self, pods: Iterable[Pod], choice: str | Callable[[Pod], Any], port: int) -> None:
         """Add the members among `pods`; for `choice` and `port` see `pod_address`.
@@ -241,6 +258,7 @@ class ListedMembers:
             if address is not None:
                 self.names.append(pod.metadata.name)
                 self.addresses.append(address)
+                self.placements.append((pod.spec.node_name, not_ready_reason(pod) or RUNNING))
             elif fault is not None:
                 self.not_running[pod.full_name] = fault
 

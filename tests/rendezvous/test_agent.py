@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from aioresolve.errors import ConfigurationError, ForbiddenError, IncompleteClusterError
-from aioresolve.rendezvous.agent import Agent, ClosedError
+from aioresolve.rendezvous.agent import POLICY, Agent, ClosedError
 from aioresolve.rendezvous.protocol import Life, Limits
 from aioresolve.testing import Answer, Cut, Delay, Reset
 
@@ -216,6 +217,18 @@ async def test_a_missing_permission_names_the_role_to_apply(cluster: Cluster) ->
         in message
     )
     assert '{kind: ServiceAccount, name: "trainer", namespace: "ml"}' in message
+
+
+async def test_a_missing_permission_to_watch_ends_the_wait(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backoff = replace(POLICY.backoff, first_wait=0.01, longest_wait=0.01)
+    monkeypatch.setattr("aioresolve.rendezvous.agent.POLICY", replace(POLICY, backoff=backoff))
+    cluster.server.add(*map(trainer, range(2)))
+    cluster.server.verbs[USER] = {"create", "get", "list", "patch"}
+    [agent] = await cluster.agents(0)
+    with pytest.raises(ForbiddenError, match="may not watch"):
+        await agent.join(port=1, timeout=60, last_call=60)
 
 
 async def test_a_pod_without_a_known_controller_needs_a_selector(cluster: Cluster) -> None:

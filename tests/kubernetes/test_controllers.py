@@ -254,17 +254,19 @@ async def test_body_that_is_malformed_states_no_size(loopback: Loopback) -> None
 @pytest.mark.parametrize(
     ("selector", "number", "reads"),
     [
-        (f"{LWS}/name=llm", None, 1),
+        (f"{LWS}/name=llm", 8, 1),
+        ("app=llm", None, 1),
         (f"{LWS}/name=llm,{LWS}/group-index=0", 4, 0),
         (f"{LWS}/group-index in (0)", 4, 0),
         (f"{LWS}/group-index in (0, 1)", None, 1),
         (f"{LWS}/group-index=0,role=worker", None, 1),
     ],
 )
-async def test_pods_of_one_group_of_a_leader_worker_set_state_its_size(
+async def test_pods_of_a_leader_worker_set_state_the_size_of_their_groups(
     loopback: Loopback, selector: str, number: int | None, reads: int
 ) -> None:
-    found = await expected(loopback, selector, lws_pod(0, 0), lws_pod(0, 1))
+    pods = [lws_pod(group, 1) for group in range(1 if f"{LWS}/group-index" in selector else 2)]
+    found = await expected(loopback, selector, *pods)
     assert found == (None if number is None else ExpectedTasks(number, f"{LWS}/size of the pods"))
     assert len(sizes_read(loopback)) == reads
     for size in (0, "", "two", "9" * 10):

@@ -2,8 +2,8 @@
 
 Where the number comes from, in this order:
 
-1. The pods themselves: the annotation `leaderworkerset.sigs.k8s.io/size`, if the selector matches one group,
-   and the annotation `kueue.x-k8s.io/pod-group-total-count` of a Kueue pod group.
+1. The pods themselves: the annotation `leaderworkerset.sigs.k8s.io/size`, if the selector matches one group
+   or the LeaderWorkerSet may not be read, and `kueue.x-k8s.io/pod-group-total-count` of a Kueue pod group.
 2. The object of the controller: Job (`spec.completions`, `spec.parallelism`), StatefulSet and
    ReplicaSet (`spec.replicas`), JobSet (`spec.replicatedJobs`), LeaderWorkerSet (`spec.replicas`), Volcano
    Job (`spec.tasks`), RayCluster (`spec.workerGroupSpecs`), jobs of the Kubeflow training operator and the
@@ -257,11 +257,8 @@ class Controllers:
         selector = parse_selector(selection.selector)
         for controller, pod_sets in (_by_controller(selection) or {}).items():
             is_read = controller in self.objects and controller not in self._early
-            if (
-                not is_read
-                and controller.kind != "PodGroup"
-                and not _declared(controller, pod_sets, selector)
-            ):
+            is_one_group = selector.group_keys(controller.kind) and _declared(controller, pod_sets, selector)
+            if not is_read and not is_one_group and controller.kind != "PodGroup":
                 yield controller
 
     def _size(
@@ -272,17 +269,14 @@ class Controllers:
         Returns:
             How many run at the same time, how many have to succeed (0 if not more), and what states that.
         """
-        if declared := _declared(controller, pod_sets, selector):
-            return declared
         restricted = selector.group_keys(controller.kind)
-        read = self.objects.get(controller)
+        if not restricted <= selector.values.keys():
+            return None
+        declared, read = _declared(controller, pod_sets, selector), self.objects.get(controller)
+        if read is None or read.roles is None or (declared and restricted):
+            return declared
         found = {one.role for one in pod_sets}
-        if (
-            not restricted <= selector.values.keys()
-            or read is None
-            or read.roles is None
-            or not found <= read.roles.keys()
-        ):
+        if not found <= read.roles.keys():
             return None
         if not selector.role_keys(controller.kind):
             # The selector cannot match one template without another that has the same values of its labels.
@@ -330,8 +324,8 @@ def _declared(
     size = max(one.declared or 0 for one in pod_sets)
     if controller.kind == "PodGroup" and size:
         return size, 0, f"{POD_GROUP_COUNT} of the pods"
-    if controller.kind == "LeaderWorkerSet" and size and selector.is_one_group:
-        return size, 0, f"{LWS_SIZE} of the pods"
+    if controller.kind == "LeaderWorkerSet" and size and selector.has_whole_groups:
+        return size * len({one.group for one in pod_sets}), 0, f"{LWS_SIZE} of the pods"
     return None
 
 

@@ -345,9 +345,9 @@ class Selector(msgspec.Struct, frozen=True):
         return self.keys & (_ROLE_LABELS | _JOB_LABELS if kind == "JobSet" else _ROLE_LABELS)
 
     @property
-    def is_one_group(self) -> bool:
-        """Whether it matches all pods of one group of a LeaderWorkerSet."""
-        return bool(self.values.keys() & LWS_GROUPS) and self.keys <= {LWS_NAME, *LWS_GROUPS}
+    def has_whole_groups(self) -> bool:
+        """Whether it matches all pods of one group of a LeaderWorkerSet, or of all groups."""
+        return self.keys <= {LWS_NAME, *LWS_GROUPS} and self.keys & {*LWS_GROUPS} <= self.values.keys()
 
     def job(self, namespace: str | None) -> Controller | None:
         """Return the Job whose pods it matches by the label of their Job; None if it names none."""

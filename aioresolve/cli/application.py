@@ -158,7 +158,6 @@ def run_command(arguments: Sequence[str] | None) -> int:
 
 
 def _usage_message(error: click.UsageError) -> str:
-    """Return the message of click, or what to do about an option or a selector at a wrong place."""
     message = one_line(error.format_message())
     extra = re.search(r"unexpected extra arguments? \((.+)\)", message)
     if error.ctx is not None and extra and any(each.name == "selectors" for each in error.ctx.command.params):

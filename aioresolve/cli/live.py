@@ -10,14 +10,14 @@ import os
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from . import streams
 from .error_messages import error_message, status_line
 from .formats import Table, TextTable, format_instant, one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from rich.console import RenderableType
     from rich.live import Live
@@ -171,20 +171,20 @@ def progress_line(progress: Progress) -> str:
 
 @contextmanager
 def show_counts(
-    total: int, counts: Callable[[], tuple[int, int]], *, quiet: bool
+    total: int, results: Callable[[], Collection[Any]], *, quiet: bool
 ) -> Iterator[Callable[[], None]]:
-    """Show on stderr how many of `total` workers or targets have completed, until the block ends.
+    """Show on stderr how many of `total` workers or targets have a result, and how many of them an `error`.
 
-    Nothing is drawn if stderr has log lines, or is not a terminal. `counts` returns how many have completed,
-    and how many of those have failed. Yields a function that removes the line until it is drawn again.
+    Nothing is drawn if stderr has log lines, or is not a terminal. Yields a function that removes the line
+    until it is drawn again.
     """
     if quiet or not streams.can_draw(sys.stderr):
         yield lambda: None
         return
 
     def text() -> str:
-        done, failed = counts()
-        return f"{done} of {total} done" + (f", {failed} failed" if failed else "")
+        failed = sum(one.error is not None for one in results())
+        return f"{len(results())} of {total} done" + (f", {failed} failed" if failed else "")
 
     with _draw_spinner(text) as hide:
         yield hide

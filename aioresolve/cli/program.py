@@ -200,7 +200,6 @@ class ChildProgram:
 
 
 async def _wait_for_first(*calls: Callable[[], Awaitable[object]]) -> None:
-    """Return when one of the calls has returned; the others are cancelled."""
     async with anyio.create_task_group() as tasks:
 
         async def wait(call: Callable[[], Awaitable[object]]) -> None:

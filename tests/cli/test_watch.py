@@ -180,7 +180,7 @@ def test_a_terminal_shows_the_cluster_in_place_and_a_signal_keeps_the_last_table
             ["worker", "2", "train-10"],
         ]
         server.add(trainer(3, phase="Pending", node=None, ip=None))
-        terminal.wait_for_text("worker: ml/train-3: Pending (Unschedulable")
+        terminal.wait_for_text("ml/train-3: Pending (Unschedulable")
         server.add(trainer(3))
         shown = terminal.wait_for_text("4 tasks")
         assert [line.split()[2] for line in shown[1:5]] == ["train-1", "train-2", "train-3", "train-10"]

@@ -123,7 +123,6 @@ def torchrun(job: str, check_timeout: float, **parameters: Any) -> None:
 
 
 def _run(resolver: ClusterResolver | None, request: sources.ClusterRequest, check_timeout: float) -> None:
-    """Run the checks and print their results; exit with 1 if one failed."""
     streams.silence_grpc()
     _print(request, run_async(lambda _: _check(resolver, request, check_timeout)))
 

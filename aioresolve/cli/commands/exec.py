@@ -337,7 +337,6 @@ class _Execution:
         return Program(self.path, self.command, inherited | variables)
 
     async def _task_variables(self, state: ClusterState) -> tuple[dict[str, str], str]:
-        """Return the variables of the task of this process, and which one it is."""
         from aioresolve import launch
 
         given = self.request.program_options(self.consumer)
@@ -421,7 +420,6 @@ class _Execution:
         raise RuntimeError("observations() must not end")
 
     def _change(self, state: ClusterState, older: ClusterState) -> str | None:
-        """Return the first change of the members, as text; None if they are the same."""
         diff = state.diff(older)
         changes = [("lost", one) for one in diff.left] + [("new", one) for one in diff.joined]
         own = self.own_uid

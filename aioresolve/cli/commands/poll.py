@@ -202,7 +202,6 @@ def poll(
 
 
 def _write_fleet(file: str) -> None:
-    """Write a new fleet file with a target for each context of the kubeconfig."""
     contexts = [name.replace("$", "$$") for name in completion.find_contexts()]
     if not contexts:
         raise click.UsageError("the kubeconfig has no contexts; set $KUBECONFIG, or write the file by hand")
@@ -253,11 +252,7 @@ def _targets(number: int) -> str:
 async def _run_round(fleet: Fleet, *, quiet: bool) -> list[TargetStatus]:
     from aioresolve.cli.live import show_counts
 
-    def counts() -> tuple[int, int]:
-        readings = fleet.readings
-        return len(readings), sum(status.error is not None for status in readings.values())
-
-    with show_counts(len(fleet.targets), counts, quiet=quiet):
+    with show_counts(len(fleet.targets), lambda: fleet.readings.values(), quiet=quiet):
         return list((await fleet.resolve()).values())
 
 

@@ -157,11 +157,8 @@ async def probe_workers(
 
     results: list[WorkerProbe] = []
 
-    def counts() -> tuple[int, int]:
-        return len(results), sum(probe.error is not None for probe in results)
-
     channels = ProbeChannels.over_tls() if is_tls else ProbeChannels()
-    with show_counts(len(addresses), counts, quiet=quiet) as hide:
+    with show_counts(len(addresses), lambda: results, quiet=quiet) as hide:
         async with stream_workers(addresses, channels=channels, **given) as probes:
             async for probe in probes:
                 results.append(probe)

@@ -146,7 +146,6 @@ def _print_workers(
     *,
     allow_empty: bool,
 ) -> None:
-    """Print the workers; exit with 1 without workers, or if a probe failed."""
     if probe_options is not None:
         streams.silence_grpc()
 
@@ -243,7 +242,6 @@ def _facts(one: TPUSlice) -> dict[str, str]:
 
 
 def _print_list(context: click.Context, request: sources.ClusterRequest) -> None:
-    """Print all TPUs; exit with 1 if a location was not reached."""
     listing = run_async(lambda _: _list_nodes(request))
     content = _format_nodes(request.output, listing)
     if not listing.nodes:

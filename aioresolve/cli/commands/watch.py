@@ -146,7 +146,6 @@ async def _follow_in_lines(
     observations: AsyncGenerator[Observation, None],
     stdout: streams.StdoutWriter,
 ) -> None:
-    """Write each change to stdout, and errors of the source to stderr."""
     from aioresolve.cli.live import StatusReporter
     from aioresolve.spec import ClusterState
 
@@ -301,16 +300,12 @@ class WatchView:
 
 def _missing_lines(observation: Observation) -> list[str]:
     """Return a line for each reason for which tasks are missing or not ready, at most `MAX_MISSING`."""
-    names: dict[tuple[str, str], list[str]] = {}
     members = observation.state.members if observation.state else ()
-    for one in (*observation.unready, *observation.absent, *(() if members else observation.unmatched)):
-        names.setdefault((one.job, one.reason), []).append(one.name)
-    lines = [
-        f"{job}: {reason if each[0] in reason else f'{formats.some_names(each)}: {reason}'}"
-        for (job, reason), each in names.items()
-    ]
-    more = sum(map(len, [*names.values()][MAX_MISSING:]))
-    return [*lines[:MAX_MISSING], *([f"and {more} more missing or not ready"] if more else [])]
+    missing = (*observation.unready, *observation.absent, *(() if members else observation.unmatched))
+    reasons = formats.by_reason({one.name: one.reason for one in missing})
+    lines = [reason if names in reason else f"{names}: {reason}" for names, reason in reasons]
+    more = len(lines) - MAX_MISSING
+    return [*lines[:MAX_MISSING], *([f"and {more} more reasons"] if more > 0 else [])]
 
 
 def _local_time(moment: datetime) -> str:

@@ -38,8 +38,8 @@ logger = logging.getLogger("aioresolve.probe")
 NO_SERVER = frozenset({"refused", "unimplemented"})
 """The codes of a ProbeError of workers that run no server which reports devices."""
 
-HOOKS = frozenset({"observe", "changes"})
-"""What writers of resolvers implement and users do not call."""
+HOOKS = frozenset({"observe", "changes", "fetch_slices", "watch_policy"})
+"""What writers of resolvers implement or use, and users do not."""
 
 
 @contextmanager

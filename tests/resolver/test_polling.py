@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from aioresolve import ClusterResolver, Progress, UnionClusterResolver, Want
+from aioresolve import ClusterResolver, Progress, TPUClusterResolver, UnionClusterResolver, Want
 from aioresolve.errors import APIError, ConnectionFailedError, ForbiddenError, ResolveError
 from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation
 from tests.virtual_time import in_virtual_time
@@ -149,3 +149,4 @@ async def test_changes_that_raise_or_end_name_the_class() -> None:
 def test_completion_shows_no_hooks_of_writers() -> None:
     assert {"wait", "watch", "cluster_spec", "known_jobs"} < set(dir(Source([])))
     assert not {"observe", "changes", "_parts", "_timeout"} & set(dir(Source([])))
+    assert not {"fetch_slices", "_fetch_nodes"} & set(dir(TPUClusterResolver("grpc://a:1")))

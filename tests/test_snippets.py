@@ -182,7 +182,7 @@ def command_lines_of_blocks() -> Iterator[str]:
         for language, block in re.findall(
             r"^```(\w*)[^\n]*\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
         ):
-            for line in block.replace("\\\n", " ").splitlines():
+            for line in re.sub(r",\n +", ", ", block).replace("\\\n", " ").splitlines():
                 words = line.replace("command: [", "").removesuffix("]").replace(", ", " ").removeprefix("$ ")
                 if language in {"sh", "text", "yaml"} and words.startswith("aioresolve "):
                     yield words

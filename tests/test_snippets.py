@@ -241,7 +241,7 @@ def test_links_lead_to_existing_files_and_headings() -> None:
     broken = []
     for page in PAGES:
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-            if "://" in link:
+            if "://" in link or link == "fleet.schema.json":  # which the site makes
                 continue
             path, _, anchor = link.partition("#")
             target = (page.parent / path).resolve() if path else page

@@ -137,6 +137,20 @@ async def test_a_malformed_token_of_the_metadata_server_is_reported_and_not_show
     assert "MARKER" not in all_text(error)
 
 
+async def test_pod_without_a_binding_of_workload_identity_has_another_hint_than_to_log_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with secure() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+        server.inject(Answer(403, b"IAM returned 403", headers={"Metadata-Flavor": "Google"}))
+        error = await error_from(request_my_tpu())
+    assert isinstance(error, CredentialsError)
+    assert "status 403" in error.summary
+    assert "--role=roles/iam.workloadIdentityUser" in str(error)
+    assert "gcloud auth" not in str(error)
+
+
 async def test_without_any_credentials_every_source_is_listed(tmp_path: Path) -> None:
     async with secure() as server:
         error = await error_from(request_my_tpu())

@@ -101,6 +101,13 @@ async def test_error_for_a_403_in_all_namespaces_also_recommends_one_namespace(l
     assert binding["subjects"] == [user]
 
 
+async def test_error_for_a_403_of_gke_also_names_the_role_of_iam(loopback: Loopback) -> None:
+    message = 'pods is forbidden: User "ada@example.com" cannot list resource "pods" in API group "" in the'
+    required = 'namespace "ml": requires one of ["container.pods.list"] permission(s).'
+    assert "or grant the user roles/container.viewer" in str(await denied(loopback, f"{message} {required}"))
+    assert "container.viewer" not in str(await denied(loopback, message))
+
+
 async def test_error_for_a_watch_that_is_denied_has_both_verbs(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.verbs["alice"] = {"list"}

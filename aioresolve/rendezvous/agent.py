@@ -311,6 +311,8 @@ class Agent:
             ResolveError: the API server failed.
         """
         await self._writer.list_config_map()
+        if self.own.has_lease:  # before the others learn of this node
+            await self._writer.renew_lease(self.own.key, self.own.name, datetime.now(UTC))
         self.own = replace(self.own, port=port, after=self._objects.state.world.round)
         ends = anyio.current_time() + timeout
         complete_since: float | None = None  # since when enough nodes wait

@@ -10,22 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.testing.lifecycle import (
-    Controls,
-    LoopbackServer,
-    ThreadedServer,
-    write_private,
-)
+from aioresolve.testing.lifecycle import Controls, LoopbackServer, ThreadedServer, write_private
 from aioresolve.testing.replies import Reply
 
-from .apis import (
-    Failure,
-    compute_reply,
-    failure_of_status,
-    no_such_page,
-    tpu_reply,
-    unauthenticated,
-)
+from .apis import Failure, compute_reply, failure_of_status, no_such_page, tpu_reply, unauthenticated
 from .resources import Cloud
 from .tokens import Tokens, default_metadata, metadata_reply, service_account_key
 

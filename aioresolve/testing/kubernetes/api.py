@@ -17,22 +17,8 @@ from aioresolve.testing.replies import JSON_HEADERS, Reply
 
 from .endpoint_slices import EndpointSliceController
 from .requests import Access, included_object, list_options, negotiated_form
-from .responses import (
-    EventEncoder,
-    Notifier,
-    RunningWatch,
-    list_body,
-    object_body,
-    page,
-    watch_pieces,
-)
-from .statuses import (
-    Failure,
-    details_of,
-    invalid_option,
-    object_failure,
-    too_large_version,
-)
+from .responses import EventEncoder, Notifier, RunningWatch, list_body, object_body, page, watch_pieces
+from .statuses import Failure, details_of, invalid_option, object_failure, too_large_version
 from .store import KINDS, POD, compact_json, indented_json, timestamp
 
 if TYPE_CHECKING:

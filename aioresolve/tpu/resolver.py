@@ -229,7 +229,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         """The task index of this process: `$TPU_WORKER_ID` in GKE's TPU pods, else 0. Can be set.
 
         Raises:
-            ConfigurationError: the variable is not a number.
+            ConfigurationError: a variable of GKE is invalid.
         """
         if self._is_task_id_set or self._tpu:
             return self._task_id

@@ -131,7 +131,8 @@ async def test_a_queued_resource_stands_for_its_nodes(google: GoogleServer) -> N
     for name in ("my-request", f"projects/{PROJECT}/locations/{ZONE}/queuedResources/my-request"):
         resolver = TPUClusterResolver(name)
         assert await resolver.cluster_spec() == ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
-        assert [one.name for one in await resolver.slices()] == ["part-0", "part-1"]
+        slices = [(one.name, one.index, one.num_slices) for one in await resolver.slices()]
+        assert slices == [("part-0", 0, 2), ("part-1", 1, 2)]
 
 
 @pytest.mark.parametrize(

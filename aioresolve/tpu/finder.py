@@ -17,7 +17,6 @@ from aioresolve.errors import (
     Hint,
     ProtocolError,
     ResolveError,
-    TPUNotFoundError,
 )
 from aioresolve.gcp.resource_names import ALL_ZONES, is_full_name, tpu_name
 from aioresolve.gcp.tpu_api import TPUAPI
@@ -238,12 +237,9 @@ class SliceFinder:
         self, unready: Sequence[Unready], source: NamedTPUs, clients: TPUClients, progress: Progress
     ) -> None:
         """Raise an error that lists these TPUs; if a name does not exist, with the names that do."""
-        try:
-            raise_if_unready(unready, self.version, source.origin)
-        except TPUNotFoundError as error:
-            existing = await self.existing(source, clients, progress)
-            error.summary = "; ".join(filter(None, (error.summary, existing)))
-            raise
+        is_unknown = any(tpu.not_found for tpu in unready)
+        existing = await self.existing(source, clients, progress) if is_unknown else ""
+        raise_if_unready(unready, self.version, source.origin, existing)
 
     async def existing(self, source: NamedTPUs, clients: TPUClients, progress: Progress) -> str:
         """Return which TPUs there are, as text; empty if they are not listed in time."""

@@ -159,10 +159,11 @@ def unready_queued_resource(resource: QueuedResource) -> Unready | None:
     )
 
 
-def raise_if_unready(tpus: Sequence[Unready], version: str, origin: str) -> None:
+def raise_if_unready(tpus: Sequence[Unready], version: str, origin: str, existing: str) -> None:
     """Raise an error that lists all these TPUs; names that do not exist are reported first.
 
     `version` is that of the API; `origin` is where the TPUs are named: `tpu` (the argument) or `$VARIABLE`.
+    `existing` are those that exist, as text; empty if they are not known.
     """
     if not tpus:
         return
@@ -183,15 +184,15 @@ def raise_if_unready(tpus: Sequence[Unready], version: str, origin: str) -> None
     names = list(absent)
     cause = absent[names[0]]
     argument = "{tpu}" if origin == "tpu" else f"{origin} (or unset it)"
-    hint = (
-        "List the existing TPUs with `gcloud compute tpus tpu-vm list --project={project_id} --zone=-`."
-        f" Correct {argument}, {{project}} or {{zone}}."
-    )
+    hint = f"Correct {argument}, {{project}} or {{zone}}."
+    if not existing:
+        listing = "gcloud compute tpus tpu-vm list --project={project_id} --zone=-"
+        hint = f"List the existing TPUs with `{listing}`. {hint}"
     if version != "v2":
         hint = f"Version v1 of the API does not support TPU VMs: pass {{api_version=v2}}. {hint}"
     raise TPUNotFoundError(
         f"there is no TPU {', '.join(names)}{from_variable(origin)}:"
-        f" {cause.host or 'the service'} returned status 404",
+        f" {cause.host or 'the service'} returned status 404" + (f"; {existing}" if existing else ""),
         names=names,
         hint=Hint(hint, values={"project_id": names[0].split("/")[1]}),
     ) from cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
@@ -203,6 +204,17 @@ async def test_the_server_restarts_and_forgets_its_history_during_rounds(cluster
     await until(lambda: agents[0].nodes_waiting == agents[1].nodes_waiting == 1)
     server.inject(Answer(503), Reset(), Answer(429, headers={"Retry-After": "0"}))
     assert numbers(await join(agents[:2])) == [(2, 0, 2), (2, 1, 2)]
+
+
+async def test_a_config_map_that_is_deleted_meanwhile_is_created_again(cluster: Cluster) -> None:
+    config_map = {"kind": "ConfigMap", "metadata": {"name": "torchrun-train", "namespace": "ml"}}
+    cluster.server.add(trainer(0), config_map)
+    agent = await cluster.agent(0, (1, 1))
+    cluster.server.inject(Delay(0.1), match=lambda request: request.method == "PATCH")
+    joining = asyncio.create_task(join([agent]))
+    await until(lambda: any(request.method == "PATCH" for request in cluster.server.requests))
+    cluster.server.delete("torchrun-train", "ml", kind="ConfigMap")
+    assert numbers(await joining) == [(1, 0, 1)]
 
 
 async def test_a_missing_permission_names_the_role_to_apply(cluster: Cluster) -> None:

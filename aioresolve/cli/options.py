@@ -267,6 +267,9 @@ def timeout_option(default: str = "30s", effect: str = "Total deadline of the co
     return duration_option("--timeout", f"{effect}: 30s, 2m, 1m30s, 500ms, or a number of seconds.", default)
 
 
+total_timeout_option = timeout_option()
+
+
 def interval_option(default: str) -> Callable[[C], C]:
     """Return `--interval` for a source that does not report changes."""
     return duration_option("--interval", "Time between two requests to a source without a watch.", default)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from aioresolve import errors
-from aioresolve.cli.commands import wait  # whose options the errors name
 from aioresolve.cli.error_messages import error_report, exit_code
 from aioresolve.cli.formats import Table, TextTable, aligned
 
@@ -64,7 +63,6 @@ def test_a_table_fits_the_terminal_and_loses_its_name_and_its_last_column_last()
 
 
 def test_arguments_are_named_as_options_if_there_is_one() -> None:
-    assert wait.wait.commands.keys() == {"kubernetes", "tpu", "here"}
     hint = "Pass {namespace} or {order_by=index}, or {discovery_url} or {environment=colab}."
     error = errors.ConfigurationError("'ML_' is not valid", argument="namespace", hint=hint)
     assert error_report(error) == (

@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
 
-from aioresolve import KubernetesClusterResolver, Progress, UnionClusterResolver
-from aioresolve.resolver.completeness import Completeness, validate_condition
-from aioresolve.resolver.existing import MAX_NAMES, existing_names
-from aioresolve.resolver.wait import wait_until_complete
-from aioresolve.spec.observation import Want
+from aioresolve import KubernetesClusterResolver, Progress, UnionClusterResolver, Want
 from aioresolve.testing import Answer, Hang, pod, service
 
 if TYPE_CHECKING:
@@ -97,34 +92,9 @@ async def test_a_server_that_does_not_list_in_time_explains_nothing(
     assert await reasons(cluster.resolver({"worker": "app=trian"}, namespace="ml")) == []
 
 
-async def test_a_wait_reports_it_while_it_waits(cluster: Loopback) -> None:
-    resolver = cluster.resolver({"worker": "app=trian", "web": "app=web"}, namespace="ml")
-    condition = validate_condition(None, None, False, False, 0.0)
-    reports: list[str] = []
-    async with anyio.create_task_group() as group:
-
-        def report(lacking: Completeness) -> None:
-            reports.append(str(lacking))
-            if list(lacking.reasons) == ["app=trian"]:
-                group.cancel_scope.cancel()
-
-        observations = resolver.changes(condition.want, 1.0)
-        await wait_until_complete(
-            observations,
-            condition,
-            timeout=60.0,
-            source="pods",
-            explain=resolver._explain,
-            on_shortfall=report,
-        )
-    counts = "job 'worker': 0 tasks, job 'web': 2 tasks"
-    assert counts in reports
-    assert reports[-1].startswith(
-        f"{counts}; no pod matches app=trian in namespace 'ml'; values of app there: "
-    )
-
-
-def test_of_many_names_those_most_like_the_typed_one_come_first() -> None:
-    names = [f"name-{number:02}" for number in range(20)]
-    assert existing_names([*names, "trainer"], "trianer").split(", ")[0] == "trainer"
-    assert existing_names(names, "x") == f"{', '.join(names[:MAX_NAMES])} and 12 more"
+async def test_of_many_names_those_most_like_the_typed_one_come_first(cluster: Loopback) -> None:
+    for number in range(20):
+        cluster.train(f"other-{number}", labels={"app": f"name-{number:02}"})
+    (reason,) = await reasons(cluster.resolver({"worker": "app=trian"}, namespace="ml"))
+    first = "train, name-00, name-01, name-02, name-03, name-04, name-05, name-06"
+    assert reason.endswith(f"; values of app there: {first} and 14 more")

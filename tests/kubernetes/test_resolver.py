@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve import Progress
+from aioresolve import Progress, Want
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -26,7 +26,6 @@ from aioresolve.errors import (
     TaskIdentityError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
-from aioresolve.spec.observation import MEMBERS, NAMES
 from aioresolve.testing import Answer, Cut, Delay, Hang, RequestRecord, lifecycle, pod
 
 from .loopback import TOKEN, TRAIN, Loopback, addresses, request_kind
@@ -567,11 +566,11 @@ async def test_a_table_of_members_needs_whole_pods_only_of_those_that_are_not_re
     loopback.train("train-3", ip="10.0.0.4", ready=False, waiting="CrashLoopBackOff", restarts=2)
     loopback.train("train-4", ip="10.0.0.5", ready=False)
     resolver = loopback.resolver(namespace="ml")
-    names = await resolver.observe(NAMES, Progress())
+    names = await resolver.observe(Want(complete=True, identities=False), Progress())
     listed, *named = loopback.requests
     assert "as=Table" in listed.accept
     assert len(named) == 2
-    members = await resolver.observe(MEMBERS, Progress())
+    members = await resolver.observe(Want(complete=True), Progress())
     assert names.state is not None
     assert members.state is not None
     assert [(one.address, one.name, one.node, one.status) for one in names.state.endpoints["worker"]] == [

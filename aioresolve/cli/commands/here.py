@@ -61,7 +61,7 @@ The exit code is 2 if no source is found.
 @options.coordinator_port_option
 @options.task_options
 @options.watch_option
-@options.timeout_option()
+@options.total_timeout_option
 @options.quiet_option
 @options.verbose_option
 @click.pass_context

@@ -62,7 +62,7 @@ Selectors:
 @options.output_option()
 @options.task_options
 @options.watch_option
-@options.timeout_option()
+@options.total_timeout_option
 @options.quiet_option
 @options.verbose_option
 @click.pass_context

@@ -38,7 +38,7 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
 @click.command(epilog=EPILOG, short_help="The devices of workers, as each reports them over gRPC.")
 @click.argument("hosts", metavar="HOST[:PORT]...", nargs=-1, required=True)
 @options.output_option(("table", "json"))
-@options.timeout_option()
+@options.total_timeout_option
 @options.worker_timeout_option
 @options.max_concurrency_option(256, "workers probed")
 @options.port_option(

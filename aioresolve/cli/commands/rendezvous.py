@@ -23,7 +23,7 @@ STYLES = {"lost": "red", "missing": "red", "waiting": "yellow"}
 @click.command(short_help="The round and the nodes of an elastic job of torchrun.")
 @options.rendezvous_options
 @options.output_option(("table", "json"))
-@options.timeout_option()
+@options.total_timeout_option
 @options.quiet_option
 @options.verbose_option
 def rendezvous(job: str, **parameters: Any) -> None:

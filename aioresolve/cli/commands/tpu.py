@@ -72,7 +72,7 @@ not reach a location; 2 invalid usage or configuration; 3 deadline passed.
 @options.coordinator_port_option
 @options.task_options
 @options.watch_option
-@options.timeout_option()
+@options.total_timeout_option
 @options.worker_timeout_option
 @options.max_concurrency_option(256, "workers probed")
 @options.quiet_option

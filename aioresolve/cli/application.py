@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 NAME = "aioresolve"
 
 COMMANDS = (
-    *("kubernetes", "tpu", "here", "watch", "wait", "exec", "poll", "probe", "doctor", "rendezvous", "demo"),
+    "kubernetes",
+    "tpu",
+    "here",
+    "watch",
+    "wait",
+    "exec",
+    "poll",
+    "probe",
+    "doctor",
+    "rendezvous",
+    "demo",
 )
 """The subcommands that are imported when used: each has its name in the module of that name in `commands`."""
 
@@ -151,6 +161,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
         return INTERRUPTED
     except OSError as error:
         # Errors of files and sockets are ResolveErrors: this is a lack of memory, descriptors or disk space.
+        logging.getLogger(NAME).info("traceback of the error:", exc_info=True)
         streams.discard(sys.stdout)
         streams.write_stderr(f"error: {error}\n")
         return COULD_NOT_RESOLVE
@@ -172,8 +183,8 @@ def run_async(work: Callable[[ExitWith], Coroutine[Any, Any, T]]) -> T:
     """Run `work` in a new event loop and return its result.
 
     `work` is called with a function that ends it early with an exit code, as Ctrl-C (130) and SIGTERM (143)
-    do: it is cancelled, and after it has cleaned up, that is a SystemExit. A second signal ends the process
-    although its cleanup hangs.
+    do: the function cancels `work`, and after the cleanup `run_async` raises SystemExit with the code. A
+    second signal ends the process although its cleanup hangs.
     """
     import asyncio
 

@@ -476,15 +476,17 @@ class ClusterResolver(Copyable, abc.ABC):
         return TaskClaim(self.task_type, self.task_id)
 
     async def _explain(self, observation: Observation) -> Observation:
-        """Return the observation with what does not exist in `unmatched`, if the source says so in time.
+        """Return the observation with `unmatched`: the selectors and names that match nothing.
 
-        Requests are sent only if a name or a selector of the resolver has found nothing.
+        Requests are sent only if there are some. The observation is unchanged if the source does not respond
+        in time.
         """
         from .existing import TIMEOUT
 
         try:
             found = await within_deadline(TIMEOUT, repr(self), lambda _: self._unmatched(observation))
-        except ResolveError:
+        except ResolveError as error:
+            logging.getLogger("aioresolve").debug("there is no list of what exists: %s", error)
             return observation
         return replace(observation, unmatched=found)
 

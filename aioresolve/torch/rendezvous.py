@@ -7,7 +7,7 @@ import os
 import sys
 from datetime import timedelta
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -54,6 +54,9 @@ STORE_TIMEOUT = timedelta(seconds=60)
 CONNECT_TIMEOUT = timedelta(seconds=5)
 """How long one attempt to connect may take."""
 
+CONNECT_INTERVAL = 0.2
+"""Seconds between two attempts, of which some fail at once."""
+
 logger = logging.getLogger("aioresolve.rendezvous")
 
 
@@ -85,6 +88,8 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         )
         self._timeouts = {key: _seconds(parameters, key) for key in TIMEOUTS}
         self._port = parameters.get_as_int("port", 0) or 0  # 0 is any that is free
+        if not 0 <= self._port <= 65535:
+            raise ValueError(f"--rdzv-conf port={self._port} is not in 0 to 65535.")
         self._is_open = False
         self._is_shut_down = False
         self._scope: anyio.CancelScope  # of the task that follows the objects
@@ -142,7 +147,7 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         self._call(self._close)
 
     def num_nodes_waiting(self) -> int:
-        """Return for how many nodes this one has to come to the barrier again: new ones, and lost ones."""
+        """Return the number of new and lost nodes for which torchrun must start another round."""
         return self._observe(lambda: self._agent.nodes_waiting) if self._is_open else 0
 
     def shutdown(self) -> bool:
@@ -183,16 +188,25 @@ class KubernetesRendezvousHandler(RendezvousHandler):
 
     async def _close(self) -> None:
         await self._open()
-        with anyio.move_on_after(self._timeouts["close_timeout"]):
-            await self._agent.close()
+        await self._in_close_timeout(self._agent.close)
 
     async def _end(self, *, failed: bool) -> None:
         try:
-            with anyio.move_on_after(self._timeouts["close_timeout"]):
-                await self._agent.end(failed=failed)
+            await self._in_close_timeout(partial(self._agent.end, failed=failed))
         finally:
             self._scope.cancel()
             await self._agent.aclose()
+
+    async def _in_close_timeout(self, function: Callable[[], Awaitable[None]]) -> None:
+        seconds = self._timeouts["close_timeout"]
+        try:
+            with anyio.fail_after(seconds):
+                await function()
+        except TimeoutError as error:
+            raise RendezvousConnectionError(
+                f"the rendezvous was not closed: the API server did not respond within {seconds:g} s"
+                " (--rdzv-conf close_timeout)."
+            ) from error
 
     def _connect(self, world: World) -> TCPStore | None:
         """Return a client of the store of a round; None if the round has ended before that."""
@@ -212,6 +226,7 @@ class KubernetesRendezvousHandler(RendezvousHandler):
                         f" ({error}). Check that the nodes reach each other at this address, or pass another"
                         " one by --local-addr."
                     ) from error
+                sleep(CONNECT_INTERVAL)
             else:
                 client.set_timeout(STORE_TIMEOUT)
                 return client

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve.testing import KubernetesServer
+from aioresolve.testing import Hang, KubernetesServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,6 +138,7 @@ def test_a_handler_has_the_options_of_the_command(nodes: Nodes) -> None:
     ("options", "message"),
     [
         ({"join_timeout": "0"}, "join_timeout=0 is not a positive number of seconds"),
+        ({"port": "70000"}, "port=70000 is not in 0 to 65535"),
         ({"run_id": "none"}, "Pass --rdzv-id"),
         ({"run_id": "my job"}, "'torchrun-my job' is not a valid name"),
         ({"nodes": "0:1"}, "minimum"),
@@ -201,6 +202,17 @@ def test_a_config_map_of_another_use_is_a_state_error(nodes: Nodes) -> None:
     nodes.server.add({"kind": "ConfigMap", "metadata": metadata, "data": {"world": "flat"}})
     with pytest.raises(RendezvousStateError, match="'world' is invalid"):
         nodes.handler().next_rendezvous()
+
+
+def test_a_shutdown_of_a_server_that_hangs_fails_within_its_timeout(nodes: Nodes) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+    handler = nodes.handler("1:1", close_timeout="1")
+    nodes.join(handler)
+    nodes.server.inject(Hang(), times=None)
+    with pytest.raises(RendezvousConnectionError, match="did not respond within 1 s"):
+        handler.set_closed()
+    assert not handler.shutdown()
 
 
 def test_a_shutdown_without_a_server_fails_within_its_timeout(nodes: Nodes) -> None:

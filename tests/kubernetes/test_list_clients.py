@@ -73,6 +73,7 @@ async def test_attributes_that_a_mock_did_not_set_are_ignored() -> None:
     assert (await resolver(lister(mocked)).cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
 
 
+@pytest.mark.real  # needs the package `kubernetes`
 @pytest.mark.usefixtures("imported_clients")
 async def test_models_of_the_client_library_are_read_whole() -> None:
     from kubernetes.client import V1ObjectMeta, V1OwnerReference, V1Pod, V1PodList, V1PodStatus

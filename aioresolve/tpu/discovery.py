@@ -379,7 +379,13 @@ def slice_position(environment: TPUEnvironment) -> tuple[int, int]:
 def _environment(environ: Mapping[str, str]) -> TPUEnvironment:
     """Return what GKE's variables report about the slice."""
     # libtpu reads the second one. A negative index is that of a pod without a TPU: the leader of a group.
-    index = (environ.get("TPU_WORKER_ID") or environ.get("CLOUD_TPU_TASK_ID", "")).strip()
+    first, second = (environ.get(name, "").strip() for name in ("TPU_WORKER_ID", "CLOUD_TPU_TASK_ID"))
+    if first and second and first != second:
+        raise ConfigurationError(
+            f"$TPU_WORKER_ID={first} contradicts $CLOUD_TPU_TASK_ID={second}",
+            hint="Both are the index of this process: unset the wrong one.",
+        )
+    index = first or second
     values = {**environ, "TPU_WORKER_ID": "" if index.startswith("-") else index}
     return _variables(values, ("TPU_", "MEGASCALE_"))
 

@@ -142,6 +142,8 @@ async def fetch_own_slice(
     environment: TPUEnvironment = reported or TPUEnvironment()
     if number is not None and _NUMBER.fullmatch(number) is None:
         raise _malformed("agent-worker-number", f"{number[:80]!r} is not a number from 0")
+    if number is not None and environment.worker_id not in (None, int(number)):
+        raise _malformed("agent-worker-number", f"{number} contradicts {TPU_ENV}: {environment.worker_id}")
     environment = replace(
         environment,
         accelerator_type=environment.accelerator_type or accelerator_type,

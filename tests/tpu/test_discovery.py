@@ -206,6 +206,10 @@ async def test_each_process_of_a_host_is_a_worker_with_its_own_index(
         ),
         ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "x"}, r"\$TPU_WORKER_ID: 'x' is not a number"),
         (
+            {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0", "CLOUD_TPU_TASK_ID": "1"},
+            r"\$TPU_WORKER_ID=0 contradicts \$CLOUD_TPU_TASK_ID=1",
+        ),
+        (
             {"TPU_PROCESS_ADDRESSES": "a:8476,b:8476", "TPU_PROCESS_BOUNDS": "2,2,1"},
             r"\$TPU_PROCESS_ADDRESSES has 2 processes, but \$TPU_PROCESS_BOUNDS=2,2,1 are 4",
         ),

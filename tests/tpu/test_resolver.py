@@ -230,6 +230,13 @@ async def test_the_accelerator_type_may_be_an_attribute_of_its_own(google: Googl
     assert await TPUClusterResolver().accelerator_type() == "v4-8"
 
 
+async def test_two_numbers_of_the_worker_of_a_vm_that_differ_are_an_error(google: GoogleServer) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], worker=1))
+    google.metadata["instance/attributes/agent-worker-number"] = "0"
+    with pytest.raises(ProtocolError, match="agent-worker-number: 0 contradicts tpu-env: 1"):
+        await TPUClusterResolver().slices()
+
+
 def _compute_engine_vm(google: GoogleServer, *lines: str) -> None:
     """Make this VM one that was created through Compute Engine: it has no list of workers."""
     google.metadata["instance/network-interfaces/0/ip"] = "10.0.0.7"

@@ -3,7 +3,8 @@
 From a row and the signature of the resolver's constructor come its names in `aioresolve` and
 `aioresolve.sync`, the kind of target of `fleet.yaml` with its fields and their types, and its place in the
 order of detection. To add a source, write its module and a row; for type checkers, also a line in
-`aioresolve/__init__.py` and a class in `aioresolve/sync/__init__.py`.
+`aioresolve/__init__.py` and a class in `aioresolve/sync/resolvers.py`. For a command, add a row to
+`TERMINAL_SOURCES` of `aioresolve.cli.sources`.
 
 A row names modules, and each is imported when it is needed.
 """

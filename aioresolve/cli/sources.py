@@ -1,4 +1,4 @@
-"""The sources of clusters at the terminal: options, what a command requests of which one, and resolvers."""
+"""The sources of clusters at the terminal: one row each, and what a command requests of one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 import msgspec
 from msgspec.structs import replace
+
+from aioresolve.sources import BY_KIND
 
 from . import options, streams
 from .application import run_async
@@ -39,28 +41,143 @@ PROGRAM_OPTIONS = {
 """Options of the functions of `aioresolve.launch`, and the values of `-o` and `--for` that have them."""
 
 
-class Source(NamedTuple):
-    """A source: what it has, the options that say which cluster, and a note for `--help`."""
+class TerminalSource(NamedTuple):
+    """A source at the terminal. Its resolver is that of the row of this name in `aioresolve.sources`.
 
+    The functions are called with the parameters of a command that describe the source.
+
+    Attributes:
+        name: that of the subcommands for it.
+        what: what the source has, for `--help`.
+        options: the options that say which cluster.
+        scope: the request as text, for messages.
+        jobs: the jobs that are named; empty if the source decides.
+        arguments: those of the resolver; raises a UsageError if the parameters contradict each other.
+        job_remedy: how a job `{job}` is requested that is not.
+        note: a note for `--help`.
+        has_conditions: whether the cluster may be incomplete, which a step of Slurm is not.
+        has_port: whether `--port` is the port of its tasks, and thus of the coordinator of a program too.
+        has_slices: whether its tasks belong to slices.
+    """
+
+    name: str
     what: str
     options: Callable[[Any], Any]
+    scope: Callable[[Mapping[str, Any]], str]
+    jobs: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
+    arguments: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+    job_remedy: str = ""
     note: str = ""
+    has_conditions: bool = True
+    has_port: bool = False
+    has_slices: bool = False
 
 
-SOURCES = {
-    "kubernetes": Source("the pods of label selectors", options.pod_options),
-    "tpu": Source("the workers of Cloud TPUs", options.tpu_options, "For NAME see `aioresolve tpu --help`."),
-    "here": Source(
+def selections(parameters: Mapping[str, Any]) -> tuple[options.JobSelector, ...]:
+    """Return what selects pods: the values of `-l`, or else of `--service`."""
+    return parameters["selectors"] or parameters["services"]  # type: ignore[no-any-return]
+
+
+def selector_options(selectors: Iterable[options.JobSelector]) -> str:
+    """Return selectors or Services as options of the command line."""
+    return " ".join(f"{each.option} {shlex.quote(each.text)}" for each in selectors)
+
+
+def _pod_arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = dict(parameters)
+    selectors, services = arguments.pop("selectors"), arguments.pop("services")
+    port, namespace = arguments.pop("port"), arguments["namespace"]
+    if not (selectors or services):
+        raise click.UsageError(
+            "no pods are selected: pass -l SELECTOR at least once, such as -l app=trainer, or --service NAME"
+        )
+    if selectors and services:
+        raise click.UsageError("-l and --service exclude each other; pass one of them")
+    if arguments.pop("all_namespaces"):
+        if namespace:
+            raise click.UsageError("-n and -A exclude each other; pass one of them")
+        arguments["namespace"] = None
+    elif not namespace:  # as with kubectl
+        from aioresolve.kubernetes import CONTEXT_NAMESPACE
+
+        arguments["namespace"] = CONTEXT_NAMESPACE
+    jobs: dict[str, list[str]] = {}
+    for each in selectors or services:
+        # A port is in place of those of the Services.
+        suffix = f":{port}" if services and port is not None and ":" not in each.selector else ""
+        jobs.setdefault(each.job, []).append(f"{each.selector}{suffix}")
+    if port is not None:
+        arguments["tf_server_port"] = port
+    arguments |= {"job_to_label_mapping": jobs or None, "service": None}
+    if services:
+        arguments |= {"job_to_label_mapping": None, "service": jobs}
+    arguments["kubeconfig"] = arguments["kubeconfig"] or None
+    arguments["order_by"] = arguments["order_by"] or "name"
+    return arguments
+
+
+def _slurm_arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **parameters,
+        "jobs": one_number_per_job(parameters["jobs"]) or None,
+        "auto_set_gpu": parameters["gpus_per_task"] is not None,
+    }
+
+
+def _tpu_scope(parameters: Mapping[str, Any]) -> str:
+    names = parameters["tpu"]
+    return f"TPU {', '.join(names)}" if names else "the TPU of this environment"
+
+
+_ROWS = (
+    TerminalSource(
+        "kubernetes",
+        "the pods of label selectors",
+        options.pod_options,
+        scope=lambda parameters: selector_options(selections(parameters)),
+        jobs=lambda parameters: dict.fromkeys(each.job for each in selections(parameters)),
+        arguments=_pod_arguments,
+        job_remedy="add -l {job}=SELECTOR, or --service {job}=NAME",
+        has_port=True,
+    ),
+    TerminalSource(
+        "tpu",
+        "the workers of Cloud TPUs",
+        options.tpu_options,
+        scope=_tpu_scope,
+        jobs=lambda parameters: [parameters["job_name"]],
+        arguments=lambda parameters: {**parameters, "tpu": parameters["tpu"] or None},
+        job_remedy="pass --job-name {job}",
+        note="For NAME see `aioresolve tpu --help`.",
+        has_slices=True,
+    ),
+    TerminalSource(
+        "here",
         "the cluster that this process is part of",
         options.combine_options(),
-        "`aioresolve here` prints which cluster that is, and why.",
+        scope=lambda _: "the cluster of this process",
+        note="`aioresolve here` prints which cluster that is, and why.",
     ),
-    "slurm": Source(
+    TerminalSource(
+        "slurm",
         "the tasks of the step of `srun`",
         options.slurm_options,
-        "Slurm starts all tasks, and its variables describe them, so that there is nothing to wait for.",
+        scope=lambda _: "the job step of Slurm",
+        jobs=lambda parameters: [job for job, _ in parameters["jobs"]],
+        arguments=_slurm_arguments,
+        job_remedy="add --jobs {job}=N",
+        note="Slurm starts all tasks, and its variables describe them, so that there is nothing to wait for.",
+        has_conditions=False,
     ),
-}
+    TerminalSource(
+        "torchrun",
+        "the nodes of an elastic job of torchrun",
+        options.rendezvous_options,
+        scope=lambda _: "the rendezvous of torchrun",
+    ),
+)
+
+TERMINAL_SOURCES = {row.name: row for row in _ROWS}
 """The sources, by the names of the subcommands for them."""
 
 
@@ -78,13 +195,12 @@ def add_sources(
     """Add a subcommand for each source of `examples` to a group: it calls `run` with the source.
 
     In `text`, `{what}` is what the source has. `added` are the options of all sources, and `conditions` those
-    of sources that may be incomplete, which a step of Slurm is not. With `has_port` there is a `--port` for
+    of sources that may be incomplete. With `has_port` there is a `--port` for
     the coordinator of a program.
     """
     for name, example in examples.items():
-        source = SOURCES[name]
-        # The port of pods is that of the coordinator too.
-        ports = [options.coordinator_port_option] if has_port and name != "kubernetes" else []
+        source = TERMINAL_SOURCES[name]
+        ports = [options.coordinator_port_option] if has_port and not source.has_port else []
         command = click.command(
             name,
             cls=cls,
@@ -92,7 +208,7 @@ def add_sources(
             help=f"{text.format(what=source.what)}\n\n{source.note}",
             epilog=f"\b\nExamples:\n{example}\n{epilog}",
         )
-        waiting = [] if conditions is None or name == "slurm" else [conditions]
+        waiting = [conditions] if conditions is not None and source.has_conditions else []
         common = (options.quiet_option, options.verbose_option)
         decorate = options.combine_options(source.options, *ports, *waiting, *added, *common)
         group.add_command(command(decorate(partial(run, name))))
@@ -101,13 +217,14 @@ def add_sources(
 class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster that a command resolves, and what only some outputs have.
 
-    `source` is one of `SOURCES`, and `arguments` are those of its resolver. `program` has the options of the
-    functions of `aioresolve.launch` that were passed.
+    `arguments`, `jobs` and `scope` are what `source` returns for the parameters of the command. `program` has
+    the options of the functions of `aioresolve.launch` that were passed.
     """
 
-    source: str
+    source: TerminalSource
     arguments: dict[str, Any]
-    selections: tuple[options.JobSelector, ...] = ()
+    jobs: tuple[str, ...]
+    scope: str
     output: str = "table"
     has_headers: bool = True
     task: TaskName | None = None
@@ -115,31 +232,6 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     program: dict[str, Any] = {}
     timeout: float
     quiet: bool
-
-    @property
-    def jobs(self) -> list[str]:
-        """The jobs that were named; empty if the source decides."""
-        match self.source:
-            case "kubernetes":
-                return list(_selectors_by_job(self.selections))
-            case "tpu":
-                return [self.arguments["job_name"]]
-            case "slurm":
-                return list(self.arguments["jobs"] or ())
-        return []
-
-    @property
-    def scope(self) -> str:
-        """The request as text, for messages."""
-        match self.source:
-            case "kubernetes":
-                return selector_options(self.selections)
-            case "tpu":
-                names = self.arguments["tpu"]
-                return f"TPU {', '.join(names)}" if names else "the TPU of this environment"
-            case "slurm":
-                return "the job step of Slurm"
-        return "the cluster of this process"
 
     def program_options(self, consumer: str) -> dict[str, Any]:
         """Return the options that were passed and that this kind of program has."""
@@ -151,42 +243,38 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
             streams.write_stderr(f"{one_line(text)}\n")
 
 
+COMMON = ("output", "has_headers", "task", "is_this_task", "timeout", "quiet")
+"""The parameters of commands that are fields of a ClusterRequest."""
+
+
 def new_request(source: str, parameters: dict[str, Any]) -> ClusterRequest:
     """Return the request for a cluster of `source` by the parameters of a command.
 
     Raises:
-        UsageError: no pods are selected, options exclude each other, or the task is not in a selected job.
+        UsageError: no pods are selected, options exclude each other, or the task is not in a requested job.
     """
-    program = {name: parameters.pop(name, None) for name in PROGRAM_OPTIONS}
-    fields = {name: parameters.pop(name) for name in ClusterRequest.__struct_fields__ if name in parameters}
-    if source == "kubernetes":
-        fields["selections"] = _pop_selections(parameters)
-    if source == "slurm":
-        parameters["jobs"] = one_number_per_job(parameters["jobs"]) or None
-    given = {name: value for name, value in program.items() if value is not None}
-    request = ClusterRequest(source=source, arguments=parameters, program=given, **fields)
-    if source == "kubernetes" and request.task and request.task.job not in (*request.jobs, "evaluator"):
-        job, option = request.task.job, request.selections[0].option
-        value = "SELECTOR" if option == "-l" else "NAME"
-        raise click.UsageError(f"--task: no {option} selects the job {job!r}; add {option} {job}={value}")
+    row = TERMINAL_SOURCES[source]
+    program = {name: value for name in PROGRAM_OPTIONS if (value := parameters.get(name)) is not None}
+    others = {*COMMON, *PROGRAM_OPTIONS} - ({"port"} if row.has_port else set())
+    own = {name: value for name, value in parameters.items() if name not in others}
+    request = ClusterRequest(
+        source=row,
+        arguments=row.arguments(own),
+        jobs=tuple(row.jobs(own)),
+        scope=row.scope(own),
+        program=program,
+        **{name: parameters[name] for name in COMMON if name in parameters},
+    )
+    if request.task and request.task.job != "evaluator":
+        validate_job(request, request.task.job, "--task")
     return request
 
 
-def _pop_selections(arguments: dict[str, Any]) -> tuple[options.JobSelector, ...]:
-    """Replace the options that select pods by the arguments of the resolver, and return the selectors."""
-    selectors, services = arguments.pop("selectors"), arguments.pop("services")
-    if not (selectors or services):
-        raise click.UsageError(
-            "no pods are selected: pass -l SELECTOR at least once, such as -l app=trainer, or --service NAME"
-        )
-    if selectors and services:
-        raise click.UsageError("-l and --service exclude each other; pass one of them")
-    if arguments.pop("all_namespaces"):
-        if arguments["namespace"]:
-            raise click.UsageError("-n and -A exclude each other; pass one of them")
-        arguments["namespace"] = None
-    selections: tuple[options.JobSelector, ...] = selectors or services
-    return selections
+def validate_job(request: ClusterRequest, job: str, option: str) -> None:
+    """Raise a UsageError if jobs are requested, but not `job`, which `option` names."""
+    if request.jobs and job not in request.jobs:
+        remedy = request.source.job_remedy.format(job=job)
+        raise click.UsageError(f"{option}: no job {job!r} is requested; {remedy}")
 
 
 def one_number_per_job(jobs: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
@@ -220,7 +308,7 @@ def validate_program_options(request: ClusterRequest, consumer: str, option: str
     for name in request.program:
         known = PROGRAM_OPTIONS[name]
         # The port is that of the pods too, and thus possible with every output.
-        if consumer in known or (name == "port" and request.source == "kubernetes"):
+        if consumer in known or (name == "port" and request.source.has_port):
             continue
         others = LAUNCHERS if option == "-o" else (*HOST_FILES, "tf-config")
         possible = " or ".join(each for each in known if each not in others)
@@ -230,18 +318,6 @@ def validate_program_options(request: ClusterRequest, consumer: str, option: str
         raise click.UsageError(
             f"{option} {consumer} cannot express IPv6 addresses; pass --address pod_ipv4, or hostname"
         )
-
-
-def _selectors_by_job(selectors: Iterable[options.JobSelector]) -> dict[str, list[str]]:
-    jobs: dict[str, list[str]] = {}
-    for each in selectors:
-        jobs.setdefault(each.job, []).append(each.selector)
-    return jobs
-
-
-def selector_options(selectors: Iterable[options.JobSelector]) -> str:
-    """Return selectors or Services as options of the command line."""
-    return " ".join(f"{each.option} {shlex.quote(each.text)}" for each in selectors)
 
 
 async def run_with_progress(
@@ -271,37 +347,7 @@ async def find_task_name(
 
 def new_resolver(request: ClusterRequest) -> Any:
     """Return the resolver for a request, whose source is not `here`."""
-    arguments = {**request.arguments, "timeout": request.timeout}
-    match request.source:
-        case "kubernetes":
-            return _new_pod_resolver(request, arguments)
-        case "tpu":
-            from aioresolve.tpu import TPUClusterResolver
-
-            return TPUClusterResolver(**{**arguments, "tpu": arguments["tpu"] or None})
-    from aioresolve.environment.slurm import SlurmClusterResolver
-
-    return SlurmClusterResolver(auto_set_gpu=arguments["gpus_per_task"] is not None, **arguments)
-
-
-def _new_pod_resolver(request: ClusterRequest, arguments: dict[str, Any]) -> ClusterResolver:
-    from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
-
-    jobs: Any = _selectors_by_job(request.selections)
-    port = request.program.get("port")
-    if port is not None:
-        arguments["tf_server_port"] = port
-    if request.selections[0].option == "--service":
-        suffix = "" if port is None else f":{port}"  # in place of the ports of the Services
-        arguments["service"] = {
-            job: [name if ":" in name else f"{name}{suffix}" for name in names] for job, names in jobs.items()
-        }
-        jobs = None
-    if arguments["namespace"] == ():  # as with kubectl
-        arguments["namespace"] = CONTEXT_NAMESPACE
-    arguments["kubeconfig"] = arguments["kubeconfig"] or None
-    arguments["order_by"] = arguments["order_by"] or "name"
-    return KubernetesClusterResolver(jobs, **arguments)
+    return BY_KIND[request.source.name].load()(**request.arguments, timeout=request.timeout)
 
 
 def open_source(request: ClusterRequest) -> tuple[ClusterRequest, ClusterResolver]:
@@ -311,7 +357,7 @@ def open_source(request: ClusterRequest) -> tuple[ClusterRequest, ClusterResolve
         ConfigurationError: no source was found for `here`.
         ResolveError: the source that is used is invalid, or could not be requested.
     """
-    if request.source != "here":
+    if request.source.name != "here":
         return request, new_resolver(request)
     from aioresolve.environment.detection import choose
 

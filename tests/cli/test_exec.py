@@ -221,7 +221,7 @@ def test_file_that_the_system_cannot_execute_exits_with_126(
         ),
         ((*EXEC, "--for", "mpi", "--task", "worker:0", *ECHO), "leave out --task"),
         (("exec", "tpu", "a", "--port", "1", *ECHO), "--port requires --for jax"),
-        (("exec", "tpu", "--jobs", "ps=1", *ECHO), "the job of the workers is 'worker'"),
+        (("exec", "tpu", "--jobs", "ps=1", *ECHO), "no job 'ps' is requested; pass --job-name ps"),
     ],
 )
 def test_wrong_usage_exits_with_2_before_anything_is_waited_for(

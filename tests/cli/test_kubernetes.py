@@ -74,7 +74,7 @@ def test_services_are_resolved_in_place_of_selectors(
         (
             ("--service", "train:http", "-o", "tf-config", "--task", "ps:0"),
             2,
-            "no --service selects the job 'ps'; add --service ps=NAME",
+            "no job 'ps' is requested; add -l ps=SELECTOR, or --service ps=NAME",
         ),
     ],
 )

@@ -124,7 +124,7 @@ def test_a_cluster_that_cannot_become_complete_ends_it_at_once(
     [
         (("--count", "3", "--jobs", "worker=3"), "exclude each other"),
         (("--jobs", "worker=3", "--jobs", "worker=4"), "--jobs names a job twice"),
-        (("--jobs", "ps=3"), "--jobs ps: no -l selects this job; add -l ps=SELECTOR"),
+        (("--jobs", "ps=3"), "--jobs: no job 'ps' is requested; add -l ps=SELECTOR"),
         (
             ("--jobs", "worker=0"),
             "'worker=0' is not a number of tasks of a job; write JOB=N, such as worker=16, or a range",

@@ -164,7 +164,7 @@ def _exec_source(
     **parameters: Any,
 ) -> None:
     environ = dict(os.environ)  # as it is before an import or an option changes it
-    given = {} if source == "slurm" else pop_condition(parameters)
+    given = pop_condition(parameters) if sources.TERMINAL_SOURCES[source].has_conditions else {}
     request = sources.new_request(source, parameters)
     _validate(request, consumer, hostfile)
     from aioresolve.cli.program import find_program, leave_init_process, replace_process
@@ -176,7 +176,7 @@ def _exec_source(
         condition = new_condition(request, **given, needs_all=consumer != "env")
     path = find_program(command[0])
     request, resolver = sources.open_source(request)
-    if request.arguments.get("gpus_per_task") is not None:
+    if request.arguments.get("auto_set_gpu"):
         from aioresolve.environment.slurm import VISIBLE_DEVICES
 
         run_async(lambda _: resolver.cluster_spec())  # it sets the variable
@@ -340,7 +340,7 @@ class _Execution:
         from aioresolve import launch
 
         given = self.request.program_options(self.consumer)
-        if self.consumer == "megascale" and "slices" not in given and self.request.source == "tpu":
+        if self.consumer == "megascale" and "slices" not in given and self.request.source.has_slices:
             slices, state = await find_slices(self.resolver, self.request.timeout)
             given["slices"] = [one.tasks for one in slices]
         if self.request.task is not None:

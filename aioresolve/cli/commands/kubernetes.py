@@ -98,7 +98,8 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
         run_watch(request)
         return
 
-    content, found, empty = run_async(lambda _: _resolve(request, allow_empty))
+    selections = sources.selections(parameters)
+    content, found, empty = run_async(lambda _: _resolve(request, selections, allow_empty))
     if found.absent:
         reasons = formats.by_reason({one.name: one.reason for one in found.absent})
         left_out = "; ".join(f"{names}: {reason}" for names, reason in reasons)
@@ -114,7 +115,7 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
 
 
 async def _resolve(
-    request: sources.ClusterRequest, allow_empty: bool
+    request: sources.ClusterRequest, selections: tuple[options.JobSelector, ...], allow_empty: bool
 ) -> tuple[str | formats.Table, Observation, str]:
     """Return the cluster in the output's format, what was found, and why a job has no pods, if that is so."""
     from aioresolve.spec.observation import ADDRESSES, MEMBERS, NAMES
@@ -129,7 +130,7 @@ async def _resolve(
         task = await sources.find_task_name(resolver, request, found.state if needs_pods else None)
         given = request.program_options(request.output)
         content = clusters.format_cluster(request.output, found.state, task, given)
-        empty = [each for each in request.selections if not found.state.spec.num_tasks(each.job)]
+        empty = [each for each in selections if not found.state.spec.num_tasks(each.job)]
         if not empty:
             return content, found, ""
         if not allow_empty:

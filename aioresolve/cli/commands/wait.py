@@ -90,7 +90,7 @@ def _wait_for_source(source: str, /, interval: float, **parameters: Any) -> None
         ends = time.monotonic() + request.timeout
         async with resolver:
             state = await wait_for_cluster(resolver, request, condition, interval)
-            if source == "tpu" and (clusters.has_identities(output) or output == "megascale"):
+            if request.source.has_slices and (clusters.has_identities(output) or output == "megascale"):
                 slices, state = await find_slices(resolver, max(ends - time.monotonic(), SLICES_TIMEOUT))
                 task = await sources.find_task_name(resolver, request, state)
                 return format_workers(request, slices, state, task, {})
@@ -154,10 +154,8 @@ def new_condition(
     if count is not None and jobs:
         raise click.UsageError("--count and --jobs exclude each other; pass one of them")
     number_by_job = sources.one_number_per_job(jobs)
-    for job in number_by_job.keys() - request.jobs if request.jobs else ():
-        if request.source == "tpu":
-            raise click.UsageError(f"--jobs {job}: the job of the workers is {request.jobs[0]!r}")
-        raise click.UsageError(f"--jobs {job}: no -l selects this job; add -l {job}=SELECTOR")
+    for job in number_by_job:
+        sources.validate_job(request, job, "--jobs")
     if reachable == "probe":
         streams.silence_grpc()
     from aioresolve.resolver.completeness import validate_condition

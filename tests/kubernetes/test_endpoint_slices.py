@@ -17,7 +17,15 @@ from aioresolve.errors import (
     PodNotRunningError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
-from aioresolve.kubernetes.api.objects import Added, Bookmark, BookmarkMeta, BookmarkObject, Deleted, Modified
+from aioresolve.kubernetes.api.objects import (
+    Added,
+    Bookmark,
+    BookmarkMeta,
+    BookmarkObject,
+    Deleted,
+    Modified,
+    WatchEvent,
+)
 from aioresolve.kubernetes.endpoint_slices import EndpointSlice, SliceCache, SliceQuery, name_index
 from aioresolve.testing import endpoint, endpoint_slice, pod, service
 
@@ -28,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from aioresolve import ClusterState
-    from aioresolve.kubernetes.api.objects import WatchEvent
     from aioresolve.spec import Observation
 
     States: TypeAlias = AsyncGenerator[ClusterState, None]

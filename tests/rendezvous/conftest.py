@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve.rendezvous.agent import Agent
+from aioresolve.rendezvous.agent import Agent, Round
 from aioresolve.rendezvous.protocol import Limits
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
-
-    from aioresolve.rendezvous.agent import Round
 
 JOB = "batch.kubernetes.io/job-name"
 USER = "system:serviceaccount:ml:trainer"

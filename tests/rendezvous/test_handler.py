@@ -10,6 +10,9 @@ These are the cases of torch's own tests of rendezvous back ends (`api_test`, `d
 - Two handlers that are given one store: a round has a new store.
 """
 
+# PyTorch may be missing where types are checked.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import socket

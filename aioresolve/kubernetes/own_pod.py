@@ -31,6 +31,7 @@ from .tasks.pod_labels import (
     POD_GROUP_NAME,
     VOLCANO_JOB,
 )
+from .tasks.pods import ENDED
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
@@ -144,7 +145,7 @@ async def request_own_pod(api: ObjectAPI, connection: Connection, progress: Prog
         found = [
             pod
             for pod in (await api.objects(query, progress)).items
-            if pod.status.phase not in ("Succeeded", "Failed")  # they keep an address that others get
+            if pod.status.phase not in ENDED  # they keep an address that others get
             and uid in (None, pod.metadata.uid)
             # With `hostNetwork` other pods have the same address.
             and (index is None or pod.metadata.annotations.get(COMPLETION_INDEX) in (None, index))

@@ -30,7 +30,7 @@ from aioresolve.kubernetes.auth import ExecutableLocation, ServerSearch, find_co
 from aioresolve.kubernetes.own_pod import own_address, request_own_pod, workload_of
 from aioresolve.kubernetes.reflector import Reflector, WatchPolicy
 from aioresolve.kubernetes.tasks.pod_labels import index_label, run_of
-from aioresolve.kubernetes.tasks.pods import not_running_reason, restarts_in_place
+from aioresolve.kubernetes.tasks.pods import not_running_reason, program_end
 
 from .cluster import (
     LABEL,
@@ -40,7 +40,7 @@ from .cluster import (
     LeaseQuery,
     Objects,
     Writer,
-    life_of,
+    latest_process,
     why_missing,
 )
 from .protocol import (
@@ -214,7 +214,7 @@ class Agent:
             host=address,
             index=index,
             since="" if index is not None else pod.metadata.creation_timestamp,
-            restarts=restarts_in_place(pod),
+            restarts=latest_process(pod)[1],
         )
 
     def _outside_of_pods(self, address: str) -> Node:
@@ -369,13 +369,9 @@ class Agent:
 
     def _update_restarts(self) -> None:
         """Correct the restarts of the container: its status is reported some time after it was restarted."""
-        pod = self._objects.pods.get(self.own.name)
-        if (
-            pod is not None
-            and pod.metadata.uid == self.own.key
-            and restarts_in_place(pod) > self.own.restarts
-        ):
-            self.own = replace(self.own, restarts=restarts_in_place(pod))
+        restarts = self._objects.restarts(self.own.key)
+        if restarts > self.own.restarts:
+            self.own = replace(self.own, restarts=restarts)
 
     async def _write(self, step: Step, view: View, *, is_last_call_over: bool) -> bool:
         """Write what a step requires; return whether it was written."""
@@ -416,22 +412,27 @@ class Agent:
         waiting = {node.key for node in view.waiting}
         is_first = not view.state.world.nodes
         for pod in self._objects.pods.values():
-            may_come = is_first or not_running_reason(pod, pod.status.pod_ip) is None
-            if pod.metadata.uid not in waiting and life_of(pod) is Life.ALIVE and may_come:
+            runs = not_running_reason(pod, pod.status.pod_ip) is None and program_end(pod) is None
+            may_come = latest_process(pod)[0] is Life.ALIVE and (is_first or runs)
+            if may_come and pod.metadata.uid not in waiting:
                 return True
         return self._pods is None or any(node.has_lease for node in view.state.nodes.values())
 
     async def _look_up(self, view: View, now: float) -> None:
-        """Look up the pods of nodes that no watch has reported: they are gone, or have other labels."""
+        """Look up the pods of nodes that no watch reports: they are gone, or have other labels."""
+        watched = {pod.metadata.uid for pod in self._objects.pods.values()}
         for node in view.state.nodes.values():
-            if self._life(node) is not Life.UNKNOWN or node.has_lease:
+            if node.has_lease or node.key in watched or not view.lives(node):
                 continue
             if now < self._looked_up.setdefault(node.key, now + LOOKUP_AFTER):
                 continue
             self._looked_up[node.key] = now + LOOKUP_AFTER
-            if not await self._writer.has_pod(node.name, node.key):
+            pod = await self._writer.pod(node.name, node.key)
+            if pod is None:
                 self._objects.record_absence(node.key)
-                self._wake()
+            else:
+                self._objects.record_pod(pod)
+            self._wake()
 
     # Errors
 

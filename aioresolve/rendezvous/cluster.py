@@ -29,10 +29,9 @@ from aioresolve.kubernetes.api.objects import (
 from aioresolve.kubernetes.api.queries import PodQuery, Query, Resource
 from aioresolve.kubernetes.cluster_cache import ObjectCache, QueryStore
 from aioresolve.kubernetes.tasks.pods import (
-    ENDED,
     not_ready_reason,
     not_running_reason,
-    program_status,
+    program_end,
     restarts_in_place,
 )
 
@@ -161,7 +160,7 @@ class Objects(ObjectCache[Any, _Store]):
         self._pods, self._leases, self._config_maps = _Store(pods), _Store(leases), _Store(config_map)
         stores: dict[Query[Any], _Store] = {config_map: self._config_maps, leases: self._leases}
         self._stores = stores if pods is None else {**stores, pods: self._pods}
-        # By the uid of a pod, with the restarts of its container.
+        # By the uid of a pod: whether its latest process lives, and the restarts of that.
         self._lives: dict[str, tuple[Life, int]] = {}
         # By the name of a Lease: its renewTime, and when that was observed.
         self._renewed: dict[str, tuple[str, float]] = {}
@@ -206,9 +205,17 @@ class Objects(ObjectCache[Any, _Store]):
         if self._is_newer(version):
             self._data, self._state, self._version = config_map.data or {}, None, version
 
+    def record_pod(self, pod: Pod) -> None:
+        """Record whether the process in a pod lives."""
+        self._lives[pod.metadata.uid] = latest_process(pod)
+
     def record_absence(self, key: str) -> None:
         """Record that the pod with this uid does not exist."""
         self._lives[key] = Life.DEAD, 0
+
+    def restarts(self, key: str) -> int:
+        """Return the restarts of the latest process in the pod with this uid, as far as they are known."""
+        return self._lives.get(key, (Life.UNKNOWN, 0))[1]
 
     def life(self, node: Node) -> Life:
         """Return whether the process of a node lives, as far as the objects show it."""
@@ -246,15 +253,15 @@ class Objects(ObjectCache[Any, _Store]):
 
     def _on_change(self, store: _Store, new: Any) -> None:
         if store is self._pods:
-            self._lives[new.metadata.uid] = life_of(new), restarts_in_place(new)
+            self.record_pod(new)
         elif store is self._config_maps:
             self.record(new)
-        elif self._renewed.get(new.metadata.name, ("", 0.0))[0] != new.spec.renew_time:
+        elif self._renewed.get(new.metadata.name, (None, 0.0))[0] != new.spec.renew_time:
             self._renewed[new.metadata.name] = new.spec.renew_time, anyio.current_time()
 
     def _on_removal(self, store: _Store, old: Any, version: str) -> None:
         if store is self._pods:
-            self._lives[old.metadata.uid] = Life.DEAD, 0
+            self.record_absence(old.metadata.uid)
         elif store is self._config_maps and self._is_newer(version):
             self._data, self._state, self._version = {}, None, None
 
@@ -263,17 +270,19 @@ class Objects(ObjectCache[Any, _Store]):
         return is_newer(version_number(version), version_number(self._version or ""))
 
 
-def life_of(pod: Pod) -> Life:
-    """Return whether the process in a pod lives. In one that is being deleted, it has been asked to end."""
-    container = program_status(pod)
-    ended = container.state.terminated if container is not None and container.state is not None else None
+def latest_process(pod: Pod) -> tuple[Life, int]:
+    """Return whether the latest process in a pod lives, and its number of restarts: those before it are dead.
+
+    After a crash this is the one that the kubelet is about to start. In a pod that is being deleted, the
+    process has been asked to end.
+    """
+    restarts = restarts_in_place(pod)
     if pod.metadata.deletion_timestamp is not None or pod.status.phase == "Failed":
-        return Life.DEAD
-    if pod.status.phase == "Succeeded":
-        return Life.DONE
-    if ended is not None:
-        return Life.DEAD if ended.exit_code else Life.DONE
-    return Life.ALIVE
+        return Life.DEAD, restarts
+    end = program_end(pod)
+    if pod.status.phase == "Succeeded" or (end is not None and not end.exit_code):
+        return Life.DONE, restarts
+    return Life.ALIVE, restarts if end is None else restarts + 1
 
 
 def why_missing(pod: Pod) -> str:
@@ -327,14 +336,11 @@ class Writer:
             self._objects.record(_config_map_decoder.decode(response.body))
         return response.status < 300
 
-    async def has_pod(self, name: str, uid: str) -> bool:
-        """Return whether there is a pod with this name and uid that has not ended."""
+    async def pod(self, name: str, uid: str) -> Pod | None:
+        """Return the pod with this name and uid; None if it does not exist."""
         response = await self._send("GET", PodQuery("", self._config_map.namespace), name)
-        if response.status != 200:
-            return False
-        pod = msgspec.json.decode(response.body, type=Pod)
-        is_active = pod.status.phase not in ENDED and pod.metadata.deletion_timestamp is None
-        return pod.metadata.uid == uid and is_active
+        found = msgspec.json.decode(response.body, type=Pod) if response.status == 200 else None
+        return found if found is not None and found.metadata.uid == uid else None
 
     async def renew_lease(self, name: str, holder: str, now: datetime) -> None:
         """Create or renew a Lease."""

@@ -13,7 +13,7 @@ from aioresolve.rendezvous.protocol import Limits
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
     from pathlib import Path
 
 JOB = "batch.kubernetes.io/job-name"
@@ -21,7 +21,7 @@ USER = "system:serviceaccount:ml:trainer"
 
 
 def trainer(index: int, uid: str = "", **fields: Any) -> dict[str, Any]:
-    """Return the pod with this index of the Job `train`."""
+    """Return the pod `trainer-INDEX` of the Job `train`, which runs at the address 10.0.0.(INDEX + 1)."""
     found = pod(
         f"trainer-{index}", "ml", labels={JOB: "train"}, index=index, ip=f"10.0.0.{index + 1}", **fields
     )
@@ -44,23 +44,30 @@ class Cluster:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def agent(
-        self, index: int | None, nodes: tuple[int, int] = (2, 3), *, name: str = "torchrun-train"
+        self,
+        index: int | None,
+        *,
+        nodes: tuple[int, int],
+        name: str = "torchrun-train",
+        selector: str | None = None,
     ) -> Agent:
-        """Return an agent that runs in the pod with this index, or outside of pods."""
+        """Return an agent that runs in the pod with this index, or outside of pods, for `--nnodes=nodes`."""
         if index is None:
             self._monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
             found = Agent(name, Limits(*nodes), namespace="ml", selector=f"{JOB}=train", address="10.9.9.9")
         else:
             self._monkeypatch.setenv("KUBERNETES_SERVICE_HOST", self.server.host)
             self._monkeypatch.setenv("POD_NAME", f"trainer-{index}")
-            found = Agent(name, Limits(*nodes))
+            found = Agent(name, Limits(*nodes), selector=selector)
         await found.open()
         self._agents.append(found)
         self._tasks.append(asyncio.create_task(found.run()))
         return found
 
-    async def agents(self, *indices: int | None, nodes: tuple[int, int] = (2, 3)) -> list[Agent]:
-        return [await self.agent(index, nodes) for index in indices]
+    async def agents(
+        self, *indices: int | None, nodes: tuple[int, int], selector: str | None = None
+    ) -> list[Agent]:
+        return [await self.agent(index, nodes=nodes, selector=selector) for index in indices]
 
     async def aclose(self) -> None:
         for task in self._tasks:
@@ -85,15 +92,24 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         await found.aclose()
 
 
-async def join(agents: Iterable[Agent], *, timeout: float = 60.0, last_call: float = 60.0) -> list[Round]:
-    """Return the round of each agent, after all have come to the barrier."""
+async def join(agents: Iterable[Agent]) -> list[Round]:
+    """Return the round of each agent, after all have come to the barrier.
+
+    The last call is so long that only the pods and the maximum decide when a round begins.
+    """
     rounds: dict[Agent, Round] = {}
 
     async def one(agent: Agent) -> None:
-        rounds[agent] = await agent.join(port=1, timeout=timeout, last_call=last_call)
+        rounds[agent] = await agent.join(port=1, timeout=60, last_call=60)
 
     agents = list(agents)
     async with anyio.create_task_group() as tasks:
         for agent in agents:
             tasks.start_soon(one, agent)
     return [rounds[agent] for agent in agents]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 - an agent has no event for this
+            await anyio.sleep(0.01)

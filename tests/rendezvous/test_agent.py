@@ -1,11 +1,16 @@
-"""Agents agree on rounds and ranks over a loopback API server."""
+"""Agents agree on rounds and ranks over a loopback API server.
+
+`trainer(i)` is the pod `trainer-i` of an Indexed Job, with the address 10.0.0.(i + 1), and `nodes` the
+minimum and the maximum of a round. A round begins when the maximum waits, or the minimum and every pod that
+is expected.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -16,21 +21,13 @@ from aioresolve.rendezvous.agent import POLICY, Agent, ClosedError
 from aioresolve.rendezvous.protocol import Life, Limits
 from aioresolve.testing import Answer, Cut, Delay, Reset
 
-from .conftest import USER, join, trainer
+from .conftest import USER, join, trainer, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aioresolve.rendezvous.agent import Round
     from aioresolve.rendezvous.protocol import World
 
     from .conftest import Cluster
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - an agent has no event for this
-            await anyio.sleep(0.01)
 
 
 def numbers(rounds: list[Round]) -> list[tuple[int, int, int]]:
@@ -40,21 +37,21 @@ def numbers(rounds: list[Round]) -> list[tuple[int, int, int]]:
 
 async def test_ranks_follow_the_index_and_rank_0_offers_the_store(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(3)))
-    rounds = await join(await cluster.agents(2, 0, 1))
+    rounds = await join(await cluster.agents(2, 0, 1, nodes=(2, 3)))
     assert numbers(rounds) == [(1, 2, 3), (1, 0, 3), (1, 1, 3)]
     assert {each.world.host for each in rounds} == {"10.0.0.1"}
 
 
 async def test_the_others_continue_without_a_lost_pod_which_gets_its_rank_back(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(3)))
-    first, second, third = await cluster.agents(0, 1, 2)
+    first, second, third = await cluster.agents(0, 1, 2, nodes=(2, 3))
     await join([first, second, third])
     assert second.nodes_waiting == 0
     cluster.server.delete("trainer-0", "ml")
     await until(lambda: second.nodes_waiting == third.nodes_waiting == 1)
     assert numbers(await join([second, third])) == [(2, 0, 2), (2, 1, 2)]
     cluster.server.add(trainer(0))
-    replaced = await cluster.agent(0)
+    replaced = await cluster.agent(0, nodes=(2, 3))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(join, [replaced])
         await until(lambda: second.nodes_waiting == third.nodes_waiting == 1)
@@ -63,12 +60,56 @@ async def test_the_others_continue_without_a_lost_pod_which_gets_its_rank_back(c
 
 async def test_a_restarted_container_takes_part_as_another_process(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(2)))
-    first, second = await cluster.agents(0, 1)
+    first, second = await cluster.agents(0, 1, nodes=(2, 3))
     await join([first, second])
     cluster.server.patch("trainer-1", "ml", patch=trainer(1, restarts=1))
     await until(lambda: first.nodes_waiting == 1)
-    again = await cluster.agent(1)
+    again = await cluster.agent(1, nodes=(2, 3))
     assert numbers(await join([first, again])) == [(2, 0, 2), (2, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "crashed",
+    [
+        trainer(1, exit_code=1),
+        trainer(1, waiting="CrashLoopBackOff", restarts=1),
+        trainer(1, restarts=1),
+        trainer(1, phase="Failed"),
+        trainer(1, deleting=True),
+    ],
+)
+async def test_a_crash_in_a_pod_that_no_watch_reports_is_noticed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, crashed: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("aioresolve.rendezvous.agent.LOOKUP_AFTER", 0.01)
+    monkeypatch.setattr("aioresolve.rendezvous.agent.TICK", 0.01)
+    cluster.server.add(*map(trainer, range(3)))
+    without_1 = "batch.kubernetes.io/job-completion-index!=1"
+    first, second, spare = await cluster.agents(0, 1, 2, nodes=(2, 2), selector=without_1)
+    await join([first, second])
+    cluster.server.patch("trainer-1", "ml", patch=crashed)
+    assert numbers(await join([first, spare])) == [(2, 0, 2), (2, 1, 2)]
+
+
+async def test_a_restarted_container_is_alive_although_no_watch_reports_its_pod(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.rendezvous.agent.LOOKUP_AFTER", 0.01)
+    monkeypatch.setattr("aioresolve.rendezvous.agent.TICK", 0.01)
+    cluster.server.add(trainer(0), trainer(1, exit_code=1))
+    first, second = await cluster.agents(0, 1, nodes=(2, 2), selector="app=other")
+    # The status of the pod is that of the process before it.
+    assert numbers(await join([first, second])) == [(1, 0, 2), (1, 1, 2)]
+
+
+async def test_a_program_that_waits_for_its_restart_is_dead(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(3)))
+    first, second, third = await cluster.agents(0, 1, 2, nodes=(2, 3))
+    await join([first, second, third])
+    crashed = trainer(2, waiting="CrashLoopBackOff")
+    crashed["status"]["containerStatuses"][0]["lastState"] = {"terminated": {"exitCode": 1}}
+    cluster.server.patch("trainer-2", "ml", patch=crashed)
+    assert numbers(await join([first, second])) == [(2, 0, 2), (2, 1, 2)]
 
 
 async def test_each_agent_sends_few_requests_and_writes_little(cluster: Cluster) -> None:
@@ -82,20 +123,29 @@ async def test_each_agent_sends_few_requests_and_writes_little(cluster: Cluster)
     assert size < methods["POST"] + methods["PATCH"] <= 3 * size
 
 
-async def test_the_first_round_waits_for_pods_that_exist_until_the_last_call(cluster: Cluster) -> None:
+async def test_the_first_round_waits_for_a_pod_that_has_not_started(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(2)), trainer(2, phase="Pending"))
-    agents = await cluster.agents(0, 1)
-    with anyio.move_on_after(1.0):
-        await join(agents)
-        pytest.fail("pod trainer-2 was not waited for")
+    first, second = await cluster.agents(0, 1, nodes=(2, 3))
+    joining = asyncio.create_task(join([first, second]))
+    await until(lambda: len(first.view.waiting) == len(second.view.waiting) == 2)
+    cluster.server.patch("trainer-2", "ml", patch=trainer(2))
+    await join(await cluster.agents(2, nodes=(2, 3)))
+    assert numbers(await joining) == [(1, 0, 3), (1, 1, 3)]
+
+
+async def test_the_first_round_begins_when_a_pod_that_was_waited_for_is_deleted(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)), trainer(2, phase="Pending"))
+    first, second = await cluster.agents(0, 1, nodes=(2, 3))
+    joining = asyncio.create_task(join([first, second]))
+    await until(lambda: len(first.view.waiting) == 2)
     cluster.server.delete("trainer-2", "ml")
-    assert numbers(await join(agents)) == [(1, 0, 2), (1, 1, 2)]
+    assert numbers(await joining) == [(1, 0, 2), (1, 1, 2)]
 
 
 async def test_too_few_nodes_are_an_error_that_says_why_each_pod_is_missing(cluster: Cluster) -> None:
     cluster.server.add(trainer(0), trainer(1, phase="Pending", reason="Unschedulable", message="no GPU"))
     cluster.server.add(trainer(2))
-    [agent] = await cluster.agents(0)
+    [agent] = await cluster.agents(0, nodes=(2, 3))
     with pytest.raises(IncompleteClusterError) as caught:
         await agent.join(port=1, timeout=0.2, last_call=60)
     message = str(caught.value)
@@ -108,20 +158,20 @@ async def test_too_few_nodes_are_an_error_that_says_why_each_pod_is_missing(clus
 
 async def test_a_success_closes_the_rendezvous_for_pods_that_start_later(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(2)))
-    first, second = await cluster.agents(0, 1)
+    first, second = await cluster.agents(0, 1, nodes=(2, 3))
     await join([first, second])
     await first.end(failed=False)
     await until(lambda: second.view.closed is not None)
     assert second.nodes_waiting == 0
     cluster.server.add(trainer(2))
-    late = await cluster.agent(2)
+    late = await cluster.agent(2, nodes=(2, 3))
     with pytest.raises(ClosedError, match="ended on 'trainer-0' in round 1"):
         await late.join(port=1, timeout=60, last_call=60)
 
 
 async def test_a_pod_that_ended_with_success_closes_it_too(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(2)))
-    first, second = await cluster.agents(0, 1)
+    first, second = await cluster.agents(0, 1, nodes=(2, 3))
     await join([first, second])
     cluster.server.patch("trainer-1", "ml", patch=trainer(1, phase="Succeeded"))
     await until(lambda: first.view.closed is not None)
@@ -130,7 +180,7 @@ async def test_a_pod_that_ended_with_success_closes_it_too(cluster: Cluster) -> 
 
 async def test_the_next_attempt_starts_over_after_a_failure(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(2)))
-    first, second = await cluster.agents(0, 1)
+    first, second = await cluster.agents(0, 1, nodes=(2, 3))
     await join([first, second])
     await first.end(failed=True)
     with pytest.raises(ClosedError, match="failed on 'trainer-0'"):
@@ -139,18 +189,18 @@ async def test_the_next_attempt_starts_over_after_a_failure(cluster: Cluster) ->
     for index in range(2):
         cluster.server.delete(f"trainer-{index}", "ml")
         cluster.server.add(trainer(index))
-    assert numbers(await join(await cluster.agents(0, 1))) == [(3, 0, 2), (3, 1, 2)]
+    assert numbers(await join(await cluster.agents(0, 1, nodes=(2, 3)))) == [(3, 0, 2), (3, 1, 2)]
 
 
 async def test_a_new_job_of_the_same_name_starts_over(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(2)))
-    first, second = await cluster.agents(0, 1)
+    first, second = await cluster.agents(0, 1, nodes=(2, 3))
     await join([first, second])
     await first.end(failed=False)
     for index in range(2):
         cluster.server.delete(f"trainer-{index}", "ml")
         cluster.server.add(trainer(index, uid="-2"))
-    assert numbers(await join(await cluster.agents(0, 1))) == [(3, 0, 2), (3, 1, 2)]
+    assert numbers(await join(await cluster.agents(0, 1, nodes=(2, 3)))) == [(3, 0, 2), (3, 1, 2)]
 
 
 async def test_a_spare_node_takes_the_place_of_a_lost_one(cluster: Cluster) -> None:
@@ -172,8 +222,7 @@ async def test_a_spare_node_learns_that_it_was_not_needed(cluster: Cluster) -> N
     await join([first, second])
 
     async def close() -> None:
-        await until(lambda: len(first.view.waiting) == 1)
-        await anyio.sleep(0.1)
+        await until(lambda: len(spare.view.waiting) == 1)
         await first.end(failed=False)
 
     async with anyio.create_task_group() as tasks:
@@ -185,7 +234,7 @@ async def test_a_spare_node_learns_that_it_was_not_needed(cluster: Cluster) -> N
 
 async def test_a_node_outside_of_pods_lives_as_long_as_its_lease(cluster: Cluster) -> None:
     cluster.server.add(trainer(0))
-    first, outside = [await cluster.agent(index, (2, 2)) for index in (0, None)]
+    first, outside = await cluster.agents(0, None, nodes=(2, 2))
     assert numbers(await join([first, outside])) == [(1, 0, 2), (1, 1, 2)]
     [node] = [node for node in first.view.state.nodes.values() if node.has_lease]
     await until(lambda: first.view.life(node) is Life.ALIVE)
@@ -196,7 +245,7 @@ async def test_a_node_outside_of_pods_lives_as_long_as_its_lease(cluster: Cluste
 async def test_the_server_restarts_and_forgets_its_history_during_rounds(cluster: Cluster) -> None:
     server = cluster.server
     server.add(*map(trainer, range(3)))
-    agents = await cluster.agents(0, 1, 2)
+    agents = await cluster.agents(0, 1, 2, nodes=(2, 3))
     await join(agents)
     await server.restart()
     server.compact()
@@ -209,7 +258,7 @@ async def test_the_server_restarts_and_forgets_its_history_during_rounds(cluster
 async def test_a_config_map_that_is_deleted_meanwhile_is_created_again(cluster: Cluster) -> None:
     config_map = {"kind": "ConfigMap", "metadata": {"name": "torchrun-train", "namespace": "ml"}}
     cluster.server.add(trainer(0), config_map)
-    agent = await cluster.agent(0, (1, 1))
+    agent = await cluster.agent(0, nodes=(1, 1))
     cluster.server.inject(Delay(0.1), match=lambda request: request.method == "PATCH")
     joining = asyncio.create_task(join([agent]))
     await until(lambda: any(request.method == "PATCH" for request in cluster.server.requests))
@@ -220,7 +269,7 @@ async def test_a_config_map_that_is_deleted_meanwhile_is_created_again(cluster: 
 async def test_a_missing_permission_names_the_role_to_apply(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(2)))
     cluster.server.resources = {USER: ["pods"]}
-    [agent] = await cluster.agents(0)
+    [agent] = await cluster.agents(0, nodes=(2, 3))
     with pytest.raises(ForbiddenError) as caught:
         await agent.join(port=1, timeout=60, last_call=60)
     message = str(caught.value)
@@ -238,7 +287,7 @@ async def test_a_missing_permission_to_watch_ends_the_wait(
     monkeypatch.setattr("aioresolve.rendezvous.agent.POLICY", replace(POLICY, backoff=backoff))
     cluster.server.add(*map(trainer, range(2)))
     cluster.server.verbs[USER] = {"create", "get", "list", "patch"}
-    [agent] = await cluster.agents(0)
+    [agent] = await cluster.agents(0, nodes=(2, 3))
     with pytest.raises(ForbiddenError, match="may not watch"):
         await agent.join(port=1, timeout=60, last_call=60)
 
@@ -246,7 +295,7 @@ async def test_a_missing_permission_to_watch_ends_the_wait(
 async def test_a_pod_without_a_known_controller_needs_a_selector(cluster: Cluster) -> None:
     cluster.server.add({**trainer(0), "metadata": {"name": "trainer-0", "namespace": "ml"}})
     with pytest.raises(ConfigurationError, match="--rdzv-conf selector=app=trainer"):
-        await cluster.agent(0)
+        await cluster.agent(0, nodes=(2, 3))
 
 
 def test_an_invalid_name_is_an_error() -> None:
@@ -278,7 +327,7 @@ async def test_pods_come_and_go_while_the_server_fails_and_no_two_worlds_have_on
                 server.delete(f"trainer-{index}", "ml")
             else:
                 server.add(trainer(index))
-                agents[index] = await cluster.agent(index, (2, 4))
+                agents[index] = await cluster.agent(index, nodes=(2, 4))
                 tasks.start_soon(train, index, agents[index])
             match random.randrange(4):
                 case 0:
@@ -291,7 +340,7 @@ async def test_pods_come_and_go_while_the_server_fails_and_no_two_worlds_have_on
             await anyio.sleep(random.uniform(0.0, 0.6))
         for index in set(range(3)) - agents.keys():
             server.add(trainer(index))
-            agents[index] = await cluster.agent(index, (2, 4))
+            agents[index] = await cluster.agent(index, nodes=(2, 4))
             tasks.start_soon(train, index, agents[index])
         # Every agent, but at most four of them, end up in one round.
         size = min(4, len(agents))

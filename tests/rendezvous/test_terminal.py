@@ -10,7 +10,7 @@ import yaml
 
 from aioresolve.cli import main
 
-from .conftest import USER, join, trainer
+from .conftest import USER, join, trainer, until
 
 if TYPE_CHECKING:
     import pytest
@@ -32,8 +32,7 @@ async def test_a_table_has_ranks_waiting_nodes_and_the_reason_for_each_missing_p
     first, second, spare = await cluster.agents(0, 1, 2, nodes=(2, 2))
     await join([first, second])
     waiting = asyncio.create_task(spare.join(port=7, timeout=60, last_call=60))
-    while len(first.view.waiting) < 1:  # noqa: ASYNC110 - an agent has no event for this
-        await asyncio.sleep(0.01)
+    await until(lambda: len(first.view.waiting) == 1)
     cluster.server.patch("trainer-1", "ml", patch=trainer(1, phase="Failed", reason="Evicted"))
     cluster.server.patch("trainer-3", "ml", patch=trainer(3, phase="Pending", reason="Unschedulable"))
     code, out, err = await run(capsys, "rendezvous", "Train")
@@ -63,6 +62,18 @@ async def test_json_says_how_the_training_ended(cluster: Cluster, capsys: pytest
     assert (first["rank"], first["pod"], first["state"]) == (0, "trainer-0", "lost")
     assert (outside["rank"], outside["address"], outside["node"]) == (1, "10.9.9.9:1", None)
     assert (missing["pod"], missing["state"]) == ("trainer-1", "missing")
+
+
+async def test_a_lease_that_was_never_renewed_shows_a_living_node(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = {"name": "torchrun-train", "namespace": "ml"}
+    entry = {"node.train-1": '["1", "workstation", "10.9.9.9", 7, 0, null, "", 0, true]'}
+    lease = {**metadata, "name": "train-1", "labels": {"aioresolve/rendezvous": "torchrun-train"}}
+    cluster.server.add({"kind": "ConfigMap", "metadata": metadata, "data": entry})
+    cluster.server.add({"kind": "Lease", "metadata": lease, "spec": {}})
+    code, out, _ = await run(capsys, "rendezvous", "train", "--no-headers")
+    assert (code, out.split()) == (0, ["<none>", "workstation", "<none>", "10.9.9.9:7", "waiting", "<none>"])
 
 
 async def test_a_rendezvous_that_does_not_exist_is_an_error(

@@ -21,7 +21,7 @@ from .pod_labels import IndexLabel, PodSet, index_label, pod_set, run_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-    from aioresolve.kubernetes.api.objects import Condition, ContainerStatus, Pod, Rows
+    from aioresolve.kubernetes.api.objects import Condition, ContainerStatus, Pod, Rows, Terminated
 
 ENDED = frozenset({"Failed", "Succeeded"})
 """The phases in which no container runs or will run again."""
@@ -372,6 +372,16 @@ def program_status(pod: Pod) -> ContainerStatus | None:
         (container.name for container in pod.spec.containers or ()), ""
     )
     return next((each for each in statuses if each.name == name), None)
+
+
+def program_end(pod: Pod) -> Terminated | None:
+    """Return how the program ended; None if it has not, or was started again."""
+    status = program_status(pod)
+    if status is None or status.state is None:
+        return None
+    if status.state.waiting and status.last_state:  # the kubelet waits before it starts the program again
+        return status.last_state.terminated
+    return status.state.terminated
 
 
 def restarts_in_place(pod: Pod) -> int:

@@ -165,13 +165,25 @@ class Backoff(msgspec.Struct):
         self.failures += 1
         # At least half, because a series of waits near zero would be a burst of requests.
         backoff = random.uniform(longest / 2.0, longest)  # noqa: S311
-        requested = min(getattr(error, "retry_after", None) or 0.0, MAX_RETRY_AFTER)
+        requested = requested_wait(error)
         # Spread the clients that were rejected together, but never retry earlier than requested.
         return max(backoff, requested * random.uniform(1.0, 1.1))  # noqa: S311
 
     def reset(self) -> None:
         """Start with short waits again, after a success."""
         self.failures = 0
+
+
+def requested_wait(error: ResolveError) -> float:
+    """Return the seconds that a server requested to wait after `error`, at most `MAX_RETRY_AFTER`."""
+    return min(getattr(error, "retry_after", None) or 0.0, MAX_RETRY_AFTER)
+
+
+def is_too_long(wait: float) -> bool:
+    """Whether the deadline of the enclosing scope would end a wait of so many seconds."""
+    # Minus infinity means that the scope is cancelled. The wait ends at once then, as a cancellation: an
+    # error raised instead would replace it if the call is one of several in a task group.
+    return -math.inf < anyio.current_effective_deadline() <= anyio.current_time() + wait
 
 
 async def send_with_retries(
@@ -203,9 +215,7 @@ async def send_with_retries(
             if not error.retryable:
                 raise
             wait = backoff.wait(error)
-            # Minus infinity means that the scope is cancelled. The wait ends at once then, as a cancellation:
-            # an error raised now would replace it if the call is one of several in a task group.
-            if -math.inf < anyio.current_effective_deadline() <= anyio.current_time() + wait:
+            if is_too_long(wait):
                 raise
             progress.failed(scope, error)
             record_retry(error, attempt=backoff.failures, wait=wait)

@@ -33,7 +33,7 @@ from .server_checks import AUTHENTICATION, ServerChecks
 from .tasks.accelerators import ClaimQuery, read_devices
 from .tasks.controllers import Controllers
 from .tasks.order_by import ALL_NODES, NODE_LABEL
-from .tasks.pods import HAVE_ENDED, any_has_ended, is_replaced, not_ready_reason, not_running_reason
+from .tasks.pods import HAVE_ENDED, any_has_ended, membership, not_ready_reason, not_running_reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -66,7 +66,7 @@ class CheckedPods:
     namespaces: Sequence[str | None]
     address: str | Callable[[Pod], object]
     port: int
-    order_by: str | tuple[str, ...]
+    order_by: Sequence[str]
     not_running: str
     reads_slices: bool
 
@@ -163,13 +163,19 @@ class _PodChecks:
         return Finding(await explain_empty(api, query), "failed", hint)
 
     def _describe_pods(self, query: PodQuery, pods: Sequence[Pod]) -> Finding:
-        absent = {pod.full_name: reason for pod in pods if (reason := _absence(pod))}
-        faults = [pod.full_name for pod in pods if pod.full_name in absent and not _is_left_out(pod)]
-        unready = {
-            pod.full_name: reason
-            for pod in pods
-            if pod.full_name not in absent and (reason := not_ready_reason(pod))
-        }
+        absent: dict[str, str] = {}
+        unready: dict[str, str] = {}
+        faults: list[str] = []
+        for pod in pods:
+            address, fault = membership(pod, self.pods.address, self.pods.port)
+            if fault is not None:
+                absent[pod.full_name] = fault
+                faults.append(pod.full_name)
+            elif address is None:
+                is_deleted = pod.metadata.deletion_timestamp is not None
+                absent[pod.full_name] = "being deleted" if is_deleted else not_running_reason(pod, None) or ""
+            elif reason := not_ready_reason(pod):
+                unready[pod.full_name] = reason
         running = f"{len(pods) - len(absent)} running"
         parts = [f"{running}, {len(unready)} of them not ready" if unready else running]
         parts += _grouped({**absent, **unready})
@@ -193,10 +199,10 @@ class _PodChecks:
         workloads = list(dict.fromkeys(str(workload) for pod in pods if (workload := workload_of(pod))))
         of = f" ({some(workloads)})" if workloads else ""
         try:
-            state = self._cache([job], "index").state(datetime.now(UTC))
+            state = self._cache([job], ["index"]).state(datetime.now(UTC))
         except PodIndexError as error:
-            members = self._cache([job], "name").state(datetime.now(UTC)).members
-            if self.pods.order_by == "index":
+            members = self._cache([job]).state(datetime.now(UTC)).members
+            if "index" in self.pods.order_by:
                 return Finding(f"{error.summary}{of}", "failed", error.hint)
             if len(error.unindexed) == len(members):
                 return Finding(f"the pods have no index{of}; their tasks are in the order of their names")
@@ -208,8 +214,8 @@ class _PodChecks:
 
     async def check_tasks(self, progress: Progress) -> Finding:
         # By name: pods without a valid index have addresses too.
-        self.tasks.state = self._cache(self.pods.jobs, "name").state(datetime.now(UTC))
-        if self.pods.order_by != "name":
+        self.tasks.state = self._cache(self.pods.jobs).state(datetime.now(UTC))
+        if "name" not in self.pods.order_by:
             # The check of the indices, or of the permission to list nodes, reports an error.
             with suppress(ResolveError):
                 self.tasks.state = (await self.observe(progress)).state or self.tasks.state
@@ -217,7 +223,7 @@ class _PodChecks:
 
     async def check_size(self, _: Progress) -> Finding:
         controllers = Controllers()
-        cache = self._cache(self.pods.jobs, "name", controllers)
+        cache = self._cache(self.pods.jobs, controllers=controllers)
         while unread := cache.unread_controllers:
             await controllers.read(self.server.objects, unread)
         expected = cache.observation(datetime.now(UTC)).expected
@@ -235,7 +241,7 @@ class _PodChecks:
         return Finding(found, "warning", Hint("Wait until all pods run: `aioresolve wait`."))
 
     async def check_claims(self, _: Progress) -> Finding:
-        cache = self._cache(self.pods.jobs, "name")
+        cache = self._cache(self.pods.jobs)
         pods = cache.with_claims
         if not pods:
             return Finding("no running pod has one")
@@ -254,7 +260,9 @@ class _PodChecks:
         of_pods = Counter(_devices(each) for each in endpoints if each.full_name in names)
         return Finding("; ".join(f"{number} pods with {devices}" for devices, number in of_pods.items()))
 
-    def _cache(self, jobs: Iterable[str], order_by: str, controllers: Controllers | None = None) -> PodCache:
+    def _cache(
+        self, jobs: Iterable[str], order_by: Sequence[str] = ("name",), controllers: Controllers | None = None
+    ) -> PodCache:
         """Return a cache with the pods of these jobs."""
         cache = PodCache(
             {job: [self._queries([each]) for each in self.pods.jobs[job]] for job in jobs},
@@ -312,18 +320,6 @@ def _devices(endpoint: Endpoint) -> str:
     """Return the accelerators of a member as text."""
     accelerators = endpoint.accelerators or {}
     return ", ".join(f"{number} {name}" for name, number in accelerators.items()) or "no accelerators"
-
-
-def _absence(pod: Pod) -> str | None:
-    """Return why a pod is not running; None if it is."""
-    if pod.metadata.deletion_timestamp is not None:
-        return "being deleted"
-    return not_running_reason(pod, pod.status.pod_ip)
-
-
-def _is_left_out(pod: Pod) -> bool:
-    """Whether a resolver leaves the pod out without an error: it is being deleted, or is replaced."""
-    return pod.metadata.deletion_timestamp is not None or (pod.status.phase == "Failed" and is_replaced(pod))
 
 
 def _grouped(reasons: Mapping[str, str]) -> list[str]:

@@ -18,7 +18,7 @@ from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Observation
 
 from .api.objects import Bookmark, Deleted, Failed, is_newer, is_older, oldest_version, version_number
 from .tasks.controllers import Controllers
-from .tasks.order_by import LabelOrdering
+from .tasks.order_by import Ordering
 from .tasks.pod_labels import parse_selector
 from .tasks.pods import match_pods, raise_not_running
 from .tasks.task_order import SelectorTasks, number_tasks
@@ -135,12 +135,12 @@ class ClusterCache(ObjectCache[T, S]):
         jobs: job to its selectors in order, each as its queries, one for each namespace.
         address: the kind of address of members.
         port: the port to append to the host of each member that has none of its own.
-        order_by: `name`, `index` or labels: how the pods of one selector become tasks.
+        order_by: how the pods of one selector become tasks; see `validate_order_by`.
         allow_gaps: with `order_by="index"`, whether a task index between two others may be missing.
         controllers: the objects of the controllers of the pods, as far as they were read.
 
     Attributes:
-        ordering: the order by labels.
+        ordering: the order of the pods of one selector.
         controllers: the objects of the controllers.
         claim_faults: why devices of ResourceClaims are not known, by namespace.
     """
@@ -151,13 +151,12 @@ class ClusterCache(ObjectCache[T, S]):
         *,
         address: Any,
         port: int,
-        order_by: str | Sequence[str],
+        order_by: Sequence[str],
         allow_gaps: bool = True,
         controllers: Controllers | None = None,
     ) -> None:
         self._address, self._port, self._allow_gaps = address, port, allow_gaps
-        self._by_index = order_by == "index"
-        self.ordering = LabelOrdering(() if isinstance(order_by, str) else order_by)
+        self.ordering = Ordering(order_by)
         self.claim_faults: Mapping[str, str] = {}
         self.controllers = Controllers() if controllers is None else controllers
         queries = dict.fromkeys(chain.from_iterable(chain.from_iterable(jobs.values())))
@@ -171,7 +170,7 @@ class ClusterCache(ObjectCache[T, S]):
                 text, namespace = of_selector[0].selector, of_selector[0].namespace
                 selector = SelectorTasks(
                     job,
-                    order_by=order_by if isinstance(order_by, str) else self.ordering,
+                    ordering=self.ordering,
                     selector=text,
                     controller=parse_selector(text).job(namespace if len(of_selector) == 1 else None),
                 )
@@ -265,7 +264,7 @@ class ClusterCache(ObjectCache[T, S]):
         """Return `state` with the tasks of Indexed Jobs that are done and whose pods no longer exist."""
         vanished: list[DoneTask] = []
         for job, selectors in self._jobs.items():
-            if not self._by_index or len(selectors) > 1:
+            if not self.ordering.by_index or len(selectors) > 1:
                 continue
             if completed := self.controllers.completed(selectors[0].selected):
                 known = {*state.spec.task_indices(job), *(each.index for each in state.done)}

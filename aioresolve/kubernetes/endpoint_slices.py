@@ -39,7 +39,7 @@ from .api.objects import (
 )
 from .api.queries import Query, Resource
 from .cluster_cache import ClusterCache, QueryStore
-from .tasks.order_by import natural_keys
+from .tasks.order_by import Ordering, natural_keys
 from .tasks.pod_labels import IndexLabel, PodIndex
 from .tasks.pods import MatchedPod, raise_not_running
 
@@ -163,7 +163,7 @@ NOT_SERVING = "not ready"
 """The status of a member that its Service publishes before it is ready."""
 
 
-def validate_arguments(selectors: Any, address: Any, order_by: str | tuple[str, ...]) -> None:
+def validate_arguments(selectors: Any, address: Any, order_by: Sequence[str]) -> None:
     """Raise a ConfigurationError if other arguments of the resolver contradict `service`."""
     if selectors is not None:
         raise ConfigurationError(
@@ -178,7 +178,7 @@ def validate_arguments(selectors: Any, address: Any, order_by: str | tuple[str, 
             argument="address",
             hint="Choose another {address}, or select pods.",
         )
-    if isinstance(order_by, tuple):
+    if Ordering(order_by).by_labels:
         raise ConfigurationError(
             "the endpoints of a Service have no labels of pods and nodes",
             argument="order_by",

@@ -28,7 +28,7 @@ import anyio
 import msgspec
 
 from aioresolve._core.concurrency import gather
-from aioresolve._core.deadline import Backoff, RetryPolicy, within_deadline
+from aioresolve._core.deadline import RETRYABLE_STATUSES, Backoff, RetryPolicy, within_deadline
 from aioresolve._core.telemetry import Outage, record_retry, record_watch_restart
 from aioresolve.errors import (
     APIError,
@@ -81,8 +81,13 @@ MAX_OBJECTS = 200_000
 
 CHECK_SERVER = "Check the server, and the proxies and load balancers before it."
 
-UNRELATED_TO_VERSION = frozenset({401, 403, 408, 429, 502, 503})
-"""Failure statuses whose cause cannot be the version to resume from. After others, the pods are listed."""
+UNRELATED_TO_VERSION = frozenset({401, 403}) | RETRYABLE_STATUSES - {500, 504}
+"""Failure statuses whose cause cannot be the version to resume from. After others, the pods are listed.
+
+504 and 500 are retryable, but not with the same version: an API server returns 504 (`Too large resource
+version`) to a version that it has not reached, such as after a restore from a backup, and 500 if etcd has
+compacted the version.
+"""
 
 
 class WatchPolicy(msgspec.Struct, frozen=True):
@@ -342,8 +347,8 @@ class Reflector:
         except ResolveError as error:
             if self.is_listed or error is self._cache_error or self._api.is_closed:
                 raise
-            is_refused = isinstance(error, APIError) and error.status in REFUSALS
-            if is_refused or isinstance(error, DeadlineExceededError):
+            # Only a refusal says something about the server. What was slow or broken is tried again.
+            if isinstance(error, APIError) and error.status in REFUSALS:
                 self._api.sends_initial_events = False
             logger.debug(
                 "%s: the pods are listed, because a watch did not report them: %s", self._query.scope, error
@@ -388,6 +393,8 @@ class Reflector:
                 if events := self._decode(splitter, chunk):
                     silent_since = anyio.current_time()
                     self._apply(events)
+        if anyio.current_time() >= deadline:
+            return
         if not splitter.at_boundary:
             raise self._broken("it ended in the middle of an event")
         if anyio.current_time() - opened_at < MIN_LIFETIME:
@@ -399,9 +406,6 @@ class Reflector:
         """Return the stream of a watch, which `stack` will close; see `ObjectAPI.watch`."""
         with anyio.move_on_after(timeout):
             return await stack.enter_async_context(self._api.watch(self._query, version, lifetime))
-        if version is None:
-            # A proxy may hold the events back, so that no list by watch would succeed.
-            self._api.sends_initial_events = False
         raise self._broken(f"the server did not respond within {timeout:g} s")
 
     async def _read_initial(
@@ -425,13 +429,11 @@ class Reflector:
             if not marks:
                 continue
             bookmark: Any = events[end]
-            if not bookmark.ends_initial_events:
+            if not bookmark.ends_initial_events:  # a server that ignores the parameter
                 self._api.sends_initial_events = False
                 raise self._broken("it does not mark the end of the existing objects")
             self._replace(list(found.values()), bookmark.object.metadata.resource_version)
             return events[end + 1 :]
-        if anyio.current_time() >= deadline:
-            self._api.sends_initial_events = False
         raise self._broken("it did not report all objects")
 
     def _collect(self, events: Sequence[WatchEvent[Any]], found: dict[str, Any]) -> None:

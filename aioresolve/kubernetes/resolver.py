@@ -106,7 +106,8 @@ class KubernetesClusterResolver(ClusterResolver):
         not_running: what to do with matching pods that are not running, and endpoints that are not ready:
             `"raise"` or `"skip"`.
         timeout: the total deadline of a call, in seconds.
-        max_concurrency: the maximum number of concurrent requests.
+        max_concurrency: the maximum number of concurrent requests. In a `Fleet` or union, resolvers with the
+            same server, credentials and maximum share connections and this limit.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -155,10 +156,10 @@ class KubernetesClusterResolver(ClusterResolver):
             )
             self._new_query, cache_type = SliceQuery.of, SliceCache
         # Rows of a Table have the addresses of members, but nothing else by which they could be ordered.
-        self._rows_suffice = service is None and address == "pod_ip" and self._order_by == "name"
+        self._rows_suffice = service is None and address == "pod_ip" and self._order_by == ("name",)
         self._new_cache = partial(cache_type, address=self._address, port=self._port, order_by=self._order_by)
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
-        self._may_skip_tasks = self._not_running == "skip"
+        self._may_omit_done = self._not_running == "skip"
         self._max_concurrency = validate_count("max_concurrency", max_concurrency)
         self._search = search_for(
             kubeconfig=kubeconfig,
@@ -494,7 +495,8 @@ class KubernetesClusterResolver(ClusterResolver):
     async def _opened(self, progress: Progress) -> AsyncIterator[ObjectAPI]:
         """Yield the client of the API server, which resolvers with the same configuration share."""
         uses_context = CONTEXT_NAMESPACE in self._namespaces
-        key = "kubernetes", self._search, uses_context, id(self._override_client)
+        # With another limit, another client: the limit of one resolver does not apply to others.
+        key = "kubernetes", self._search, uses_context, id(self._override_client), self._max_concurrency
         async with self._connected() as connections:
             yield await connections.get(self, key, partial(self._open, progress))
 

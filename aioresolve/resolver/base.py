@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from aioresolve._core.connections import Connections, Copyable
-from aioresolve._core.deadline import Deadline, Progress, within_deadline
+from aioresolve._core.deadline import Deadline, Progress, is_too_long, requested_wait, within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeError, ResolveError
@@ -108,7 +108,7 @@ class ClusterResolver(Copyable, abc.ABC):
         self._rpc_layer = rpc_layer
         self._timeout = validate_seconds("timeout", timeout)
 
-    _may_skip_tasks: bool = False  # whether the state may have tasks that are done, which are left out
+    _may_omit_done: bool = False  # whether the state may have tasks that are done, which are left out
 
     @property
     def task_type(self) -> str | None:
@@ -239,7 +239,8 @@ class ClusterResolver(Copyable, abc.ABC):
         Raises:
             DeadlineExceededError: no first state was available within the resolver's `timeout`. After the
                 first state, an unreachable source is retried without limit.
-            ResolveError: an error that is not retryable.
+            ResolveError: an error that is not retryable; before the first state, also one after which the
+                server requests a longer wait than the resolver's `timeout`.
         """
         async with aclosing(self.observations(interval=interval)) as observations:
             state: ClusterState | None = None
@@ -250,6 +251,10 @@ class ClusterResolver(Copyable, abc.ABC):
                     if observation.state is not None and observation.state != state:
                         return observation.state
                     if observation.error is not None:
+                        # The source waits as long as its server requests, which may be too long here.
+                        wait = requested_wait(observation.error)
+                        if state is None and wait and is_too_long(wait):
+                            raise observation.error
                         progress.failed("the first state", observation.error)
                     else:
                         progress.waiting("the first state", "the source has not returned a complete state")

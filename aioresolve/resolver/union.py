@@ -89,7 +89,7 @@ class UnionClusterResolver(ClusterResolver):
         if not resolvers:
             raise ConfigurationError("UnionClusterResolver needs at least one resolver")
         self._resolvers = tuple(_as_async(resolver, self.timeout) for resolver in resolvers)
-        self._may_skip_tasks = any(resolver._may_skip_tasks for resolver in self._resolvers)
+        self._may_omit_done = any(resolver._may_omit_done for resolver in self._resolvers)
         self._entered: AsyncExitStack | None = None
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class UnionClusterResolver(ClusterResolver):
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Return the members of all resolvers and what they lack, fetched concurrently."""
-        if self._may_skip_tasks:
+        if self._may_omit_done:
             # Only with identities do states have the tasks that are done, after which others are numbered.
             want = replace(want, identities=True)
         calls = [partial(resolver._call_observe, want, progress) for resolver in self._resolvers]

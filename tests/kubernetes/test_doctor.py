@@ -355,6 +355,13 @@ async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopbac
     assert "train-1`. Pods that have ended do not run again" in remedy(found)
 
 
+async def test_pods_are_judged_by_the_address_that_the_resolver_returns(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    check = (await diagnose(loopback, address=lambda pod: None))["pods with app=train"]
+    assert check.result == "failed"
+    assert "0 running; 1 Running, but without an address yet: ml/train-0" in check.found
+
+
 async def test_indices(loopback: Loopback) -> None:
     loopback.train("a", "b", ip="127.0.0.1")
     check = (await diagnose(loopback))["indices of worker"]
@@ -370,8 +377,8 @@ async def test_indices(loopback: Loopback) -> None:
         assert "no pod has index 2; index 1 is claimed by ml/other-1 and ml/train-1" in found.found
         assert checks["tasks"].found == "worker: 4"
     checks = await diagnose(loopback, address="hostname")
-    assert "spec.hostname or spec.subdomain is not set" in checks["tasks"].found
-    assert (checks["tasks"].result, checks["indices of worker"].result) == ("failed", "failed")
+    assert "spec.hostname or spec.subdomain is not set" in checks["pods with app=train"].found
+    assert checks["tasks"].result == "skipped"
 
 
 async def test_number_of_pods_that_the_controller_wants_is_compared(loopback: Loopback) -> None:

@@ -374,7 +374,9 @@ def parse(document: Mapping[str, Any], version: int) -> EndpointSlice:
 
 
 def new_cache(order_by: str = "name") -> SliceCache:
-    return SliceCache({"worker": [[QUERY]]}, address="pod_ip", port=8470, order_by=order_by, allow_gaps=True)
+    return SliceCache(
+        {"worker": [[QUERY]]}, address="pod_ip", port=8470, order_by=[order_by], allow_gaps=True
+    )
 
 
 def contents(observation: Observation) -> tuple[Any, ...]:

@@ -27,7 +27,9 @@ async def test_fifty_targets_on_one_server_share_its_connections(loopback: Loopb
         assert len(loopback.requests) == 150
 
 
-async def test_two_users_of_one_server_do_not_share_connections(loopback: Loopback, tmp_path: Path) -> None:
+async def test_other_users_and_limits_have_connections_of_their_own(
+    loopback: Loopback, tmp_path: Path
+) -> None:
     loopback.train("train-0")
     loopback.server.tokens = {TOKEN: "alice", "another-token": "bob"}
     other = loopback.server.write_kubeconfig(tmp_path / "other", token="another-token")
@@ -35,8 +37,9 @@ async def test_two_users_of_one_server_do_not_share_connections(loopback: Loopba
         "alice": loopback.resolver(),
         "bob": loopback.resolver(kubeconfig=other),
         "alice again": loopback.resolver(),
+        "alice, one at a time": loopback.resolver(max_concurrency=1),
     }
     async with Fleet(targets, max_concurrency=1, timeout=10.0) as fleet:
-        assert [reading.error for reading in (await fleet.resolve()).values()] == [None] * 3
-        assert [request.user for request in loopback.requests] == ["alice", "bob", "alice"]
-        assert loopback.server.connections == 2
+        assert [reading.error for reading in (await fleet.resolve()).values()] == [None] * 4
+        assert [request.user for request in loopback.requests] == ["alice", "bob", "alice", "alice"]
+        assert loopback.server.connections == 3

@@ -10,6 +10,10 @@ from unittest import mock
 import pytest
 
 from aioresolve import KubernetesClusterResolver, errors
+from aioresolve._core.deadline import Progress
+from aioresolve.kubernetes.api.client import ObjectAPI
+from aioresolve.kubernetes.api.queries import PodQuery
+from aioresolve.kubernetes.api.transport import client_transport
 
 
 def pod(name: str, ip: str | None, phase: str = "Running", **metadata: Any) -> Any:
@@ -46,6 +50,15 @@ async def test_namespace_is_listed_by_an_async_client() -> None:
     [endpoint] = state.endpoints["worker"]
     assert (endpoint.name, endpoint.namespace, endpoint.uid) == ("train-0", "ml", "u-1")
     client.list_namespaced_pod.assert_awaited_once_with("ml", label_selector="app=train")
+
+
+async def test_field_selector_is_passed_on() -> None:
+    client = lister(pod("train-0", "10.0.0.1"))
+    api = ObjectAPI(client_transport(client), max_concurrency=1)
+    await api.objects(PodQuery("app=train", name="train-0"), Progress())
+    client.list_pod_for_all_namespaces.assert_called_once_with(
+        label_selector="app=train", field_selector="metadata.name=train-0"
+    )
 
 
 async def test_attributes_of_a_pod_and_of_its_list_are_read() -> None:

@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from aioresolve import (
+    APIError,
     ForbiddenError,
     ResolveError,
     UnauthorizedError,
@@ -297,6 +298,26 @@ async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_reques
             "list",
             "list",
         ]
+
+
+async def test_a_slow_response_does_not_decide_how_the_next_watch_begins(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.server.inject(Hang(), match=begins_with_pods)
+    async with loopback.resolver() as resolver:
+        for policy in (watch_policy(max_initial_silence=0.05), QUICK):
+            async with aclosing(with_policy(resolver, policy).watch()) as states:
+                await next_state(states)
+    assert [request.verb for request in loopback.requests if is_list(request)] == ["watch", "list", "watch"]
+
+
+async def test_the_first_state_is_not_awaited_if_the_server_requests_a_longer_wait(
+    loopback: Loopback,
+) -> None:
+    loopback.server.inject(Answer(429, headers={"Retry-After": "3600"}), times=None)
+    async with aclosing(with_policy(loopback.resolver(timeout=10)).watch()) as states:
+        with pytest.raises(APIError) as caught:
+            await next_state(states)
+    assert caught.value.status == 429
 
 
 ENDS_INITIAL_EVENTS = {"k8s.io/initial-events-end": "true"}

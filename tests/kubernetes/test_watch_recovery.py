@@ -107,9 +107,11 @@ async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback
             versions.append(request.partition(b"resourceVersion=")[2].partition(b"&")[0].partition(b" ")[0])
         connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         line = bookmark(9)
+        some = line[:9]
         with suppress(OSError):
-            while True:
-                connection.sendall(b"%x\r\n%b\r\n" % (len(line), line))
+            while True:  # always in the middle of an event
+                connection.sendall(b"%x\r\n%b\r\n" % (len(some), some))
+                some = line[9:] + line[:9]
                 time.sleep(0.05)
 
     with trusted_peer(loopback, respond):

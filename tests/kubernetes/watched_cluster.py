@@ -10,6 +10,7 @@ from aioresolve.errors import PodIndexError
 from aioresolve.kubernetes.api.objects import Bookmark, BookmarkMeta, BookmarkObject, Pod
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.cluster_cache import PodCache as PodCache
+from aioresolve.kubernetes.tasks.order_by import validate_order_by
 
 from . import samples
 
@@ -30,7 +31,9 @@ Jobs: TypeAlias = dict[str, list[list[PodQuery]]]
 def new_cache(jobs: Jobs | None = None, **options: Any) -> PodCache:
     """Return an empty cache."""
     defaults = {"address": "pod_ip", "port": 8470, "order_by": "name"}
-    return PodCache(jobs or {"worker": [[TRAIN]]}, **{**defaults, **options})
+    arguments = {**defaults, **options}
+    order_by = validate_order_by(arguments.pop("order_by"))
+    return PodCache(jobs or {"worker": [[TRAIN]]}, order_by=order_by, **arguments)
 
 
 def replace(cache: PodCache, query: PodQuery, pods: Iterable[Pod], version: object) -> None:

@@ -56,9 +56,6 @@ PAGES_AFTER = frozenset({200, 413, 500, 504})
 """The statuses of a list in one response after which pages are requested, because the server may be unable to
 send all of it. After a 200, the connection may have broken, or the server may have split the list itself."""
 
-UNREADABLE = frozenset(range(300, 600)) - RETRYABLE_STATUSES
-"""The statuses that mean that an object cannot be read."""
-
 MAX_RESTARTS = 3
 """How often a list is restarted after its pages expired."""
 
@@ -230,7 +227,9 @@ class ObjectAPI:
                 retryable=True,
             )
 
-        response = await self._send("GET", path, scope, progress, fail, expected=UNREADABLE)
+        # All others mean that the object cannot be read.
+        expected = frozenset(range(300, 600)) - RETRYABLE_STATUSES
+        response = await self._send("GET", path, scope, progress, fail, expected=expected)
         progress.done(scope, f"status {response.status}")
         return response.body if response.status == 200 else None
 

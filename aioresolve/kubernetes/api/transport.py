@@ -299,6 +299,8 @@ class ListingTransport(Transport):
             )
         call = partial(function, *([unquote(rest.partition("/")[0])] if in_namespace else []))
         options: dict[str, Any] = {"label_selector": request.query["labelSelector"]}
+        if fields := request.query.get("fieldSelector"):
+            options["field_selector"] = fields
         api_client = getattr(self._client, "api_client", None)  # of the package `kubernetes`
         if api_client is not None:
             # A thread cannot be cancelled: it is abandoned, and ends by its own timeout.

@@ -75,15 +75,15 @@ _TERM = re.compile(
 """A key is an optional DNS subdomain and a name: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/"""
 
 
-def validate_order_by(order_by: object) -> str | tuple[str, ...]:
-    """Return `"name"`, `"index"`, or the labels to order by, each with its prefix.
+def validate_order_by(order_by: object) -> tuple[str, ...]:
+    """Return `("name",)`, `("index",)`, or the labels to order by, each with its prefix.
 
     Raises:
         ConfigurationError: it is something else.
     """
     terms = (order_by,) if isinstance(order_by, str) or not isinstance(order_by, Sequence) else order_by
     if len(terms) == 1 and terms[0] in ("name", "index"):
-        return str(terms[0])
+        return (terms[0],)
     wrong = [each for each in terms if not (isinstance(each, str) and _TERM.fullmatch(each))]
     if wrong or not terms:
         alone = "'name', 'index', " if len(terms) < 2 else ""
@@ -96,29 +96,36 @@ def validate_order_by(order_by: object) -> str | tuple[str, ...]:
     return tuple(terms)
 
 
-class LabelOrdering:
-    """The order by the labels of pods and of their nodes; pods with the same labels are ordered by name.
+class Ordering:
+    """How the pods of one selector become tasks; pods with the same labels are ordered by name.
 
-    Values are compared as names are: numbers in them as numbers.
+    Values of labels are compared as names are: numbers in them as numbers.
 
     Args:
-        terms: the labels, the most important one first, each with its prefix.
+        terms: what `validate_order_by` returned.
 
     Attributes:
+        by_index: whether each pod has the task index that its controller gave it.
+        by_labels: whether the labels of pods and of their nodes decide.
         pod_keys: the keys of the labels of pods.
         node_keys: the keys of the labels of nodes.
         nodes: the values of the labels of each node by its name, as far as they were read; None for those of
             a node that did not exist.
     """
 
-    def __init__(self, terms: Sequence[str] = ()) -> None:
-        self._terms = [(prefix + ":", key) for prefix, _, key in (term.partition(":") for term in terms)]
+    def __init__(self, terms: Sequence[str]) -> None:
+        self.by_index = "index" in terms
+        labels = [term.partition(":") for term in terms if ":" in term]
+        self.by_labels = bool(labels)
+        self._terms = [(prefix + colon, key) for prefix, colon, key in labels]
         self.pod_keys = tuple(key for prefix, key in self._terms if prefix == POD_LABEL)
         self.node_keys = tuple(key for prefix, key in self._terms if prefix == NODE_LABEL)
         self.nodes: Mapping[str, tuple[str | None, ...]] = {}
 
     def __str__(self) -> str:
-        """Return the labels as text for messages."""
+        """Return what the pods are ordered by, as text for messages."""
+        if not self.by_labels:
+            return "index" if self.by_index else "name"
         kinds = {POD_LABEL: "label {!r}", NODE_LABEL: "label {!r} of the node"}
         return " and ".join(kinds[prefix].format(key) for prefix, key in self._terms)
 

@@ -16,7 +16,6 @@ from aioresolve.errors import Hint, PodIndexError
 from aioresolve.spec import DoneTask, Missing
 
 from .controllers import SelectedPods
-from .order_by import LabelOrdering
 from .pod_labels import MAX_TASKS, PodIndex, PodSet
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from aioresolve.spec import Endpoint
 
+    from .order_by import Ordering
     from .pod_labels import Controller
     from .pods import MatchedPod
 
@@ -73,10 +73,8 @@ class SelectorTasks:
         selected: the pods by pod set.
     """
 
-    def __init__(
-        self, job: str, *, order_by: str | LabelOrdering, selector: str, controller: Controller | None
-    ) -> None:
-        self._job, self._order_by, self._selector = job, order_by, selector
+    def __init__(self, job: str, *, ordering: Ordering, selector: str, controller: Controller | None) -> None:
+        self._job, self._ordering, self._selector = job, ordering, selector
         # The pod sets of the pods when there were any, or of those that the selector names.
         self._former: tuple[PodSet, ...] = () if controller is None else (PodSet(controller),)
         self._reported: dict[str, tuple[MatchedPod, Missing]] = {}  # by the key of the pod
@@ -162,29 +160,29 @@ class SelectorTasks:
         self.unindexed: list[str] = []
         self.unknown_nodes: set[str] = set()
         keys: list[Any] | None = None
-        if self._order_by == "index":
+        ordering = self._ordering
+        if ordering.by_index:
             roles = {pod.label.role for pod in pods if pod.label.in_role is not None}
             keys = [pod.label.among(len(roles)) for pod in pods]
         elif tasks is not None:
             pods = [pod for pod in pods if pod.key in tasks]
-        if isinstance(self._order_by, LabelOrdering):
-            ordering = self._order_by
+        if ordering.by_labels:
             keys = [ordering.key(pod.labels, pod.node or "") for pod in pods]
             self.unknown_nodes = {pod.node or "" for pod in pods if ordering.is_unknown(pod.node or "")}
         if keys is not None:
             keyed = list(zip(keys, pods, strict=True))
             if None in keys:
-                is_task = self._order_by != "index"  # even if it is not a member
+                # By labels, a pod that is done needs them too.
                 self.unindexed = [
                     pod.full_name
                     for key, pod in keyed
-                    if key is None and (is_task or pod.endpoint is not None)
+                    if key is None and (ordering.by_labels or pod.endpoint is not None)
                 ]
                 keyed = [each for each in keyed if each[0] is not None]
             # Stable: pods with the same labels or index remain in the order of their names.
             keyed.sort(key=operator.itemgetter(0))
             pods = [pod for _, pod in keyed]
-            if self._order_by == "index":
+            if ordering.by_index:
                 self._indices = [index for index, _ in keyed]
         self._ordered, self._tasks = pods, tasks
         self._members = pods if tasks is None else [pod for pod in pods if pod.endpoint is not None]
@@ -200,7 +198,7 @@ class SelectorTasks:
     @property
     def order(self) -> str:
         """By what the members are ordered, as text for messages."""
-        return str(self._order_by)
+        return str(self._ordering)
 
     @property
     def numbering(self) -> Numbering:

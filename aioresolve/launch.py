@@ -27,13 +27,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from aioresolve.errors import ConfigurationError, Hint, LaunchError
 from aioresolve.spec import ClusterSpec, ClusterState, host_port, split_host_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from aioresolve.errors import PartialClusterError
     from aioresolve.spec import Task
@@ -329,20 +330,6 @@ def ray(cluster: Cluster, task: Task, *, port: int = 6379) -> dict[str, str]:
     return variables
 
 
-CONSUMERS: dict[str, Callable[..., dict[str, str]]] = {
-    "accelerate": accelerate,
-    "env": task_variables,
-    "jax": jax,
-    "megascale": megascale,
-    "ray": ray,
-    "sglang": leader_worker,
-    "tensorflow": tensorflow,
-    "torch": torch,
-    "torchrun": torchrun,
-    "vllm": leader_worker,
-}
-"""The kinds of programs that read variables, by name, and the function for each."""
-
 _TORCHELASTIC = (
     *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
     *("TORCHELASTIC_MAX_RESTARTS", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
@@ -350,17 +337,96 @@ _TORCHELASTIC = (
 _LEADER = ("AIORESOLVE_LEADER", "AIORESOLVE_LEADER_HOST", "AIORESOLVE_LEADER_PORT")
 _TASK = ("AIORESOLVE_JOB", "AIORESOLVE_INDEX", "AIORESOLVE_ADDRESS", "AIORESOLVE_RANK")
 
+
+class VariableReader(NamedTuple):
+    """A kind of program that reads variables.
+
+    Attributes:
+        function: returns the variables for a task.
+        help: which variables they are.
+        cleared: the variables that the program would read instead of them.
+    """
+
+    function: Callable[..., dict[str, str]]
+    help: str
+    cleared: tuple[str, ...] = ()
+
+
+class HostFileReader(NamedTuple):
+    """A program that reads a host file and starts the tasks itself, and thus is not one of them.
+
+    Attributes:
+        function: returns the host file.
+        path_variables: the variables in which the program reads its path; others need an option for it.
+        variables: further variables that the program needs.
+    """
+
+    function: Callable[..., str]
+    path_variables: tuple[str, ...] = ()
+    variables: Mapping[str, str] = MappingProxyType({})
+
+
+VARIABLE_READERS = {
+    "env": VariableReader(
+        task_variables,
+        "AIORESOLVE_RANK, AIORESOLVE_NUM_TASKS, AIORESOLVE_LEADER, AIORESOLVE_LEADER_HOST,"
+        " AIORESOLVE_LEADER_PORT, AIORESOLVE_JOB, AIORESOLVE_INDEX, AIORESOLVE_ADDRESS, which all other"
+        " programs get too",
+        _LEADER,
+    ),
+    "jax": VariableReader(
+        jax,
+        "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID",
+        # Without them JAX's own detection of Open MPI and Slurm does not come before that of aioresolve.jax.
+        ("JAX_COORDINATOR_BIND_ADDRESS", "OMPI_MCA_orte_hnp_uri", "SLURM_LOCALID"),
+    ),
+    "torch": VariableReader(
+        torch,
+        "MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK",
+        _TORCHELASTIC,
+    ),
+    "torchrun": VariableReader(torchrun, "the options of torchrun as PET_NNODES, PET_NODE_RANK, ..."),
+    "accelerate": VariableReader(accelerate, "those of torch and torchrun", _TORCHELASTIC),
+    "tensorflow": VariableReader(tensorflow, "TF_CONFIG"),
+    "megascale": VariableReader(
+        megascale,
+        "MEGASCALE_COORDINATOR_ADDRESS, MEGASCALE_NUM_SLICES, MEGASCALE_SLICE_ID",
+        ("MEGASCALE_PORT",),
+    ),
+    "ray": VariableReader(ray, "LWS_* as for vllm, and RAY_ADDRESS except on the head", ("RAY_ADDRESS",)),
+    "vllm": VariableReader(
+        leader_worker, "LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX", ("RAY_ADDRESS",)
+    ),
+    "sglang": VariableReader(leader_worker, "those of vllm"),
+}
+"""The kinds of programs that read variables."""
+
+HOST_FILE_READERS = {
+    "mpi": HostFileReader(
+        hostfile,
+        # Open MPI 4 and 5: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
+        ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
+        # Otherwise Open MPI cuts the names of hosts at the first dot.
+        {"OMPI_MCA_orte_keep_fqdn_hostnames": "true", "PRTE_MCA_prte_keep_fqdn_hostnames": "true"},
+    ),
+    "deepspeed": HostFileReader(hostfile),
+    "horovod": HostFileReader(hostfile),
+    # MPICH and Intel MPI
+    "mpich": HostFileReader(host_slots, ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")),
+}
+"""The programs that read a host file."""
+
+HOST_FILES: dict[str, Callable[..., str]] = {"hostfile": hostfile, "host:slots": host_slots}
+"""The formats of host files, and the function for each."""
+
+CONSUMERS: dict[str, Callable[..., dict[str, str]]] = {
+    name: reader.function for name, reader in VARIABLE_READERS.items()
+}
+"""The kinds of programs that read variables, by name, and the function for each."""
+
 CLEARED: dict[str, tuple[str, ...]] = {
-    "accelerate": _TORCHELASTIC,
-    "env": _LEADER,
-    # Without them JAX's own detection of Open MPI and Slurm does not come before that of aioresolve.jax.
-    "jax": ("JAX_COORDINATOR_BIND_ADDRESS", "OMPI_MCA_orte_hnp_uri", "SLURM_LOCALID"),
-    "megascale": ("MEGASCALE_PORT",),
-    "ray": ("RAY_ADDRESS",),
-    "torch": _TORCHELASTIC,
-    "vllm": ("RAY_ADDRESS",),
-    # A program that starts the tasks is not one of them.
-    **dict.fromkeys(("deepspeed", "horovod", "mpi", "mpich"), _TASK),
+    **{name: reader.cleared for name, reader in VARIABLE_READERS.items() if reader.cleared},
+    **dict.fromkeys(HOST_FILE_READERS, _TASK),
 }
 """The variables that a kind of program would read instead of those that `environment` returns, by its name.
 
@@ -388,14 +454,19 @@ def environment(consumer: str, cluster: Cluster, task: Task, **options: Any) -> 
         raise _refusal(
             consumer, f"{consumer!r} is not a kind of program", f"Use one of {', '.join(CONSUMERS)}."
         )
-    accepted = function.__kwdefaults__ or {}
-    if unknown := sorted(options.keys() - accepted.keys()):
+    accepted = options_of(function)
+    if unknown := sorted(options.keys() - accepted):
         raise _refusal(
             consumer,
             f"a program of kind {consumer!r} has no option {unknown[0]!r}",
             f"Use {', '.join(accepted)}." if accepted else "Leave it out.",
         )
     return task_variables(cluster, task) | function(cluster, task, **options)
+
+
+def options_of(function: Callable[..., Any]) -> Collection[str]:
+    """Return the names of the options of a function of this module."""
+    return getattr(function, "__kwdefaults__", None) or ()
 
 
 def _first_index(cluster: Cluster, job: str) -> int:

@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from aioresolve import launch
+from aioresolve.spec import Task
+
 from .formats import Table, as_yaml, printable
 from .templates import compile_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from aioresolve.spec import ClusterSpec, ClusterState, Member, Task
+    from aioresolve.spec import ClusterSpec, ClusterState, Member
 
 OUTPUTS = ("table", "wide", "json", "yaml", "tf-config", "name")
 """The values of `-o`."""
 
-HOST_FILES = ("hostfile", "host:slots")
-
-PROGRAM_OUTPUTS = (
-    *("env", "jax", "torch", "torchrun", "accelerate", "tensorflow", "megascale", "ray", "vllm", "sglang"),
-    *HOST_FILES,
-)
+PROGRAM_OUTPUTS = (*launch.VARIABLE_READERS, *launch.HOST_FILES)
 """The values of `-o` for what a kind of program reads: variables or a host file (see `aioresolve.launch`)."""
 
 WATCH_OUTPUTS = ("table", "wide", "json", "yaml", "tf-config")
@@ -116,10 +114,8 @@ def format_cluster(
     if output not in PROGRAM_OUTPUTS:
         document = state.as_dict()
         return format_document(output, document, tasks_of(document))
-    from aioresolve import launch
-
-    if output in HOST_FILES:
-        return (launch.hostfile if output == "hostfile" else launch.host_slots)(state.spec, **options)
+    if output in launch.HOST_FILES:
+        return launch.HOST_FILES[output](state.spec, **options)
     assert task is not None
     variables = launch.environment(output, state.spec, _find_task(state.spec, task), **options)
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
@@ -145,8 +141,6 @@ def tf_config(spec: ClusterSpec, task: TaskName | None = None, *, rpc_layer: str
     See `aioresolve.launch.tensorflow`. The key `task` names the task that will read it; without a task it is
     omitted. A task that the cluster does not have, and that is not an evaluator, is an UnknownTaskError.
     """
-    from aioresolve import launch
-
     found = None if task is None else _find_task(spec, task)
     return launch.tensorflow(spec, found, rpc_layer=rpc_layer)["TF_CONFIG"] + "\n"
 
@@ -156,9 +150,6 @@ def _find_task(spec: ClusterSpec, name: TaskName) -> Task:
 
     TensorFlow's evaluator need not be in the cluster. It then has no address and no rank of its own.
     """
-    from aioresolve.launch import EVALUATOR
-    from aioresolve.spec import Task
-
-    if name.job == EVALUATOR and EVALUATOR not in spec.jobs:
+    if name.job == launch.EVALUATOR and launch.EVALUATOR not in spec.jobs:
         return Task(name.job, name.index, "", 0, 0)
     return spec.task(name.job, name.index)

@@ -11,15 +11,16 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from aioresolve import launch
 from aioresolve.sources import BY_KIND
 
 from . import options, streams
 from .application import run_async
-from .clusters import HOST_FILES, PROGRAM_OUTPUTS, TaskName
+from .clusters import TaskName
 from .formats import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from aioresolve._core.deadline import Progress
     from aioresolve.environment.detection import Evidence
@@ -28,17 +29,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LAUNCHERS = ("mpi", "deepspeed", "horovod", "mpich")
-"""The programs that read a host file and start the tasks themselves (`aioresolve exec --for`)."""
-
-PROGRAM_OPTIONS = {
-    "port": ("jax", "megascale", "ray", "torch", "torchrun", "accelerate"),
-    "processes_per_task": ("torchrun",),
-    "rpc_layer": ("tensorflow", "tf-config"),
-    "slices": ("megascale",),
-    "slots": (*HOST_FILES, *LAUNCHERS),
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: each.function for name, each in (launch.VARIABLE_READERS | launch.HOST_FILE_READERS).items()},
+    **launch.HOST_FILES,
+    "tf-config": launch.tensorflow,
 }
-"""Options of the functions of `aioresolve.launch`, and the values of `-o` and `--for` that have them."""
+"""The functions of `aioresolve.launch`, by the values of `-o` and `--for`."""
+
+PROGRAM_OPTIONS = frozenset(name for each in _FUNCTIONS.values() for name in launch.options_of(each))
+"""The options of any of these functions."""
 
 
 class TerminalSource(NamedTuple):
@@ -235,7 +234,7 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def program_options(self, consumer: str) -> dict[str, Any]:
         """Return the options that were passed and that this kind of program has."""
-        return {name: value for name, value in self.program.items() if consumer in PROGRAM_OPTIONS[name]}
+        return {name: value for name, value in self.program.items() if name in _options_of(consumer)}
 
     def note(self, text: str) -> None:
         """Write a line to stderr, unless the user wants errors only."""
@@ -254,7 +253,7 @@ def new_request(source: str, parameters: dict[str, Any]) -> ClusterRequest:
         UsageError: no pods are selected, options exclude each other, or the task is not in a requested job.
     """
     row = TERMINAL_SOURCES[source]
-    program = {name: value for name in PROGRAM_OPTIONS if (value := parameters.get(name)) is not None}
+    program = {name: value for name in sorted(PROGRAM_OPTIONS) if (value := parameters.get(name)) is not None}
     others = {*COMMON, *PROGRAM_OPTIONS} - ({"port"} if row.has_port else set())
     own = {name: value for name, value in parameters.items() if name not in others}
     request = ClusterRequest(
@@ -287,7 +286,7 @@ def one_number_per_job(jobs: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
 def validate_output(request: ClusterRequest) -> None:
     """Raise a UsageError if the output needs a task that is missing, or does not have an option."""
     output = request.output
-    needs_task = output in PROGRAM_OUTPUTS and output not in HOST_FILES
+    needs_task = output in launch.VARIABLE_READERS
     option = "--this-task" if request.is_this_task else "--task" if request.task is not None else None
     if request.task is not None and request.is_this_task:
         raise click.UsageError("--task and --this-task exclude each other; pass one of them")
@@ -305,19 +304,25 @@ def validate_output(request: ClusterRequest) -> None:
 
 def validate_program_options(request: ClusterRequest, consumer: str, option: str) -> None:
     """Raise a UsageError if `consumer`, the value of `option`, cannot have an option that was passed."""
+    own = _options_of(consumer)
+    others = launch.HOST_FILE_READERS if option == "-o" else (*launch.HOST_FILES, "tf-config")
     for name in request.program:
-        known = PROGRAM_OPTIONS[name]
         # The port is that of the pods too, and thus possible with every output.
-        if consumer in known or (name == "port" and request.source.has_port):
+        if name in own or (name == "port" and request.source.has_port):
             continue
-        others = LAUNCHERS if option == "-o" else (*HOST_FILES, "tf-config")
-        possible = " or ".join(each for each in known if each not in others)
+        known = (each for each in _FUNCTIONS if each not in others and name in _options_of(each))
         passed = f"--{name.replace('_', '-')}"
-        raise click.UsageError(f"{passed} requires {option} {possible}; add it, or leave out {passed}")
-    if request.arguments.get("address") == "pod_ipv6" and consumer in PROGRAM_OPTIONS["slots"]:
+        raise click.UsageError(
+            f"{passed} requires {option} {' or '.join(known)}; add it, or leave out {passed}"
+        )
+    if request.arguments.get("address") == "pod_ipv6" and "slots" in own:
         raise click.UsageError(
             f"{option} {consumer} cannot express IPv6 addresses; pass --address pod_ipv4, or hostname"
         )
+
+
+def _options_of(program: str) -> Collection[str]:
+    return launch.options_of(_FUNCTIONS[program]) if program in _FUNCTIONS else ()
 
 
 async def run_with_progress(

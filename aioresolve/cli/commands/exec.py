@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import textwrap
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import clusters, options, sources
+from aioresolve import launch
+from aioresolve.cli import options, sources
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import status_line
 from aioresolve.errors import PartialClusterError, ResolveError
@@ -30,40 +32,18 @@ if TYPE_CHECKING:
     from aioresolve.resolver.completeness import WaitCondition
     from aioresolve.spec import ClusterState
 
-CONSUMERS = (
-    *(each for each in clusters.PROGRAM_OUTPUTS if each not in clusters.HOST_FILES),
-    *sources.LAUNCHERS,
-)
-"""The values of `--for`."""
-
-LAUNCHER_VARIABLES: dict[str, tuple[str, ...]] = {
-    # Open MPI 4 and 5: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
-    "mpi": ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
-    # MPICH and Intel MPI
-    "mpich": ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"),
-}
-"""The variables in which a launcher reads the path of its host file; the others need an option for it."""
-
-KEEP_FQDN = {"OMPI_MCA_orte_keep_fqdn_hostnames": "true", "PRTE_MCA_prte_keep_fqdn_hostnames": "true"}
-"""Otherwise Open MPI cuts the names of hosts at the first dot."""
-
 RETRY_PERIOD = 30.0
 """Seconds after which a watch that failed is tried again."""
 
-EPILOG = """\
+_PROGRAMS = "\n".join(
+    textwrap.fill(each.help, 98, initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
+    for name, each in launch.VARIABLE_READERS.items()
+)
+
+EPILOG = f"""\
 \b
 Programs (--for):
-  env         AIORESOLVE_RANK, AIORESOLVE_NUM_TASKS, AIORESOLVE_LEADER, AIORESOLVE_LEADER_HOST,
-              AIORESOLVE_LEADER_PORT, AIORESOLVE_JOB, AIORESOLVE_INDEX, AIORESOLVE_ADDRESS, which
-              all other programs get too
-  jax         JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID
-  torchrun    the options of torchrun as PET_NNODES, PET_NODE_RANK, ...
-  torch       MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK
-  accelerate  those of torch and torchrun
-  tensorflow  TF_CONFIG
-  megascale   MEGASCALE_COORDINATOR_ADDRESS, MEGASCALE_NUM_SLICES, MEGASCALE_SLICE_ID
-  ray         LWS_* as for vllm, and RAY_ADDRESS except on the head
-  vllm sglang LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX
+{_PROGRAMS}
   mpi mpich deepspeed horovod
               a host file, whose path is AIORESOLVE_HOSTFILE; for mpi it is Open MPI's default, for
               mpich that of MPICH and Intel MPI. The program starts the tasks, and is not a task.
@@ -80,7 +60,7 @@ exec_options = options.combine_options(
         "--for consumer",
         None,
         "The kind of program, which decides which variables are set.",
-        type=click.Choice(CONSUMERS),
+        type=click.Choice([*launch.VARIABLE_READERS, *launch.HOST_FILE_READERS]),
         default="env",
     ),
     options.text_option(
@@ -204,17 +184,16 @@ def _validate(request: sources.ClusterRequest, consumer: str, hostfile: str | No
             " the variables that `-o env` prints, and then start the program"
         )
     sources.validate_program_options(request, consumer, "--for")
-    is_launcher = consumer in sources.LAUNCHERS
+    is_launcher = consumer in launch.HOST_FILE_READERS
     if is_launcher and request.task is not None:
         raise click.UsageError(f"--for {consumer} starts all tasks; leave out --task")
     if hostfile is not None and not is_launcher:
-        raise click.UsageError(f"--hostfile requires --for {' or '.join(sources.LAUNCHERS)}")
+        raise click.UsageError(f"--hostfile requires --for {' or '.join(launch.HOST_FILE_READERS)}")
     if hostfile is not None and not Path(hostfile).absolute().parent.is_dir():
         raise click.UsageError(
             f"--hostfile {hostfile}: the folder does not exist; create it, or pass another path"
         )
     if not is_launcher and len(request.jobs) > 1:
-        from aioresolve import launch
         from aioresolve.spec import ClusterSpec
 
         # Whether such a program can have several jobs does not depend on their tasks.
@@ -313,7 +292,6 @@ class _Execution:
             ).run()
 
     async def _prepare(self) -> Program:
-        from aioresolve import launch
         from aioresolve.cli.program import Program
 
         try:
@@ -325,7 +303,7 @@ class _Execution:
             variables = launch.jax_processes(part, **self.request.program_options("jax"))
             what = f"as process {part.process_id} of {part.num_processes}"
         else:
-            is_launcher = self.consumer in sources.LAUNCHERS  # which is not a task
+            is_launcher = self.consumer in launch.HOST_FILE_READERS  # which is not a task
             variables, what = (
                 self._launcher_variables(self.state)
                 if is_launcher
@@ -337,8 +315,6 @@ class _Execution:
         return Program(self.path, self.command, inherited | variables)
 
     async def _task_variables(self, state: ClusterState) -> tuple[dict[str, str], str]:
-        from aioresolve import launch
-
         given = self.request.program_options(self.consumer)
         if self.consumer == "megascale" and "slices" not in given and self.request.source.has_slices:
             slices, state = await find_slices(self.resolver, self.request.timeout)
@@ -354,10 +330,8 @@ class _Execution:
 
     def _launcher_variables(self, state: ClusterState) -> tuple[dict[str, str], str]:
         """Write the host file, and return the variables that name it, and what it has."""
-        from aioresolve import launch
-
-        host_file = launch.host_slots if self.consumer == "mpich" else launch.hostfile
-        text = host_file(state, **self.request.program_options(self.consumer))
+        reader = launch.HOST_FILE_READERS[self.consumer]
+        text = reader.function(state, **self.request.program_options(self.consumer))
         path = self.hostfile or self.temporary
         try:
             if path is None:
@@ -368,12 +342,9 @@ class _Execution:
             _replace_file(path, text)
         except OSError as error:
             raise click.ClickException(f"cannot write the host file {path}: {error.strerror}") from error
-        names = ("AIORESOLVE_HOSTFILE", *LAUNCHER_VARIABLES.get(self.consumer, ()))
-        variables = {
-            **dict.fromkeys(names, os.path.abspath(path)),
-            **launch.leader_variables(state),
-            **(KEEP_FQDN if self.consumer == "mpi" else {}),
-        }
+        names = ("AIORESOLVE_HOSTFILE", *reader.path_variables)
+        paths = dict.fromkeys(names, os.path.abspath(path))
+        variables = {**paths, **launch.leader_variables(state), **reader.variables}
         return variables, f"with a host file for {len(state.tasks)} tasks"
 
     async def _wait_for_change(self) -> None:

@@ -81,9 +81,9 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
                  "ready", "status", "index", "accelerators"}]}, "version", "observed_at"}
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line
-      env jax torch torchrun accelerate tensorflow megascale ray vllm sglang
+      env jax ... sglang
                  the variables that such a program reads in the task of --task or --this-task,
-                 as lines NAME=VALUE, quoted for a shell; env are those of aioresolve
+                 as lines NAME=VALUE, quoted for a shell; `aioresolve exec --help` lists them
       hostfile host:slots
                  the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
       jsonpath=TEMPLATE, custom-columns=NAME:PATH,...

@@ -30,9 +30,6 @@ ALL_ZONES = "-"
 
 NODE_COLUMNS = ("NAME", "ZONE", "TYPE", "STATE", "HEALTH", "ENDPOINTS")
 
-TPU_PORT = 8470
-"""The port of a worker if the API does not report one."""
-
 MAX_ENDPOINTS = 3
 """How many endpoints of a node its row shows, unless it is wide."""
 
@@ -311,6 +308,7 @@ def _format_nodes(output: str, listing: Page[Node]) -> str | formats.Table:
 
 def _node_document(node: Node) -> dict[str, Any]:
     from aioresolve.spec import host_port
+    from aioresolve.tpu.discovery import TPU_PORT
 
     parts = node.name.split("/")  # projects/PROJECT/locations/ZONE/nodes/NAME
     project, zone, name = parts[1::2] if len(parts) == 6 else ("", "", node.name)

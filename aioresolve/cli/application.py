@@ -17,7 +17,6 @@ from aioresolve._version import __version__
 from aioresolve.errors import ResolveError
 
 from . import INTERRUPTED, exit_at_once, streams
-from .completion import completion
 from .error_messages import COULD_NOT_RESOLVE, WRONG_USAGE, exit_code, write_report
 from .formats import one_line
 from .options import OUTPUT, CommandGroup
@@ -42,6 +41,7 @@ COMMANDS = (
     "doctor",
     "rendezvous",
     "demo",
+    "completion",
 )
 """The subcommands that are imported when used: each has its name in the module of that name in `commands`."""
 
@@ -141,9 +141,6 @@ def help_(names: tuple[str, ...]) -> None:
 def version(is_verbose: bool) -> None:
     """Print the version of aioresolve."""
     _write_version(is_verbose)
-
-
-application.add_command(completion)
 
 
 def run_command(arguments: Sequence[str] | None) -> int:

@@ -31,6 +31,7 @@ WATCH_OUTPUTS = ("table", "wide", "json", "yaml", "tf-config")
 TASK = ("JOB", "TASK", "ADDRESS")
 COLUMNS = ("JOB", "TASK", "NAME", "ADDRESS", "NODE", "STATUS")
 WIDE_COLUMNS = (*COLUMNS[:-1], "NAMESPACE", "READY", "ACCELERATORS", "STATUS")
+"""The columns of tables of tasks: `JOB`, and the keys of `Member.as_dict`."""
 
 EXPENDABLE = ("ACCELERATORS", "READY", "NAMESPACE", "NODE", "ADDRESS")
 """The columns that a narrow terminal does not show, in this order."""
@@ -54,7 +55,7 @@ def members_table(
     `more` are the cells of further columns of each task, in place of those that `is_wide` adds.
     """
     columns: Sequence[str] = WIDE_COLUMNS if is_wide and not more else COLUMNS
-    rows = [[*map(member_cells(member).__getitem__, columns)] for member in members]
+    rows = [member_cells(member, columns) for member in members]
     if more:
         columns = [*columns, *more[0]]
         rows = [[*row, *cells.values()] for row, cells in zip(rows, more, strict=True)]
@@ -62,22 +63,21 @@ def members_table(
     return Table(columns, rows, expendable=EXPENDABLE).without_empty(optional)
 
 
-def member_cells(member: Member) -> dict[str, str]:
-    """Return the cells of a task by the names of their columns."""
-    endpoint = member.endpoint
-    return {
-        "JOB": member.job,
-        "TASK": str(member.task_index),
-        "NAME": endpoint.name or "",
-        "ADDRESS": endpoint.address,
-        "NODE": endpoint.node or "",
-        "NAMESPACE": endpoint.namespace or "",
-        "READY": "" if endpoint.ready is None else str(endpoint.ready).lower(),
-        "ACCELERATORS": ",".join(
-            f"{name}={number}" for name, number in (endpoint.accelerators or {}).items()
-        ),
-        "STATUS": endpoint.status or "",
-    }
+def member_cells(member: Member, columns: Iterable[str], **others: str) -> list[str]:
+    """Return the cells of a task in these columns; `others` are values that a member does not have."""
+    values = {"job": member.job, **member.as_dict(), **others}
+    return [_cell(values[column.lower()]) for column in columns]
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case dict():
+            return ",".join(f"{name}={number}" for name, number in value.items())
+    return str(value)
 
 
 def is_document(output: str) -> bool:

@@ -149,18 +149,16 @@ async def _follow_in_lines(
     from aioresolve.cli.live import StatusReporter
     from aioresolve.spec import ClusterState
 
-    is_wide = request.output == "wide"
-    identity = ("NAME", "NAMESPACE", "NODE", "READY", "ACCELERATORS", "STATUS") if is_wide else ()
-    columns = ("EVENT", *clusters.TASK, "WAS", *identity)
+    identity = [each for each in clusters.WIDE_COLUMNS if each not in clusters.TASK]
+    columns = ("EVENT", *clusters.TASK, "WAS", *(identity if request.output == "wide" else ()))
     widths = (len("JOINED"), len("worker"), 0, 21, 24)
     table = formats.TextTable(columns, widths, has_headers=request.has_headers)
     status = StatusReporter(quiet=request.quiet)
     older = ClusterState.of({})
     last = ""
 
-    def row(event: str, member: Member, was: str = "") -> tuple[str, ...]:
-        cells = {**clusters.member_cells(member), "EVENT": event, "WAS": was}
-        return tuple(map(cells.__getitem__, columns))
+    def row(event: str, member: Member, was: str = "") -> list[str]:
+        return clusters.member_cells(member, columns, event=event, was=was)
 
     async def format_change(state: ClusterState) -> str:
         match request.output:

@@ -370,7 +370,7 @@ def _tpu_variables_of_pod(
 
 def _covers(tpu_slice: _TPUSlice, pod: Pod) -> bool:
     """Return whether the hosts of all slices are the pods of the workload, as far as the pod says."""
-    from aioresolve.kubernetes.tasks.pod_labels import JOBSET_NAME, JOBSET_REPLICAS, LWS_NAME, LWS_SIZE
+    from aioresolve.kubernetes.tasks.controller_kinds import JOBSET_NAME, JOBSET_REPLICAS, LWS_NAME, LWS_SIZE
 
     labels, slices = pod.metadata.labels, str(tpu_slice.slices)
     total = str(tpu_slice.hosts * tpu_slice.slices)
@@ -392,7 +392,7 @@ def _refused(tpu: Evidence, reason: str) -> Evidence:
 
 def _new_pod_resolver(selector: str, pod: Pod, port: dict[str, Any]) -> ClusterResolver:
     from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
-    from aioresolve.kubernetes.tasks.pod_labels import index_label
+    from aioresolve.kubernetes.tasks.controller_kinds import index_label
 
     return KubernetesClusterResolver(
         {"worker": selector},

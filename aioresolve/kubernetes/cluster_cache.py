@@ -17,9 +17,9 @@ import msgspec
 from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Observation
 
 from .api.objects import Bookmark, Deleted, Failed, is_newer, is_older, oldest_version, version_number
+from .tasks.controller_kinds import job_of
 from .tasks.controllers import Controllers
 from .tasks.order_by import Ordering
-from .tasks.pod_labels import parse_selector
 from .tasks.pods import match_pods, raise_not_running
 from .tasks.task_order import SelectorTasks, number_tasks
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from .api.objects import Pod, WatchEvent
     from .api.queries import Query
     from .tasks.accelerators import ClaimedDevices
+    from .tasks.controller_kinds import Controller
     from .tasks.controllers import SelectedPods
-    from .tasks.pod_labels import Controller
     from .tasks.pods import MatchedPod
     from .tasks.task_order import JobTasks
 
@@ -172,7 +172,7 @@ class ClusterCache(ObjectCache[T, S]):
                     job,
                     ordering=self.ordering,
                     selector=text,
-                    controller=parse_selector(text).job(namespace if len(of_selector) == 1 else None),
+                    controller=job_of(text, namespace if len(of_selector) == 1 else None),
                 )
                 stores = [self._stores[query] for query in of_selector]
                 self._jobs.setdefault(job, []).append(selector)

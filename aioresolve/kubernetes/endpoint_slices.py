@@ -39,8 +39,8 @@ from .api.objects import (
 )
 from .api.queries import Query, Resource
 from .cluster_cache import ClusterCache, QueryStore
+from .tasks.controller_kinds import IndexLabel, PodIndex
 from .tasks.order_by import Ordering, natural_keys
-from .tasks.pod_labels import IndexLabel, PodIndex
 from .tasks.pods import MatchedPod, raise_not_running
 
 if TYPE_CHECKING:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aioresolve._core.concurrency import gather
 from aioresolve.resolver.existing import existing_names
 
+from .api.queries import parse_selector
 from .endpoint_slices import SERVICE_NAME, SliceQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from .api.client import ObjectAPI
     from .api.objects import ObjectMeta
     from .api.queries import Query
 
 NAMESPACES = "/api/v1/namespaces"
-
-_TERM = re.compile(r"(?:[^,(]|\([^)]*\))+")
-_REQUIREMENT = re.compile(r"\s*([\w./-]+)\s*(?:==?\s*([\w.-]*)\s*|in\s*\(([^)]*)\)\s*)?")
 
 
 async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
@@ -59,7 +56,7 @@ async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
 
 def _existing_labels(there: Sequence[ObjectMeta], selector: str) -> str:
     """Return the labels, or the values of a label, that exist in place of the first that matches nothing."""
-    for key, wanted in _requirements(selector):
+    for key, wanted in parse_selector(selector).required.items():
         values = {one.labels[key] for one in there if key in one.labels}
         if key == SERVICE_NAME:
             return f"Services there: {existing_names(values, *wanted)}"
@@ -68,11 +65,3 @@ def _existing_labels(there: Sequence[ObjectMeta], selector: str) -> str:
         if wanted and not wanted & values:
             return f"values of {key} there: {existing_names(values, min(wanted))}"
     return f"it excludes the {len(there)} pods there, or they are being deleted or have ended"
-
-
-def _requirements(selector: str) -> Iterator[tuple[str, set[str]]]:
-    """Yield each label that a selector requires, with its possible values; none if any value will do."""
-    for term in _TERM.findall(selector):
-        if found := _REQUIREMENT.fullmatch(term):
-            key, value, values = found.groups()
-            yield key, {value} if value else {each.strip() for each in (values or "").split(",")} - {""}

@@ -18,18 +18,13 @@ from .api.objects import OwnerReference
 from .api.queries import PodQuery
 from .api.transport import AiohttpTransport
 from .auth import ExecutableLocation, ServerSearch, find_connection
-from .tasks.pod_labels import (
+from .tasks.controller_kinds import (
     COMPLETION_INDEX,
-    JOB_NAME,
-    JOBSET_NAME,
-    JOBSET_REPLICATED_JOB,
+    KINDS,
+    KUBEFLOW_NAME,
     KUBEFLOW_ROLES,
-    LWS_GROUP,
-    LWS_NAME,
     MPI_LAUNCHER,
-    OLD_JOB_NAME,
-    POD_GROUP_NAME,
-    VOLCANO_JOB,
+    REVISION,
 )
 from .tasks.pods import ENDED
 
@@ -39,9 +34,7 @@ if TYPE_CHECKING:
     from .api.objects import Pod
     from .auth import Connection
 
-KUBEFLOW_NAME = "training.kubeflow.org/job-name"
 KUBEFLOW_OPERATOR = "training.kubeflow.org/operator-name"
-REVISION = "controller-revision-hash"
 
 LOOKUPS = 15
 """How often the pod is looked up by its address: the kubelet reports the address after containers start."""
@@ -70,24 +63,6 @@ class Workload:
         return f"{self.kind} {self.name!r}"
 
 
-_WORKLOADS = (
-    ("LeaderWorkerSet", LWS_NAME, LWS_GROUP),
-    ("JobSet", JOBSET_NAME, JOBSET_REPLICATED_JOB),
-    ("Kubeflow job", KUBEFLOW_NAME),
-    ("Volcano Job", VOLCANO_JOB),
-    ("Job", JOB_NAME),
-    ("Job", OLD_JOB_NAME),
-    ("StatefulSet", REVISION),
-    ("pod group", POD_GROUP_NAME),
-)
-"""Kinds of workloads, the label of their name, and another label that the pods of a part have in common.
-
-The order matters: a pod of a JobSet, LeaderWorkerSet or MPIJob has the labels of the inner controller too.
-Before Kubernetes 1.27, Jobs have the older label. The revision begins with the name of the StatefulSet, and
-changes with the pod template, so that during a rolling update new pods do not join old ones.
-"""
-
-
 def workload_of(pod: Pod) -> Workload | None:
     """Return the workload of a pod, as its labels describe it; None if it has none of those known here.
 
@@ -96,15 +71,15 @@ def workload_of(pod: Pod) -> Workload | None:
     """
     labels = pod.metadata.labels
     owner = pod.metadata.controller or OwnerReference()
-    for kind, *keys in _WORKLOADS:
+    for kind, keys in ((row.name, keys) for row in KINDS.values() for keys in row.workload):
         if not labels.keys() >= {*keys}:
             continue
         name, selector = labels[keys[0]], ",".join(f"{key}={labels[key]}" for key in keys)
-        if keys == [REVISION]:
+        if keys == (REVISION,):
             if owner.kind != kind:
                 continue  # a DaemonSet has the label too
             name = owner.name
-        if keys == [KUBEFLOW_NAME]:
+        if keys == (KUBEFLOW_NAME,):
             # The launcher belongs to a Job of the MPIJob; its operator is mpi-operator or mpijob-controller.
             is_mpi = labels.get(KUBEFLOW_OPERATOR, "").startswith("mpi")
             if is_mpi:

@@ -85,7 +85,7 @@ UNRELATED_TO_VERSION = frozenset({401, 403}) | RETRYABLE_STATUSES - {500, 504}
 """Failure statuses whose cause cannot be the version to resume from. After others, the pods are listed.
 
 504 and 500 are retryable, but not with the same version: an API server returns 504 (`Too large resource
-version`) to a version that it has not reached, such as after a restore from a backup, and 500 if etcd has
+version`) for a version that it has not reached, such as after a restore from a backup, and 500 if etcd has
 compacted the version.
 """
 

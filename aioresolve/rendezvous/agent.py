@@ -29,7 +29,7 @@ from aioresolve.kubernetes.api.transport import AiohttpTransport
 from aioresolve.kubernetes.auth import ExecutableLocation, ServerSearch, find_connection
 from aioresolve.kubernetes.own_pod import own_address, request_own_pod, workload_of
 from aioresolve.kubernetes.reflector import Reflector, WatchPolicy
-from aioresolve.kubernetes.tasks.pod_labels import index_label, run_of
+from aioresolve.kubernetes.tasks.controller_kinds import index_label, run_of
 from aioresolve.kubernetes.tasks.pods import not_running_reason, program_end
 
 from .cluster import (

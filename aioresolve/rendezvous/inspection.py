@@ -15,7 +15,7 @@ from aioresolve.kubernetes.api.errors import error_from_response
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.api.transport import Request
 from aioresolve.kubernetes.server_checks import AUTHENTICATION
-from aioresolve.kubernetes.tasks.pod_labels import run_of
+from aioresolve.kubernetes.tasks.controller_kinds import run_of
 from aioresolve.kubernetes.tasks.pods import ENDED
 from aioresolve.resolver.checks import Finding, PlannedCheck
 from aioresolve.spec import host_port

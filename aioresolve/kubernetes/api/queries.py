@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
@@ -119,6 +121,44 @@ class Query(msgspec.Struct, Generic[T], frozen=True):
     def page(self, limit: int | None, continue_: str) -> Self:
         """Return the request for one page; for all objects in one response if `limit` is None."""
         return replace(self, limit=limit, continue_=continue_)
+
+
+_REQUIREMENT = re.compile(
+    r"(!?)\s*([^\s=!<>(),]+)\s*(?:(!=|==?|[<>])\s*([^\s,]*)|\b(in|notin)\s*\(([^)]*)\))?"
+)
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """What a label selector says of labels.
+
+    Attributes:
+        keys: the keys that it names.
+        required: each key that it requires, with the values that it permits; none if it permits any.
+    """
+
+    keys: frozenset[str]
+    required: dict[str, frozenset[str]]
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The value of each key for which it permits only one."""
+        return {key: next(iter(values)) for key, values in self.required.items() if len(values) == 1}
+
+
+@lru_cache(maxsize=256)
+def parse_selector(selector: str) -> Selector:
+    """Return what `selector` says of labels; other text is left out.
+
+    The grammar: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
+    """
+    keys: set[str] = set()
+    required: dict[str, frozenset[str]] = {}
+    for negation, key, operator, value, set_operator, values in _REQUIREMENT.findall(selector):
+        keys.add(key)
+        if not (negation or operator in ("!=", "<", ">") or set_operator == "notin"):
+            permitted = values.split(",") if set_operator else [value]
+            required[key] = frozenset(each.strip() for each in permitted) - {""}
+    return Selector(frozenset(keys), required)
 
 
 RUNNING, NOT_RUNNING = "status.phase=Running", "status.phase!=Running"

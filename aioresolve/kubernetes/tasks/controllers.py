@@ -19,6 +19,7 @@ says whether the job as a whole has failed, is complete or suspended.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -28,18 +29,22 @@ import anyio
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ResolveError
+from aioresolve.kubernetes.api.queries import parse_selector
 from aioresolve.spec import ControllerStatus, ExpectedTasks
 
-from .pod_labels import (
+from .controller_kinds import (
+    GROUP_LABELS,
+    LWS_GROUPS,
+    LWS_NAME,
     LWS_SIZE,
+    LWS_WORKER,
     MAX_TASKS,
     MPI_LAUNCHER,
     POD_GROUP_COUNT,
-    RAY_HEAD,
     Controller,
     PodSet,
+    Role,
     is_number,
-    parse_selector,
     valid_count,
 )
 
@@ -48,9 +53,8 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Progress
     from aioresolve.kubernetes.api.client import ObjectAPI
+    from aioresolve.kubernetes.api.queries import Selector
     from aioresolve.spec import Observation
-
-    from .pod_labels import Selector
 
 READ_TIMEOUT = 10.0
 """The total deadline for reading the controllers that were found at one time, in seconds."""
@@ -62,22 +66,6 @@ ENDED_PAUSE = 1.0
 """Seconds between two reads while no pod is left, whose controller may have ended or been suspended."""
 
 MAX_CONCURRENT_READS = 8
-
-
-class Role(NamedTuple):
-    """The pods that a controller wants from one template: how many in how many groups, and their labels.
-
-    Attributes:
-        per_group: how many pods of each group run at the same time.
-        groups: the number of groups.
-        labels: the labels of the pods.
-        completions: how many pods of each group have to succeed, if that are more.
-    """
-
-    per_group: int
-    groups: int = 1
-    labels: Mapping[str, str] = {}
-    completions: int = 0
 
 
 class ControllerObject(NamedTuple):
@@ -257,7 +245,9 @@ class Controllers:
         selector = parse_selector(selection.selector)
         for controller, pod_sets in (_by_controller(selection) or {}).items():
             is_read = controller in self.objects and controller not in self._early
-            is_one_group = selector.group_keys(controller.kind) and _declared(controller, pod_sets, selector)
+            is_one_group = selector.keys & controller.row.group_labels and _declared(
+                controller, pod_sets, selector
+            )
             if not is_read and not is_one_group and controller.kind != "PodGroup":
                 yield controller
 
@@ -269,7 +259,7 @@ class Controllers:
         Returns:
             How many run at the same time, how many have to succeed (0 if not more), and what states that.
         """
-        restricted = selector.group_keys(controller.kind)
+        restricted = selector.keys & controller.row.group_labels
         if not restricted <= selector.values.keys():
             return None
         declared, read = _declared(controller, pod_sets, selector), self.objects.get(controller)
@@ -278,7 +268,7 @@ class Controllers:
         found = {one.role for one in pod_sets}
         if not found <= read.roles.keys():
             return None
-        if not selector.role_keys(controller.kind):
+        if not selector.keys & controller.row.role_labels:
             # The selector cannot match one template without another that has the same values of its labels.
             labels = {
                 name: [role.labels.get(key) for key in selector.keys] for name, role in read.roles.items()
@@ -311,7 +301,7 @@ def _by_controller(selection: SelectedPods) -> dict[Controller, list[PodSet]] | 
     """Return the live pod sets by their controllers; None if the number of some pods cannot be known."""
     found: dict[Controller, list[PodSet]] = {}
     for one in selection.live:
-        if one is None or parse_selector(selection.selector).splits_templates:
+        if one is None or _splits_templates(parse_selector(selection.selector)):
             return None
         found.setdefault(one.controller, []).append(one)
     return found
@@ -324,9 +314,26 @@ def _declared(
     size = max(one.declared or 0 for one in pod_sets)
     if controller.kind == "PodGroup" and size:
         return size, 0, f"{POD_GROUP_COUNT} of the pods"
-    if controller.kind == "LeaderWorkerSet" and size and selector.has_whole_groups:
+    if controller.kind == "LeaderWorkerSet" and size and _has_whole_groups(selector):
         return size * len({one.group for one in pod_sets}), 0, f"{LWS_SIZE} of the pods"
     return None
+
+
+# Every label in which the pods of a template differ is named like one of these.
+_OF_PODS = re.compile(r"/.*(-index|pod-name|subgroup-key)$")
+
+
+def _splits_templates(selector: Selector) -> bool:
+    """Whether a selector may match only some pods of one template."""
+    of_pods = {key for key in selector.keys - GROUP_LABELS if _OF_PODS.search(key)}
+    # The leader of a LeaderWorkerSet may have a template of its own.
+    return bool(of_pods - ({LWS_WORKER} if selector.values.get(LWS_WORKER) == "0" else set()))
+
+
+def _has_whole_groups(selector: Selector) -> bool:
+    """Whether a selector matches all pods of one group of a LeaderWorkerSet, or of all groups."""
+    groups = {*LWS_GROUPS}
+    return selector.keys <= {LWS_NAME, *groups} and selector.keys & groups <= selector.values.keys()
 
 
 def parse_controller(controller: Controller, body: bytes) -> ControllerObject:
@@ -334,16 +341,15 @@ def parse_controller(controller: Controller, body: bytes) -> ControllerObject:
     try:
         document = json.loads(body)
         spec, status = document["spec"], document.get("status") or {}
-        fields, roles = _roles(controller, spec)
         valid = {
             name: role
-            for name, role in roles.items()
+            for name, role in controller.row.roles(spec).items()
             if None not in map(valid_count, (role.per_group, role.groups, role.completions))
         }
-        is_job = _is_job(controller)
+        is_job = controller.row.name == "Job"
         return ControllerObject(
             valid,
-            fields,
+            controller.row.fields,
             _controller_status(controller, spec, status),
             valid_count(status.get("succeeded")) or 0 if is_job else 0,
             _indices(status.get("completedIndexes")) if is_job else frozenset(),
@@ -382,7 +388,7 @@ def _controller_status(
 ) -> ControllerStatus | None:
     """Return the phase of the job as a whole, from `status.conditions`, `status.state` or `spec.suspend`."""
     conditions = {each["type"]: each for each in status.get("conditions") or () if each["status"] == "True"}
-    if controller.api_version.startswith("batch.volcano.sh/"):
+    if controller.row.name == "Volcano Job":
         state = status.get("state") or {}
         conditions = {state.get("phase"): state}
     for name, phase in _PHASES.items():
@@ -395,10 +401,6 @@ def _controller_status(
     return ControllerStatus("suspended", str(controller)) if suspended is True else None
 
 
-def _is_job(controller: Controller) -> bool:
-    return controller.kind == "Job" and controller.api_version.startswith("batch/")
-
-
 def _indices(text: str | None) -> frozenset[int]:
     """Return the indices of `status.completedIndexes` of a Job: `1,3-5,7`."""
     found: set[int] = set()
@@ -408,69 +410,3 @@ def _indices(text: str | None) -> frozenset[int]:
             return frozenset()
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
-
-
-def _roles(controller: Controller, spec: dict[str, Any]) -> tuple[str, dict[str, Role]]:
-    """Return the fields that state the number, and the roles."""
-    match controller.kind:
-        case "Job" if _is_job(controller):
-            return "spec.completions and spec.parallelism", {"": _job_role(spec)}
-        case "Job":
-            return "spec.tasks", {
-                task.get("name") or "default": Role(
-                    task.get("replicas", 1), labels=_template_labels(task["template"])
-                )
-                for task in spec["tasks"]
-            }
-        case "JobSet":
-            return "spec.replicatedJobs", {
-                each["name"]: _job_role(each["template"]["spec"])._replace(
-                    groups=each.get("replicas", 1),
-                    labels=_template_labels(each["template"]["spec"]["template"]),
-                )
-                for each in spec["replicatedJobs"]
-            }
-        case "LeaderWorkerSet":
-            template, groups = spec["leaderWorkerTemplate"], spec.get("replicas", 1)
-            worker = _template_labels(template["workerTemplate"])
-            leader = _template_labels(template.get("leaderTemplate") or template["workerTemplate"])
-            workers = template.get("size", 1) - 1
-            return "spec.replicas", {
-                "leader": Role(1, groups, leader),
-                "worker": Role(workers, groups, worker),
-            }
-        case "RayCluster":
-            roles = {RAY_HEAD: Role(1, labels=_template_labels(spec["headGroupSpec"]["template"]))}
-            for group in spec.get("workerGroupSpecs") or ():
-                hosts, labels = group.get("numOfHosts", 1), _template_labels(group["template"])
-                roles[group["groupName"]] = Role(hosts, _ray_replicas(group), labels)
-            return "spec.workerGroupSpecs", roles
-        case "StatefulSet" | "ReplicaSet":
-            return "spec.replicas", {"": Role(spec.get("replicas", 1))}
-    (replica_specs,) = (value for key, value in spec.items() if key.endswith("ReplicaSpecs"))
-    return "the replica specs", {
-        role.lower(): Role(each.get("replicas", 1), labels=_template_labels(each["template"]))
-        for role, each in replica_specs.items()
-    }
-
-
-def _job_role(spec: dict[str, Any]) -> Role:
-    """Return how many pods a Job runs at a time, and in total, from its spec."""
-    parallelism, completions = spec.get("parallelism", 1), spec.get("completions")
-    if completions is None:
-        return Role(parallelism)
-    return Role(min(parallelism, completions), completions=completions)
-
-
-def _ray_replicas(group: dict[str, Any]) -> int:
-    """Return the number of replicas of a worker group that KubeRay creates."""
-    if group.get("suspend"):
-        return 0
-    least, most = group.get("minReplicas") or 0, group.get("maxReplicas")
-    replicas: int = max(least if group.get("replicas") is None else group["replicas"], least)
-    return replicas if most is None else min(replicas, most)
-
-
-def _template_labels(template: dict[str, Any]) -> Mapping[str, str]:
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    return dict(labels)

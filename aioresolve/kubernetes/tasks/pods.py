@@ -15,8 +15,8 @@ from aioresolve.spec import Endpoint, host_port
 from aioresolve.spec.display import short_line
 
 from .accelerators import claims_of, declared_accelerators
+from .controller_kinds import IndexLabel, PodSet, index_label, pod_set, run_of
 from .order_by import natural_keys
-from .pod_labels import IndexLabel, PodSet, index_label, pod_set, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence

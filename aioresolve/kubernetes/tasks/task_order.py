@@ -15,16 +15,16 @@ from msgspec.structs import replace
 from aioresolve.errors import Hint, PodIndexError
 from aioresolve.spec import DoneTask, Missing
 
+from .controller_kinds import MAX_TASKS, PodIndex, PodSet
 from .controllers import SelectedPods
-from .pod_labels import MAX_TASKS, PodIndex, PodSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from aioresolve.spec import Endpoint
 
+    from .controller_kinds import Controller
     from .order_by import Ordering
-    from .pod_labels import Controller
     from .pods import MatchedPod
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""What the labels of a pod say: its index, the controller and the template it belongs to, and its run.
+"""The kinds of controllers: the labels of their pods, and how many pods their objects want.
 
 Where each controller writes the index:
 
@@ -21,19 +21,22 @@ The order matters: a pod of a JobSet or LeaderWorkerSet has the index of the inn
 A controller may count the pods of each role (launcher, worker) separately. If a selector matches several
 roles, the one that leads comes first: launcher, master, chief or head.
 
-A selector may match a part of the pods of a controller, if it has a label in which they differ.
+`KINDS` has the rest of what differs between kinds. A selector may match a part of the pods of a controller,
+if it has a label in which they differ.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-import msgspec
+from aioresolve.kubernetes.api.queries import parse_selector
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from aioresolve.kubernetes.api.objects import Pod
 
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -45,6 +48,8 @@ POD_INDEX = "apps.kubernetes.io/pod-index"
 KUBEFLOW_INDEX = "training.kubeflow.org/replica-index"
 LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+KUBEFLOW_NAME = "training.kubeflow.org/job-name"
+REVISION = "controller-revision-hash"
 JOBSET_JOB = "jobset.sigs.k8s.io/job-index"
 JOBSET_GLOBAL_JOB = "jobset.sigs.k8s.io/job-global-index"
 JOBSET_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -79,35 +84,6 @@ VOLCANO_JOB = "volcano.sh/job-name"
 RAY_GROUP = "ray.io/group"
 RAY_HEAD = "headgroup"
 MPI_LAUNCHER = "launcher"
-
-
-_ONE_JOB = frozenset({JOBSET_GLOBAL_JOB, "jobset.sigs.k8s.io/job-key"})
-_GROUP_LABELS = frozenset(
-    {
-        JOBSET_JOB,
-        *_ONE_JOB,
-        *LWS_GROUPS,
-        RAY_REPLICA,
-        "ray.io/worker-group-replica-name",
-    }
-)
-"""The labels in which groups differ: in a JobSet, the labels of its Jobs (`_JOB_LABELS`) too."""
-
-_ROLE_LABELS = frozenset(
-    {
-        JOBSET_REPLICATED_JOB,
-        "jobset.sigs.k8s.io/group-name",
-        *_ONE_JOB,
-        *KUBEFLOW_ROLES,
-        LWS_WORKER,
-        RAY_GROUP,
-        RAY_TYPE,
-        VOLCANO_ROLE,
-    }
-)
-"""The labels of controllers in which roles differ, besides the labels of their pod templates."""
-
-_JOB_LABELS = frozenset({OLD_JOB_NAME, JOB_NAME, "controller-uid", "batch.kubernetes.io/controller-uid"})
 
 
 class PodIndex(NamedTuple):
@@ -224,12 +200,25 @@ class Controller(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}"
 
     @property
+    def row(self) -> Kind:
+        """The row of its kind in `KINDS`."""
+        group = self.api_version.rpartition("/")[0]
+        return KINDS.get((group, self.kind)) or KINDS[group, ""]
+
+    @property
     def path(self) -> str:
         """The path of the URL of the object."""
         root = "/apis" if "/" in self.api_version else "/api"
         resource = f"{self.kind.lower()}s"
         namespace, resource, name = (quote(each, safe="") for each in (self.namespace, resource, self.name))
         return f"{root}/{quote(self.api_version)}/namespaces/{namespace}/{resource}/{name}"
+
+
+def job_of(selector: str, namespace: str | None) -> Controller | None:
+    """Return the Job whose pods a selector matches by the label of their Job; None if it names none."""
+    values = parse_selector(selector).values
+    name = values.get(JOB_NAME) or values.get(OLD_JOB_NAME)
+    return Controller("batch/v1", "Job", namespace, name) if name and namespace else None
 
 
 class PodSet(NamedTuple):
@@ -308,60 +297,172 @@ def run_of(pod: Pod) -> str:
     return labels.get(POD_GROUP_NAME, "")
 
 
-# Selectors
+# What the objects say
 
 
-_REQUIREMENT = re.compile(r"[^,(]+(?:\([^)]*\))?")
-_PARTS = re.compile(r"\s*!?\s*([^\s=!<>(]+)\s*(.*?)\s*")
-_OF_PODS = re.compile(r"/.*(-index|pod-name|subgroup-key)$")
-_ONE_VALUE = re.compile(r"==?\s*([^\s=,()]+)|in\s*\(\s*([^\s,()]+)\s*\)")
-
-
-class Selector(msgspec.Struct, frozen=True):
-    """The labels that a label selector names.
+class Role(NamedTuple):
+    """The pods that a controller wants from one template: how many in how many groups, and their labels.
 
     Attributes:
-        keys: the keys.
-        values: the value of each key for which it permits only one.
+        per_group: how many pods of each group run at the same time.
+        groups: the number of groups.
+        labels: the labels of the pods.
+        completions: how many pods of each group have to succeed, if that are more.
     """
 
-    keys: frozenset[str]
-    values: dict[str, str]
-
-    @property
-    def splits_templates(self) -> bool:
-        """Whether the selector may match only some pods of one template."""
-        # Every label in which the pods of a template differ is named like one of these.
-        of_pods = {key for key in self.keys - _GROUP_LABELS if _OF_PODS.search(key)}
-        # The leader of a LeaderWorkerSet may have a template of its own.
-        return bool(of_pods - ({LWS_WORKER} if self.values.get(LWS_WORKER) == "0" else set()))
-
-    def group_keys(self, kind: str) -> frozenset[str]:
-        """Return the keys in which the groups of a controller of this kind differ."""
-        return self.keys & (_GROUP_LABELS | _JOB_LABELS if kind == "JobSet" else _GROUP_LABELS)
-
-    def role_keys(self, kind: str) -> frozenset[str]:
-        """Return the keys in which its roles differ."""
-        return self.keys & (_ROLE_LABELS | _JOB_LABELS if kind == "JobSet" else _ROLE_LABELS)
-
-    @property
-    def has_whole_groups(self) -> bool:
-        """Whether it matches all pods of one group of a LeaderWorkerSet, or of all groups."""
-        return self.keys <= {LWS_NAME, *LWS_GROUPS} and self.keys & {*LWS_GROUPS} <= self.values.keys()
-
-    def job(self, namespace: str | None) -> Controller | None:
-        """Return the Job whose pods it matches by the label of their Job; None if it names none."""
-        name = self.values.get(JOB_NAME) or self.values.get(OLD_JOB_NAME)
-        return Controller("batch/v1", "Job", namespace, name) if name and namespace else None
+    per_group: int
+    groups: int = 1
+    labels: Mapping[str, str] = {}
+    completions: int = 0
 
 
-@lru_cache(maxsize=256)
-def parse_selector(selector: str) -> Selector:
-    """Return the labels that `selector` names; other text is left out."""
-    requirements: dict[str, str] = {}
-    for requirement in _REQUIREMENT.findall(selector):
-        if parts := _PARTS.fullmatch(requirement):
-            requirements[parts[1]] = parts[2]
-    found = {key: _ONE_VALUE.fullmatch(rest) for key, rest in requirements.items()}
-    values = {key: match[1] or match[2] for key, match in found.items() if match}
-    return Selector(frozenset(requirements), values)
+def _job_role(spec: dict[str, Any]) -> Role:
+    """Return how many pods a Job runs at a time, and in total, from its spec."""
+    parallelism, completions = spec.get("parallelism", 1), spec.get("completions")
+    if completions is None:
+        return Role(parallelism)
+    return Role(min(parallelism, completions), completions=completions)
+
+
+def _jobset_roles(spec: dict[str, Any]) -> dict[str, Role]:
+    return {
+        each["name"]: _job_role(each["template"]["spec"])._replace(
+            groups=each.get("replicas", 1), labels=_template_labels(each["template"]["spec"]["template"])
+        )
+        for each in spec["replicatedJobs"]
+    }
+
+
+def _lws_roles(spec: dict[str, Any]) -> dict[str, Role]:
+    template, groups = spec["leaderWorkerTemplate"], spec.get("replicas", 1)
+    worker = _template_labels(template["workerTemplate"])
+    leader = _template_labels(template.get("leaderTemplate") or template["workerTemplate"])
+    return {"leader": Role(1, groups, leader), "worker": Role(template.get("size", 1) - 1, groups, worker)}
+
+
+def _kubeflow_roles(spec: dict[str, Any]) -> dict[str, Role]:
+    (replica_specs,) = (value for key, value in spec.items() if key.endswith("ReplicaSpecs"))
+    return {
+        role.lower(): Role(each.get("replicas", 1), labels=_template_labels(each["template"]))
+        for role, each in replica_specs.items()
+    }
+
+
+def _volcano_roles(spec: dict[str, Any]) -> dict[str, Role]:
+    return {
+        task.get("name") or "default": Role(
+            task.get("replicas", 1), labels=_template_labels(task["template"])
+        )
+        for task in spec["tasks"]
+    }
+
+
+def _ray_roles(spec: dict[str, Any]) -> dict[str, Role]:
+    roles = {RAY_HEAD: Role(1, labels=_template_labels(spec["headGroupSpec"]["template"]))}
+    for group in spec.get("workerGroupSpecs") or ():
+        hosts, labels = group.get("numOfHosts", 1), _template_labels(group["template"])
+        roles[group["groupName"]] = Role(hosts, _ray_replicas(group), labels)
+    return roles
+
+
+def _ray_replicas(group: dict[str, Any]) -> int:
+    """Return the number of replicas of a worker group that KubeRay creates."""
+    if group.get("suspend"):
+        return 0
+    least, most = group.get("minReplicas") or 0, group.get("maxReplicas")
+    replicas: int = max(least if group.get("replicas") is None else group["replicas"], least)
+    return replicas if most is None else min(replicas, most)
+
+
+def _replicas(spec: dict[str, Any]) -> dict[str, Role]:
+    return {"": Role(spec.get("replicas", 1))}
+
+
+def _template_labels(template: dict[str, Any]) -> Mapping[str, str]:
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    return dict(labels)
+
+
+class Kind(NamedTuple):
+    """What differs between kinds of controllers.
+
+    Attributes:
+        name: the kind as text for messages.
+        roles: returns the roles by their names, from the spec of an object.
+        fields: the fields that state the number.
+        workload: the labels that the pods of one workload have in common, in one or several versions; the
+            first label has the name.
+        group_labels: the labels in which groups differ.
+        role_labels: the labels in which roles differ, besides the labels of their pod templates.
+    """
+
+    name: str
+    roles: Callable[[dict[str, Any]], dict[str, Role]]
+    fields: str
+    workload: tuple[tuple[str, ...], ...] = ()
+    group_labels: frozenset[str] = frozenset()
+    role_labels: frozenset[str] = frozenset()
+
+
+# A label of one Job of a JobSet.
+_OF_JOB = frozenset(
+    {
+        JOBSET_GLOBAL_JOB,
+        "jobset.sigs.k8s.io/job-key",
+        *(OLD_JOB_NAME, JOB_NAME, "controller-uid", "batch.kubernetes.io/controller-uid"),
+    }
+)
+
+KINDS: Mapping[tuple[str, str], Kind] = {
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): Kind(
+        "LeaderWorkerSet",
+        _lws_roles,
+        "spec.replicas",
+        ((LWS_NAME, LWS_GROUP),),
+        frozenset(LWS_GROUPS),
+        frozenset({LWS_WORKER}),
+    ),
+    ("jobset.x-k8s.io", "JobSet"): Kind(
+        "JobSet",
+        _jobset_roles,
+        "spec.replicatedJobs",
+        ((JOBSET_NAME, JOBSET_REPLICATED_JOB),),
+        frozenset({JOBSET_JOB}) | _OF_JOB,
+        frozenset({JOBSET_REPLICATED_JOB, "jobset.sigs.k8s.io/group-name"}) | _OF_JOB,
+    ),
+    ("kubeflow.org", ""): Kind(
+        "Kubeflow job",
+        _kubeflow_roles,
+        "the replica specs",
+        ((KUBEFLOW_NAME,),),
+        role_labels=frozenset(KUBEFLOW_ROLES),
+    ),
+    ("batch.volcano.sh", "Job"): Kind(
+        "Volcano Job", _volcano_roles, "spec.tasks", ((VOLCANO_JOB,),), role_labels=frozenset({VOLCANO_ROLE})
+    ),
+    ("batch", "Job"): Kind(
+        "Job",
+        lambda spec: {"": _job_role(spec)},
+        "spec.completions and spec.parallelism",
+        ((JOB_NAME,), (OLD_JOB_NAME,)),
+    ),
+    # The revision changes with the template, so that during a rolling update new pods do not join old ones.
+    ("apps", "StatefulSet"): Kind("StatefulSet", _replicas, "spec.replicas", ((REVISION,),)),
+    ("apps", "ReplicaSet"): Kind("ReplicaSet", _replicas, "spec.replicas"),
+    ("ray.io", "RayCluster"): Kind(
+        "RayCluster",
+        _ray_roles,
+        "spec.workerGroupSpecs",
+        group_labels=frozenset({RAY_REPLICA, "ray.io/worker-group-replica-name"}),
+        role_labels=frozenset({RAY_GROUP, RAY_TYPE}),
+    ),
+    # Its pods state the number; there is no object.
+    ("", "PodGroup"): Kind("pod group", lambda spec: {}, "", ((POD_GROUP_NAME,),)),
+}
+"""The kinds by API group and kind; in the group of the Kubeflow training operator, all kinds are alike.
+
+The order matters: a pod of a JobSet, LeaderWorkerSet or MPIJob has the labels of the inner controller too.
+"""
+
+GROUP_LABELS = frozenset().union(*(row.group_labels for row in KINDS.values()))
+"""The labels in which the groups of some kind differ."""

@@ -44,11 +44,11 @@ def test_an_error_is_one_line_for_each_problem_without_control_characters() -> N
     )
 
 
-def test_a_table_fits_the_terminal_and_loses_its_name_and_its_last_column_last() -> None:
+def test_a_narrow_table_loses_expendable_columns_and_then_shortens_its_last_column_and_its_name() -> None:
     row = ("worker", "trainer-7f9c8d6b5-x2x4z", "10.0.0.1:8470", "gke-pool-1", "CrashLoopBackOff: 7 restarts")
     table = Table(("JOB", "NAME", "ADDRESS", "NODE", "STATUS"), [row], expendable=("NODE", "ADDRESS"))
 
-    def shown(width: int, table: Table = table) -> list[str]:
+    def shown(width: int) -> list[str]:
         lines = aligned(table.fitted(width)).splitlines()
         assert max(map(len, lines)) <= width
         return lines[1].split()
@@ -57,9 +57,12 @@ def test_a_table_fits_the_terminal_and_loses_its_name_and_its_last_column_last()
     assert shown(83) == " ".join((*row[:3], row[4])).split()
     assert shown(60) == [row[0], row[1], "CrashLoopBackOff:", "7", "rest…"]
     assert shown(50) == [row[0], "trainer-7f9c8…", "CrashLoopBackOff:", "7", "res…"]
-    words = ["CHECK   FOUND", "TLS     one two", "        three"]
-    wrapped = Table(("CHECK", "FOUND"), [("TLS", "one two three")], wraps=True)
-    assert [line.rstrip() for line in aligned(wrapped.fitted(20)).splitlines()] == words
+
+
+def test_a_narrow_table_that_wraps_continues_its_last_column_on_the_next_line() -> None:
+    table = Table(("CHECK", "FOUND"), [("TLS", "one two three")], wraps=True)
+    lines = [line.rstrip() for line in aligned(table.fitted(20)).splitlines()]
+    assert lines == ["CHECK   FOUND", "TLS     one two", "        three"]
 
 
 def test_arguments_are_named_as_options_if_there_is_one() -> None:

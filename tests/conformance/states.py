@@ -63,7 +63,12 @@ class State:
         """The grace period in seconds that the API server sets; a finished pod has none."""
         if not self.deleted:
             return None
-        return 0 if self.phase in ("Succeeded", "Failed") else GRACE
+        return GRACE if self.completed_reason is None else 0
+
+    @property
+    def completed_reason(self) -> str | None:
+        """The reason of `Completed`, the only condition that a row can have; None if it has none."""
+        return self.phase if self.phase in ("Succeeded", "Failed") else None
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -23,7 +23,7 @@ from aioresolve.probe import ProbeChannels, probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker, pod
 from tests.fleet.fleets import Scripted, fail, respond_with, take, until
 from tests.gcp.loopback import TOKEN as GOOGLE_TOKEN
-from tests.gcp.loopback import refreshable, request_my_tpu, secure
+from tests.gcp.loopback import refreshable_credentials, request_my_tpu, tls_server
 from tests.kubernetes.loopback import JOBS, TOKEN, run_loopback
 
 from .recording import record_telemetry
@@ -117,8 +117,8 @@ async def test_no_record_span_or_measurement_contains_a_secret(
     loopback.server.inject(Answer(401, body=f"unknown token {TOKEN}".encode()), times=None)
     with pytest.raises(ResolveError):
         await loopback.resolver(not_running="skip", timeout=1.0).cluster_spec()
-    async with secure() as server:
-        credentials = refreshable(server, "ya29.an-outdated-token", seconds=3600)
+    async with tls_server() as server:
+        credentials = refreshable_credentials(server, "ya29.an-outdated-token", seconds=3600)
         server.inject(Answer(503, body=GOOGLE_TOKEN.encode()))
         await request_my_tpu(credentials)
     async with TPUWorker() as worker:
@@ -206,8 +206,8 @@ async def test_span_of_a_watch_ends_when_the_watch_is_established(
 
 
 async def test_requests_to_google_and_its_token_server_are_spans(recording: Recording) -> None:
-    async with secure() as server:
-        await request_my_tpu(refreshable(server, "an-outdated-token", seconds=3600))
+    async with tls_server() as server:
+        await request_my_tpu(refreshable_credentials(server, "an-outdated-token", seconds=3600))
     node = "GET /v2/projects/{project}/locations/{location}/nodes/{node}"
     assert [span.name for span in recording.spans] == [node, "POST /token", node]
     assert error_types(recording) == ["401", None, None]

@@ -9,7 +9,6 @@ import time
 import traceback
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,7 +21,7 @@ from aioresolve.errors import ResolveError
 from aioresolve.testing import GoogleServer, tpu_node
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from aioresolve.testing import GoogleRequest
 
@@ -33,7 +32,7 @@ TOKEN = "ya29.a-token-that-must-not-be-shown"
 
 
 @asynccontextmanager
-async def secure(**arguments: Any) -> AsyncIterator[GoogleServer]:
+async def tls_server(**arguments: Any) -> AsyncIterator[GoogleServer]:
     """A server with TLS and `my-tpu`, which accepts TOKEN and the tokens it issues, as the API to use."""
     arguments = {"tls": True, "tokens": {TOKEN: "user:alice@example.com"}, **arguments}
     async with GoogleServer([tpu_node("my-tpu", workers=2)], **arguments) as server:
@@ -56,7 +55,7 @@ async def request_my_tpu(credentials: Any = "default", **arguments: Any) -> Any:
 
 
 async def error_from(call: Awaitable[Any]) -> ResolveError:
-    """Return the ResolveError that `call` raises within 30 seconds."""
+    """Return the ResolveError that `call` raises within 60 seconds."""
     try:
         with anyio.fail_after(60):
             result = await call
@@ -73,13 +72,9 @@ def within(seconds: float) -> Iterator[None]:
     assert time.monotonic() - started < seconds
 
 
-def to(service: str) -> Any:
+def sent_to(service: str) -> Callable[[GoogleRequest], bool]:
     """A predicate: whether a request was sent to that service."""
-    return partial(_is_to, service)
-
-
-def _is_to(service: str, request: GoogleRequest) -> bool:
-    return request.service == service
+    return lambda request: request.service == service
 
 
 def all_text(error: BaseException) -> str:
@@ -100,20 +95,25 @@ def services(server: GoogleServer) -> list[str]:
 # Credentials of google-auth, as users pass them
 
 
-def user(token: str | None = TOKEN, *, seconds: float | None = None, **more: Any) -> Any:
-    """Credentials of a user with a token that is valid for this number of seconds."""
-    expiry = None if seconds is None else datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=seconds)
+def user_credentials(
+    token: str | None = TOKEN, *, expires_in: float | None = None, **more: Any
+) -> google.oauth2.credentials.Credentials:
+    """Credentials of a user with a token that expires in this number of seconds; None: never."""
+    now = datetime.now(UTC).replace(tzinfo=None)  # as google-auth compares it
+    expiry = None if expires_in is None else now + timedelta(seconds=expires_in)
     return google.oauth2.credentials.Credentials(token, expiry=expiry, **more)
 
 
-def refreshable(server: GoogleServer, token: str | None = None, *, seconds: float | None = None) -> Any:
-    """Credentials of a user that can be refreshed at the server."""
+def refreshable_credentials(
+    server: GoogleServer, token: str | None = None, *, expires_in: float | None = None
+) -> Any:
+    """Credentials of a user that can be refreshed at the server; by default without a token."""
     secrets = {
         "refresh_token": "refresh",
         "client_id": "1234567890.apps.googleusercontent.com",
         "client_secret": "secret",
     }
-    return user(token, seconds=seconds, token_uri=f"{server.url}/token", **secrets)
+    return user_credentials(token, expires_in=expires_in, token_uri=f"{server.url}/token", **secrets)
 
 
 class BlockingCredentials(google.auth.credentials.Credentials):

@@ -27,12 +27,11 @@ from .loopback import (
     BlockingCredentials,
     error_from,
     new_resolver,
-    refreshable,
+    refreshable_credentials,
     request_my_tpu,
-    secure,
+    sent_to,
     services,
-    to,
-    user,
+    tls_server,
     within,
 )
 
@@ -42,15 +41,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("no_leak")
 
 
-async def test_a_valid_token_is_used_without_a_refresh() -> None:
-    async with secure() as server:
-        assert (await request_my_tpu(user(seconds=3600))).state == "READY"
-        assert (await request_my_tpu(user())).state == "READY"
-        assert services(server) == ["tpu", "tpu"]
+@pytest.mark.parametrize("expires_in", [3600, None])
+async def test_a_valid_token_is_used_without_a_refresh(expires_in: float | None) -> None:
+    async with tls_server() as server:
+        given = refreshable_credentials(server, TOKEN, expires_in=expires_in)
+        assert (await request_my_tpu(given)).state == "READY"
+        assert services(server) == ["tpu"]
 
 
 async def test_a_service_account_gets_the_missing_scopes(tmp_path: Path) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         file = server.write_service_account_key(tmp_path / "key.json")
         given = google.oauth2.service_account.Credentials.from_service_account_file(str(file))
         # The loopback token server rejects an assertion without a scope.
@@ -58,7 +58,7 @@ async def test_a_service_account_gets_the_missing_scopes(tmp_path: Path) -> None
 
 
 async def test_anonymous_credentials_send_nothing() -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         anonymous = google.auth.credentials.AnonymousCredentials()
         error = await error_from(request_my_tpu(anonymous))
         assert isinstance(error, UnauthorizedError)
@@ -74,7 +74,7 @@ def test_credentials_of_another_library_are_rejected() -> None:
 
 
 async def test_the_deadline_applies_even_if_a_thread_does_not_end() -> None:
-    async with secure():
+    async with tls_server():
         given = BlockingCredentials()
         with within(20):
             error = await error_from(request_my_tpu(given, timeout=0.1))
@@ -85,9 +85,9 @@ async def test_the_deadline_applies_even_if_a_thread_does_not_end() -> None:
 
 
 async def test_a_cancelled_refresh_ends_its_thread_and_the_next_call_starts_another() -> None:
-    async with secure() as server:
-        server.inject(Hang(), match=to("oauth2"))
-        given = refreshable(server)
+    async with tls_server() as server:
+        server.inject(Hang(), match=sent_to("oauth2"))
+        given = refreshable_credentials(server)
         ended = threading.Event()
         refresh = given.refresh
 
@@ -115,7 +115,7 @@ async def test_credentials_without_a_token_are_an_error() -> None:
         def refresh(self, request: Any) -> None:
             self.token = ""
 
-    async with secure():
+    async with tls_server():
         error = await error_from(request_my_tpu(Empty()))
     assert isinstance(error, CredentialsError)
     assert "credentials= returned no access token" in str(error)
@@ -126,18 +126,18 @@ async def test_a_temporary_failure_of_the_token_server_is_retried(
     fault: Answer | Reset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleeps: list[float] = []
-    async with secure() as server:
-        server.inject(fault, match=to("oauth2"))
+    async with tls_server() as server:
+        server.inject(fault, match=sent_to("oauth2"))
         with monkeypatch.context() as patch:
             patch.setattr(time, "sleep", sleeps.append)
-            assert (await request_my_tpu(refreshable(server))).state == "READY"
+            assert (await request_my_tpu(refreshable_credentials(server))).state == "READY"
         assert services(server) == ["oauth2", "oauth2", "tpu"]
     assert sleeps == []  # google-auth's own retries would sleep
 
 
 async def test_secrets_are_not_sent_to_a_token_server_without_tls() -> None:
-    async with secure() as server:
-        given = refreshable(server)
+    async with tls_server() as server:
+        given = refreshable_credentials(server)
         given._token_uri = "http://oauth2.example/token"
         error = await error_from(request_my_tpu(given))
     assert isinstance(error, CredentialsError)
@@ -150,7 +150,7 @@ async def test_a_failing_refresh_is_an_error_that_says_why_and_hides_the_respons
         (RefreshError("gone", {"id_token": "MARKER"}), "gone"),
         (KeyError("expires_in"), "KeyError: 'expires_in'"),
     ):
-        async with secure():
+        async with tls_server():
             given = BlockingCredentials()
             given.released.set()
             given.error = raised

@@ -19,8 +19,8 @@ from .loopback import (
     members,
     new_resolver,
     request_my_tpu,
-    secure,
     services,
+    tls_server,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 async def test_a_service_account_signs_its_token_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
         assert (await request_my_tpu()).state == "READY"
         assert services(server) == ["oauth2", "tpu"]
@@ -44,7 +44,7 @@ async def test_a_service_account_signs_its_token_request(
 async def test_an_authorized_user_is_found_where_gcloud_wrote_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         # google-auth uses this server for every authorized user and ignores the URL in the file.
         monkeypatch.setattr(google.oauth2.credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", f"{server.url}/token")
         folder = tmp_path / ".config" / "gcloud"
@@ -62,7 +62,7 @@ async def test_an_authorized_user_is_found_where_gcloud_wrote_it(
 async def test_a_federated_workload_impersonates_a_service_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         file = server.write_external_account(tmp_path / "pool.json", impersonate=ROBOT)
         monkeypatch.setenv(VARIABLE, str(file))
         assert (await request_my_tpu()).state == "READY"
@@ -71,7 +71,7 @@ async def test_a_federated_workload_impersonates_a_service_account(
 
 
 async def test_a_vm_uses_its_metadata_server_and_keeps_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         async with new_resolver() as opened:
             for _ in range(3):
@@ -96,7 +96,7 @@ async def test_a_vm_uses_its_metadata_server_and_keeps_the_token(monkeypatch: py
 async def test_a_metadata_server_need_not_report_the_address_of_the_account(
     fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         monkeypatch.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", 0.3)
         server.inject(fault, match=lambda request: request.path.endswith("/email"), times=None)
@@ -108,7 +108,7 @@ async def test_a_vm_needs_no_package_but_google_auth(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "requests", None)
     for name in [name for name in sys.modules if name.startswith("google.auth.transport.")]:
         monkeypatch.delitem(sys.modules, name)
-    async with secure() as server:
+    async with tls_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         assert (await request_my_tpu()).state == "READY"
         monkeypatch.setenv(VARIABLE, str(server.write_external_account(tmp_path / "pool.json")))
@@ -116,7 +116,7 @@ async def test_a_vm_needs_no_package_but_google_auth(tmp_path: Path, monkeypatch
 
 
 async def test_a_vm_without_a_service_account_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         del server.metadata["instance/service-accounts/default/email"]
         error = await error_from(request_my_tpu())
@@ -127,7 +127,7 @@ async def test_a_vm_without_a_service_account_is_an_error(monkeypatch: pytest.Mo
 async def test_a_malformed_token_of_the_metadata_server_is_reported_and_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         body = b'{"access_token": ["MARKER"], "expires_in": 3599}'
         server.inject(Answer(200, body, headers={"Metadata-Flavor": "Google"}))
@@ -140,7 +140,7 @@ async def test_a_malformed_token_of_the_metadata_server_is_reported_and_not_show
 async def test_pod_without_a_binding_of_workload_identity_has_another_hint_than_to_log_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
         server.inject(Answer(403, b"IAM returned 403", headers={"Metadata-Flavor": "Google"}))
@@ -152,7 +152,7 @@ async def test_pod_without_a_binding_of_workload_identity_has_another_hint_than_
 
 
 async def test_without_any_credentials_every_source_is_listed(tmp_path: Path) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         error = await error_from(request_my_tpu())
     assert isinstance(error, CredentialsError)
     assert not error.retryable
@@ -180,7 +180,7 @@ async def test_an_invalid_file_is_reported_without_its_content(
     if text is not None:
         file.write_text(text)
     monkeypatch.setenv(VARIABLE, str(file))
-    async with secure():
+    async with tls_server():
         error = await error_from(request_my_tpu())
     assert isinstance(error, CredentialsError)
     assert message in str(error)
@@ -191,7 +191,7 @@ async def test_an_invalid_file_is_reported_without_its_content(
 async def test_after_a_rejection_the_credentials_are_searched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         file = server.write_external_account(tmp_path / "pool.json")
         file.with_suffix(".token").write_text("stale")
         monkeypatch.setenv(VARIABLE, str(file))
@@ -205,7 +205,7 @@ async def test_after_a_rejection_the_credentials_are_searched_again(
 async def test_the_quota_project_comes_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with secure() as server:
+    async with tls_server() as server:
         monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
         await request_my_tpu()
         monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "from-environment")

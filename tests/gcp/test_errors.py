@@ -17,7 +17,7 @@ from aioresolve.errors import (
 )
 from aioresolve.testing import Answer, Cut, GoogleServer, Redirect, Reset
 
-from .loopback import PATH, TOKEN, all_text, error_from, request_my_tpu, secure, to, user
+from .loopback import PATH, TOKEN, all_text, error_from, request_my_tpu, sent_to, tls_server, user_credentials
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
@@ -38,9 +38,9 @@ def failure(code: int, *details: dict[str, Any], **fields: Any) -> Answer:
 
 
 async def error_of(fault: Any) -> ResolveError:
-    async with GoogleServer(), secure() as server:
-        server.inject(fault, match=to("tpu"), times=None)
-        error = await error_from(request_my_tpu(user()))
+    async with GoogleServer(), tls_server() as server:
+        server.inject(fault, match=sent_to("tpu"), times=None)
+        error = await error_from(request_my_tpu(user_credentials()))
         assert len([request for request in server.requests if request.service == "tpu"]) == 1
         assert TOKEN not in all_text(error)
         assert server.url in str(error)
@@ -113,7 +113,7 @@ async def test_a_failure_of_the_older_api_has_its_reason_in_another_field() -> N
 
 @pytest.mark.parametrize("fault", [Answer(503), Reset(), Cut(after=5)], ids=str)
 async def test_a_temporary_failure_is_retried(fault: Any) -> None:
-    async with secure() as server:
-        server.inject(fault, match=to("tpu"), times=2)
-        assert (await request_my_tpu(user())).state == "READY"
+    async with tls_server() as server:
+        server.inject(fault, match=sent_to("tpu"), times=2)
+        assert (await request_my_tpu(user_credentials())).state == "READY"
         assert len(server.requests) == 3

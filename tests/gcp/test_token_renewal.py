@@ -17,21 +17,21 @@ from .loopback import (
     all_text,
     error_from,
     new_resolver,
-    refreshable,
+    refreshable_credentials,
     request_my_tpu,
-    secure,
+    sent_to,
     services,
-    to,
-    user,
+    tls_server,
+    user_credentials,
 )
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
 
 async def test_sessions_that_share_credentials_share_the_refresh() -> None:
-    async with secure() as server:
-        resolver = new_resolver(refreshable(server))
-        server.inject(Delay(0.05), match=to("oauth2"))
+    async with tls_server() as server:
+        resolver = new_resolver(refreshable_credentials(server))
+        server.inject(Delay(0.05), match=sent_to("oauth2"))
         async with anyio.create_task_group() as group:
             for _ in range(5):
                 group.start_soon(resolver.node)
@@ -40,36 +40,36 @@ async def test_sessions_that_share_credentials_share_the_refresh() -> None:
 
 async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioresolve.gcp.credentials.RENEWAL_TIMEOUT", 0.1)
-    async with secure() as server:
+    async with tls_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         async with new_resolver() as opened:
             await opened.node()
             number = services(server).count("metadata")
             monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 1e9)
-            server.inject(Hang(), match=to("metadata"), times=None)
+            server.inject(Hang(), match=sent_to("metadata"), times=None)
             with anyio.fail_after(60):
                 assert await opened.state() == "READY"
         assert services(server).count("metadata") > number
 
 
 async def test_a_token_is_renewed_before_it_expires() -> None:
-    async with secure() as server:
-        async with new_resolver(refreshable(server, TOKEN, seconds=220)) as opened:
+    async with tls_server() as server:
+        async with new_resolver(refreshable_credentials(server, TOKEN, expires_in=220)) as opened:
             for _ in range(3):
                 await opened.node()
         assert services(server) == ["oauth2", "tpu", "tpu", "tpu"]
         server.forget_requests()
-        await request_my_tpu(refreshable(server, TOKEN, seconds=285))
+        await request_my_tpu(refreshable_credentials(server, TOKEN, expires_in=285))
         assert services(server) == ["tpu"]
 
 
 async def test_a_token_server_outage_before_the_expiry_is_harmless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with secure() as server:
-        server.inject(Answer(503), match=to("oauth2"), times=None)
+    async with tls_server() as server:
+        server.inject(Answer(503), match=sent_to("oauth2"), times=None)
         monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 30.0)
-        async with new_resolver(refreshable(server, TOKEN, seconds=60)) as opened:
+        async with new_resolver(refreshable_credentials(server, TOKEN, expires_in=60)) as opened:
             await opened.node()
             monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 300.0)
             assert await opened.state() == "READY"
@@ -77,9 +77,9 @@ async def test_a_token_server_outage_before_the_expiry_is_harmless(
 
 
 async def test_an_expiring_token_is_not_sent() -> None:
-    async with secure() as server:
-        server.inject(Answer(503, headers={"Retry-After": "3600"}), match=to("oauth2"), times=None)
-        expiring = refreshable(server, TOKEN, seconds=5)
+    async with tls_server() as server:
+        server.inject(Answer(503, headers={"Retry-After": "3600"}), match=sent_to("oauth2"), times=None)
+        expiring = refreshable_credentials(server, TOKEN, expires_in=5)
         error = await error_from(request_my_tpu(expiring))
         assert isinstance(error, APIError)
         assert (error.status, error.retryable) == (503, True)
@@ -87,8 +87,8 @@ async def test_an_expiring_token_is_not_sent() -> None:
 
 
 async def test_a_rejected_token_is_renewed_once() -> None:
-    async with secure() as server:
-        async with new_resolver(refreshable(server)) as opened:
+    async with tls_server() as server:
+        async with new_resolver(refreshable_credentials(server)) as opened:
             await opened.node()
             server.revoke_tokens()
             assert await opened.state() == "READY"
@@ -96,16 +96,16 @@ async def test_a_rejected_token_is_renewed_once() -> None:
 
 
 async def test_a_rejected_new_token_is_an_error() -> None:
-    async with secure() as server:
-        server.inject(Answer(401), match=to("tpu"), times=None)
-        error = await error_from(request_my_tpu(refreshable(server)))
+    async with tls_server() as server:
+        server.inject(Answer(401), match=sent_to("tpu"), times=None)
+        error = await error_from(request_my_tpu(refreshable_credentials(server)))
         assert isinstance(error, UnauthorizedError)
         assert services(server) == ["oauth2", "tpu", "oauth2", "tpu"]
 
 
 async def test_a_rejected_token_that_cannot_be_renewed_is_an_error_with_the_cause() -> None:
-    async with secure():
-        error = await error_from(request_my_tpu(user("MARKER")))
+    async with tls_server():
+        error = await error_from(request_my_tpu(user_credentials("MARKER")))
     assert isinstance(error, UnauthorizedError)
     assert isinstance(error.__cause__, CredentialsError)
     assert "MARKER" not in all_text(error)
@@ -121,7 +121,7 @@ async def test_a_temporary_failure_of_the_renewal_is_retried() -> None:
                 raise google.auth.exceptions.RefreshError("not now", retryable=True)
             self.token = TOKEN
 
-    async with secure():
+    async with tls_server():
         given = FailingOnce()
         given.token = "an expired token"
         assert (await request_my_tpu(given)).state == "READY"

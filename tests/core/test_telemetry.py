@@ -118,7 +118,7 @@ async def test_no_record_span_or_measurement_contains_a_secret(
     with pytest.raises(ResolveError):
         await loopback.resolver(not_running="skip", timeout=1.0).cluster_spec()
     async with tls_server() as server:
-        credentials = refreshable_credentials(server, "ya29.an-outdated-token", seconds=3600)
+        credentials = refreshable_credentials(server, "ya29.an-outdated-token", expires_in=3600)
         server.inject(Answer(503, body=GOOGLE_TOKEN.encode()))
         await request_my_tpu(credentials)
     async with TPUWorker() as worker:
@@ -198,7 +198,7 @@ async def test_span_of_a_watch_ends_when_the_watch_is_established(
     async with loopback.resolver(namespace="ml") as resolver, aclosing(resolver.watch()) as states:
         with anyio.fail_after(60):
             await anext(states)
-            loopback.train("train-3")
+            loopback.add_trainers("train-3")
             await anext(states)
         (watching,) = recording.spans
     assert attributes(watching)["aioresolve.scope"] == f"watch of {SCOPE}"
@@ -207,7 +207,7 @@ async def test_span_of_a_watch_ends_when_the_watch_is_established(
 
 async def test_requests_to_google_and_its_token_server_are_spans(recording: Recording) -> None:
     async with tls_server() as server:
-        await request_my_tpu(refreshable_credentials(server, "an-outdated-token", seconds=3600))
+        await request_my_tpu(refreshable_credentials(server, "an-outdated-token", expires_in=3600))
     node = "GET /v2/projects/{project}/locations/{location}/nodes/{node}"
     assert [span.name for span in recording.spans] == [node, "POST /token", node]
     assert error_types(recording) == ["401", None, None]

@@ -51,7 +51,7 @@ class Loopback:
             JOBS if jobs is None else jobs, **{"kubeconfig": self.kubeconfig, **arguments}
         )
 
-    def train(self, *names: str, **more: Any) -> None:
+    def add_trainers(self, *names: str, **more: Any) -> None:
         """Add pods with the label `app=train` to the namespace `ml`."""
         for name in names:
             self.server.add(pod(name, **{"namespace": "ml", "labels": TRAIN, **more}))
@@ -138,6 +138,11 @@ def request_kind(request: RequestRecord) -> str:
 def is_list(request: RequestRecord) -> bool:
     """Whether a request is for all pods: a list, or a watch that begins with them."""
     return request.verb == "list" or "sendInitialEvents" in request.query
+
+
+def is_controller_read(request: RequestRecord) -> bool:
+    """Whether a request is for a controller such as a Job. The server has no verbs for them."""
+    return not request.verb
 
 
 def addresses(spec: ClusterSpec) -> list[str | None]:

@@ -96,7 +96,7 @@ def train(loopback: Loopback, *numbers: int, claims: int = 4, **more: Any) -> No
     """Add pods `train-N` with one claim `gpus-N` each."""
     for number in numbers:
         loopback.server.add(resource_claim(f"gpus-{number}", "ml", devices=claims))
-        loopback.train(f"train-{number}", resource_claims=[f"gpus-{number}"], **more)
+        loopback.add_trainers(f"train-{number}", resource_claims=[f"gpus-{number}"], **more)
 
 
 def accelerators(state: ClusterState | None) -> list[dict[str, int] | None]:
@@ -152,7 +152,7 @@ async def test_allocated_devices_are_counted_one_by_one(
     claim["spec"]["devices"]["requests"] = requests
     claim["status"]["allocation"]["devices"]["results"] = results
     loopback.server.add(claim)
-    loopback.train("train-0", resource_claims=["one"])
+    loopback.add_trainers("train-0", resource_claims=["one"])
     assert accelerators(await loopback.resolver().cluster_state()) == [expected]
 
 
@@ -176,7 +176,7 @@ async def test_claims_of_a_pod_are_named_by_it_or_made_from_templates(loopback: 
     loopback.server.add(one)
     assert accelerators(await loopback.resolver().cluster_state()) == [{GPU: 8, DRA_GPU: 11}]
     # A shared claim counts for each of its pods.
-    loopback.train("train-1", resource_claims=["all-gpus"])
+    loopback.add_trainers("train-1", resource_claims=["all-gpus"])
     assert accelerators(await loopback.resolver().cluster_state()) == [{GPU: 8, DRA_GPU: 11}, {DRA_GPU: 1}]
 
 
@@ -184,7 +184,7 @@ async def test_claims_are_listed_once_in_each_namespace_for_states_wait_and_watc
     train(loopback, 0, 1)
     for number in range(2):
         loopback.server.add(resource_claim(f"gpus-{number}", "other", devices=1))
-        loopback.train(f"train-{number}", namespace="other", resource_claims=[f"gpus-{number}"])
+        loopback.add_trainers(f"train-{number}", namespace="other", resource_claims=[f"gpus-{number}"])
     expected = [{DRA_GPU: 4}, {DRA_GPU: 1}] * 2
     resolver = loopback.resolver()
     assert accelerators(await resolver.cluster_state()) == expected
@@ -196,7 +196,7 @@ async def test_claims_are_listed_once_in_each_namespace_for_states_wait_and_watc
 
 async def test_addresses_and_pods_without_claims_need_no_request(loopback: Loopback) -> None:
     loopback.server.add(resource_claim("of-others", "ml"))
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     await loopback.resolver().cluster_state()
     train(loopback, 0)
     await loopback.resolver().cluster_spec()

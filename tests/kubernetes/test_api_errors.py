@@ -21,6 +21,7 @@ from aioresolve.errors import (
 from aioresolve.testing import Answer
 
 from .loopback import outcome
+from .samples import watch_policy
 
 if TYPE_CHECKING:
     from .loopback import Loopback
@@ -109,9 +110,11 @@ async def test_error_for_a_403_of_gke_also_names_the_role_of_iam(loopback: Loopb
 
 
 async def test_error_for_a_watch_that_is_denied_has_both_verbs(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     loopback.server.verbs["alice"] = {"list"}
-    async with aclosing(loopback.resolver(namespace="ml").watch()) as states:
+    resolver = loopback.resolver(namespace="ml")
+    resolver.watch_policy = watch_policy()
+    async with aclosing(resolver.watch()) as states:
         with pytest.raises(ForbiddenError, match="user 'alice' may not watch pods") as caught:
             _ = [state async for state in states]
     role, binding = yaml.safe_load_all(caught.value.manifest)

@@ -36,7 +36,7 @@ def temporary(loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    loopback.train(*NAMES)
+    loopback.add_trainers(*NAMES)
     logger = logging.getLogger("asyncio")
     logger.addFilter(_is_not_about_a_handshake)
     yield folder
@@ -97,7 +97,7 @@ async def test_call_can_be_cancelled_at_any_await_and_again_while_it_cleans_up(
 
 
 async def test_cancelled_call_does_not_affect_other_calls_of_its_pool(loopback: Loopback) -> None:
-    loopback.train(*NAMES)
+    loopback.add_trainers(*NAMES)
     expected = [loopback.address(name) for name in NAMES]
     async with loopback.resolver() as resolver:
         reached, step = True, 0

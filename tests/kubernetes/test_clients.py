@@ -88,9 +88,9 @@ def _collect_clients(loopback: Loopback) -> Iterator[None]:
 
 @both_clients
 async def test_results_are_the_same_as_without_a_client(loopback: Loopback, kind: str) -> None:
-    loopback.train(*NAMES)
-    loopback.train("train-1", waiting="CrashLoopBackOff")
-    loopback.train("leaving", deleting=True)
+    loopback.add_trainers(*NAMES)
+    loopback.add_trainers("train-1", waiting="CrashLoopBackOff")
+    loopback.add_trainers("leaving", deleting=True)
     own = loopback.resolver()
     spec, state = await own.cluster_spec(), await own.cluster_state()
     expected = Counter(request_kind(request) for request in loopback.requests)
@@ -107,7 +107,7 @@ async def test_results_are_the_same_as_without_a_client(loopback: Loopback, kind
 
 
 async def test_services_are_read_with_a_client(loopback: Loopback) -> None:
-    loopback.train(*NAMES)
+    loopback.add_trainers(*NAMES)
     loopback.server.add(service("trainer", "ml", selector={"app": "train"}))
     async with client_of("async ApiClient", loopback) as client:
         resolver = KubernetesClusterResolver(service="trainer", namespace="ml", override_client=client)
@@ -119,7 +119,7 @@ async def test_services_are_read_with_a_client(loopback: Loopback) -> None:
 
 @both_clients
 async def test_client_is_not_closed_by_the_resolver(loopback: Loopback, kind: str) -> None:
-    loopback.train(*NAMES)
+    loopback.add_trainers(*NAMES)
     async with client_of(kind, loopback) as client:
         for _ in range(2):
             async with resolver_of(client, loopback) as resolver:
@@ -127,7 +127,7 @@ async def test_client_is_not_closed_by_the_resolver(loopback: Loopback, kind: st
 
 
 async def test_transient_faults_are_retried(loopback: Loopback) -> None:
-    loopback.train(*NAMES)
+    loopback.add_trainers(*NAMES)
     async with client_of("async ApiClient", loopback) as client:
         for fault in (Answer(429, headers={"Retry-After": "0"}), Answer(503), Reset(after=10), Cut(after=10)):
             loopback.server.inject(fault, times=2)

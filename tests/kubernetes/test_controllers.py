@@ -14,6 +14,7 @@ from aioresolve.spec import ExpectedTasks
 from aioresolve.testing import Answer, pod
 
 from . import samples
+from .loopback import is_controller_read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -247,7 +248,7 @@ async def test_size_is_that_of_the_pods_that_the_selector_will_match(loopback: L
 
 async def test_body_that_is_malformed_states_no_size(loopback: Loopback) -> None:
     for body in (b"", b"[]", b'{"spec": null}', b"\xff", b"[" * 100_000):
-        loopback.server.inject(Answer(200, body), match=lambda request: not request.verb)
+        loopback.server.inject(Answer(200, body), match=is_controller_read)
         assert await expected(loopback, "app=train", ORDINAL) is None
 
 
@@ -316,7 +317,7 @@ def stateful_set(replicas: int) -> dict[str, Any]:
 
 def sizes_read(loopback: Loopback) -> list[RequestRecord]:
     """Return the requests for controllers so far."""
-    return [request for request in loopback.requests if not request.verb]
+    return [request for request in loopback.requests if is_controller_read(request)]
 
 
 async def test_controller_is_read_again_only_before_its_cluster_is_complete(loopback: Loopback) -> None:
@@ -332,10 +333,10 @@ async def test_controller_is_read_again_only_before_its_cluster_is_complete(loop
             assert observation.state is not None
             assert observation.expected["worker"].number == 3
             assert len(observation.state.endpoints["worker"]) == number
-            reads.append(sum(not request.verb for request in loopback.requests))
+            reads.append(len(sizes_read(loopback)))
             loopback.server.add(train_pod(f"train-{number}"))
     assert reads == [1, 1, 2]
-    paths = {request.path for request in loopback.requests if not request.verb}
+    paths = {request.path for request in sizes_read(loopback)}
     assert paths == {"/apis/apps/v1/namespaces/ml/statefulsets/train"}
 
 
@@ -373,7 +374,7 @@ async def test_controller_that_cannot_be_read_again_keeps_its_size(loopback: Loo
     async with aclosing(resolver_of(loopback, size_interval=0.05).observations(sizes=True)) as observations:
         while (await anext(observations)).state is None:
             pass
-        loopback.server.inject(Answer(403), times=None, match=lambda request: not request.verb)
+        loopback.server.inject(Answer(403), times=None, match=is_controller_read)
         number = len(sizes_read(loopback))
         while len(sizes_read(loopback)) < number + 2:
             assert (await anext(observations)).expected["worker"].number == 2
@@ -382,13 +383,13 @@ async def test_controller_that_cannot_be_read_again_keeps_its_size(loopback: Loo
 async def test_controller_that_may_not_be_read_changes_nothing(loopback: Loopback) -> None:
     loopback.server.add(train_pod("train-0"))
     for status in (403, 404):
-        loopback.server.inject(Answer(status), match=lambda request: not request.verb)
+        loopback.server.inject(Answer(status), match=is_controller_read)
         assert (await resolver_of(loopback).wait(timeout=30)).spec.num_tasks("worker") == 1
 
 
 async def test_controller_is_read_again_after_a_failure_of_the_server(loopback: Loopback) -> None:
     loopback.server.add_controllers(stateful_set(1))
-    loopback.server.inject(Answer(503), match=lambda request: not request.verb)
+    loopback.server.inject(Answer(503), match=is_controller_read)
     loopback.server.add(train_pod("train-0"))
     observations = resolver_of(loopback).observations(sizes=True)
     assert (await anext(observations)).expected["worker"].number == 1

@@ -62,7 +62,7 @@ def remedy(check: Check) -> str:
 
 def train(loopback: Loopback, *indices: int, **more: Any) -> None:
     for index in indices:
-        loopback.train(f"train-{index}", **{"index": index, "ip": "127.0.0.1", **more})
+        loopback.add_trainers(f"train-{index}", **{"index": index, "ip": "127.0.0.1", **more})
 
 
 async def test_healthy_cluster_has_only_ok_rows(loopback: Loopback) -> None:
@@ -356,20 +356,20 @@ async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopbac
 
 
 async def test_pods_are_judged_by_the_address_that_the_resolver_returns(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     check = (await diagnose(loopback, address=lambda pod: None))["pods with app=train"]
     assert check.result == "failed"
     assert "0 running; 1 Running, but without an address yet: ml/train-0" in check.found
 
 
 async def test_indices(loopback: Loopback) -> None:
-    loopback.train("a", "b", ip="127.0.0.1")
+    loopback.add_trainers("a", "b", ip="127.0.0.1")
     check = (await diagnose(loopback))["indices of worker"]
     assert check.found == "the pods have no index; their tasks are in the order of their names"
     assert (await diagnose(loopback, order_by="index"))["indices of worker"].result == "failed"
     loopback.replace_pods([])
     train(loopback, 0, 1, 3)
-    loopback.train("other-1", index=1, ip="127.0.0.1")
+    loopback.add_trainers("other-1", index=1, ip="127.0.0.1")
     for order_by, result in (("index", "failed"), ("name", "warning")):
         checks = await diagnose(loopback, order_by=order_by)
         found = checks["indices of worker"]
@@ -418,7 +418,7 @@ async def test_devices_of_claims_are_reported_and_their_permission_is_optional(l
     train(loopback, 0)
     for number in (1, 2):
         loopback.server.add(resource_claim(f"gpus-{number}", "ml", devices=8))
-        loopback.train(f"train-{number}", ip="127.0.0.1", resource_claims=[f"gpus-{number}"])
+        loopback.add_trainers(f"train-{number}", ip="127.0.0.1", resource_claims=[f"gpus-{number}"])
     assert (await diagnose(loopback))["ResourceClaims"].found == "2 pods with 8 gpu.nvidia.com"
     loopback.server.delete("gpus-1", "ml", kind="ResourceClaim")
     check = (await diagnose(loopback))["ResourceClaims"]

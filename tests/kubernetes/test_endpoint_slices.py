@@ -76,8 +76,8 @@ async def resolved(loopback: Loopback, services: Any = "trainer", **arguments: A
 class TestMembers:
     async def test_endpoints_of_the_pods_of_a_service_are_its_tasks(self, loopback: Loopback) -> None:
         loopback.server.add(trainer(ports={"grpc": 9000}))
-        loopback.train("train-10", ip="10.8.0.10")
-        loopback.train("train-2", ip="10.8.0.2")
+        loopback.add_trainers("train-10", ip="10.8.0.10")
+        loopback.add_trainers("train-2", ip="10.8.0.2")
         assert await resolved(loopback) == ["10.8.0.2:9000", "10.8.0.10:9000"]
         other = endpoint_slice("other-a", "ml", service="other", endpoints=[of_pod("x", "10.8.0.9")])
         loopback.server.add(other)
@@ -86,7 +86,7 @@ class TestMembers:
 
     async def test_state_has_the_identity_of_each_pod(self, loopback: Loopback) -> None:
         loopback.server.add(trainer())
-        loopback.train("train-0", ip="10.8.0.1", node="node-7")
+        loopback.add_trainers("train-0", ip="10.8.0.1", node="node-7")
         pods = await loopback.resolver(namespace="ml").cluster_state()
         (found,) = (await resolver(loopback).cluster_state()).endpoints["worker"]
         (expected,) = pods.endpoints["worker"]
@@ -98,7 +98,7 @@ class TestMembers:
         self, loopback: Loopback
     ) -> None:
         loopback.server.add(trainer())
-        loopback.train("train-0", ready=False)
+        loopback.add_trainers("train-0", ready=False)
         assert await resolved(loopback, not_running="skip") == []
         with pytest.raises(
             PodNotRunningError, match="1 endpoint is not ready: ml/train-0: not ready"
@@ -120,7 +120,7 @@ class TestMembers:
 class TestJobs:
     async def test_jobs_have_services(self, loopback: Loopback) -> None:
         loopback.server.add(trainer(), service("ps", "ml", selector={"app": "ps"}, ports={"": 2222}))
-        loopback.train("train-0", ip="10.8.0.1")
+        loopback.add_trainers("train-0", ip="10.8.0.1")
         loopback.server.add(pod("ps-0", "ml", labels={"app": "ps"}, ip="10.8.0.2"))
         spec = await resolver(loopback, {"worker": "trainer", "ps": ["ps"]}).cluster_spec()
         assert spec.as_dict() == {"worker": ["10.8.0.1:8470"], "ps": ["10.8.0.2:2222"]}
@@ -179,20 +179,20 @@ class TestPorts:
 class TestAddresses:
     async def test_endpoint_of_a_dual_stack_service_counts_once(self, loopback: Loopback) -> None:
         loopback.server.add(trainer(ip_families=("IPv6", "IPv4")))
-        loopback.train("train-0", ip=["10.8.0.1", "fd00::1"])
+        loopback.add_trainers("train-0", ip=["10.8.0.1", "fd00::1"])
         assert len(loopback.server.endpoint_slices) == 2
         assert await resolved(loopback, address="pod_ip") == ["10.8.0.1:8470"]
         assert await resolved(loopback, address="pod_ipv4") == ["10.8.0.1:8470"]
         assert await resolved(loopback, address="pod_ipv6") == ["[fd00::1]:8470"]
-        loopback.train("train-0", ip="fd00::1")
+        loopback.add_trainers("train-0", ip="fd00::1")
         assert await resolved(loopback) == ["[fd00::1]:8470"]
 
     async def test_endpoint_without_the_family_that_was_chosen_is_not_a_member(
         self, loopback: Loopback
     ) -> None:
         loopback.server.add(trainer(ip_families=("IPv4", "IPv6")))
-        loopback.train("train-0", ip=["10.8.0.1", "fd00::1"])
-        loopback.train("train-1", ip="10.8.0.2")
+        loopback.add_trainers("train-0", ip=["10.8.0.1", "fd00::1"])
+        loopback.add_trainers("train-1", ip="10.8.0.2")
         with pytest.raises(PodNotRunningError, match="ml/train-1: no IPv6 address yet"):
             await resolved(loopback, address="pod_ipv6")
         assert await resolved(loopback, address="pod_ipv6", not_running="skip") == ["[fd00::1]:8470"]
@@ -211,9 +211,9 @@ class TestAddresses:
 
     async def test_host_name_is_that_of_the_service(self, loopback: Loopback) -> None:
         loopback.server.add(trainer())
-        loopback.train("train-0", hostname="zero", subdomain="trainer")
+        loopback.add_trainers("train-0", hostname="zero", subdomain="trainer")
         assert await resolved(loopback, address="hostname") == ["zero.trainer.ml.svc:8470"]
-        loopback.train("train-1")
+        loopback.add_trainers("train-1")
         with pytest.raises(ConfigurationError, match="endpoint ml/train-1 of Service 'trainer' has no host"):
             await resolved(loopback, address="hostname")
 
@@ -267,7 +267,7 @@ class TestErrors:
     async def test_permission_for_slices_is_sufficient(self, loopback: Loopback) -> None:
         loopback.server.resources = {"alice": ["endpointslices"]}
         loopback.server.add(trainer())
-        loopback.train("train-0", ip="10.8.0.1")
+        loopback.add_trainers("train-0", ip="10.8.0.1")
         assert await resolved(loopback) == ["10.8.0.1:8470"]
         with pytest.raises(ForbiddenError):
             await loopback.resolver(namespace="ml").cluster_spec()
@@ -288,7 +288,7 @@ class TestErrors:
 async def states(loopback: Loopback) -> AsyncGenerator[AsyncGenerator[ClusterState, None], None]:
     """The states of the watch of a Service that has one pod, after the first."""
     loopback.server.add(trainer())
-    loopback.train("train-0", ip="10.8.0.0")
+    loopback.add_trainers("train-0", ip="10.8.0.0")
     async with aclosing(with_policy(resolver(loopback)).watch()) as watched:
         assert names(await next_state(watched)) == ["train-0"]
         yield watched
@@ -296,7 +296,7 @@ async def states(loopback: Loopback) -> AsyncGenerator[AsyncGenerator[ClusterSta
 
 class TestWatch:
     async def test_each_change_gives_a_state(self, loopback: Loopback, states: States) -> None:
-        loopback.train("train-1", ip="10.8.0.1")
+        loopback.add_trainers("train-1", ip="10.8.0.1")
         assert names(await next_state(states)) == ["train-0", "train-1"]
         not_ready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
         loopback.server.patch("train-0", "ml", patch=not_ready)
@@ -307,7 +307,7 @@ class TestWatch:
         loopback.server.delete("train-1", "ml", grace_period_seconds=30)
         assert names(await next_state(states)) == ["train-0"]
         loopback.server.finish_deletion("train-1", "ml")
-        loopback.train("train-2", ip="10.8.0.2")
+        loopback.add_trainers("train-2", ip="10.8.0.2")
         assert names(await next_state(states)) == ["train-0", "train-2"]
 
     @pytest.mark.parametrize("is_added_first", [True, False])

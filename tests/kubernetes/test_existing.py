@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def cluster(loopback: Loopback) -> Loopback:
-    loopback.train("train-0", labels={"app": "train", "tier": "gpu"}, ip="10.0.0.1")
-    loopback.train("web-0", "web-1", labels={"app": "web"})
+    loopback.add_trainers("train-0", labels={"app": "train", "tier": "gpu"}, ip="10.0.0.1")
+    loopback.add_trainers("web-0", "web-1", labels={"app": "web"})
     loopback.server.add(
         pod("ps-0", "other", labels={"app": "ps"}), service("train", "ml", selector={"app": "train"})
     )
@@ -72,7 +72,7 @@ async def test_service_that_does_not_exist(cluster: Loopback) -> None:
 async def test_requests_are_sent_only_if_a_job_is_empty(cluster: Loopback) -> None:
     assert await reasons(cluster.resolver({"worker": "app=train"}, namespace="ml")) == []
     assert len(cluster.requests) == 1
-    cluster.train("train-1", labels={"app": "late"}, phase="Pending", node=None)
+    cluster.add_trainers("train-1", labels={"app": "late"}, phase="Pending", node=None)
     assert await reasons(cluster.resolver({"worker": "app=late"}, namespace="ml")) == []
 
 
@@ -94,7 +94,7 @@ async def test_a_server_that_does_not_list_in_time_explains_nothing(
 
 async def test_of_many_names_those_most_like_the_typed_one_come_first(cluster: Loopback) -> None:
     for number in range(20):
-        cluster.train(f"other-{number}", labels={"app": f"name-{number:02}"})
+        cluster.add_trainers(f"other-{number}", labels={"app": f"name-{number:02}"})
     (reason,) = await reasons(cluster.resolver({"worker": "app=trian"}, namespace="ml"))
     first = "train, name-00, name-01, name-02, name-03, name-04, name-05, name-06"
     assert reason.endswith(f"; values of app there: {first} and 14 more")

@@ -66,7 +66,7 @@ def _no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 @pytest.fixture
 def kind(request: pytest.FixtureRequest, loopback: Loopback) -> str:
     """The kind of request that fails, in a cluster of three pods in which such requests are sent."""
-    loopback.train(*NAMES)
+    loopback.add_trainers(*NAMES)
     kind: str = request.param
     if "page" in kind:
         request.getfixturevalue("small_pages")
@@ -121,7 +121,7 @@ async def test_transient_faults_are_retried_until_success(loopback: Loopback, ki
 
 
 async def test_403_after_an_outage_is_retried_because_the_server_may_be_starting(loopback: Loopback) -> None:
-    loopback.train(*NAMES)
+    loopback.add_trainers(*NAMES)
     for code in (503, 403):
         loopback.server.inject(Answer(code, headers={"Retry-After": "0"}))
     result = await outcome(loopback.resolver(not_running="skip").cluster_spec(), within=25)
@@ -153,8 +153,8 @@ def test_any_schedule_of_transient_faults_ends_in_the_right_result(
     loopback: Loopback, schedule: list[tuple[Fault, str]], kind: str
 ) -> None:
     loopback.replace_pods([])
-    loopback.train(*NAMES[:2])
-    loopback.train(NAMES[2], waiting="CrashLoopBackOff")  # its row does not prove that it is a member
+    loopback.add_trainers(*NAMES[:2])
+    loopback.add_trainers(NAMES[2], waiting="CrashLoopBackOff")  # its row does not prove that it is a member
     loopback.server.clear_faults()
     for fault, failing in schedule:
         loopback.server.inject(fault, match=is_kind(failing))
@@ -294,7 +294,7 @@ async def test_server_that_refuses_connections_is_named_with_a_hint(loopback: Lo
 
 
 async def test_resolver_reconnects_to_a_server_that_restarted(loopback: Loopback) -> None:
-    loopback.train(*NAMES)
+    loopback.add_trainers(*NAMES)
     async with loopback.resolver() as resolver:
         await resolver.cluster_spec()
         await asyncio.to_thread(loopback.server.restart)
@@ -349,7 +349,7 @@ PROXY_USER = "http://someone:proxy-password@127.0.0.1"
 
 
 async def test_proxy_is_used_but_never_receives_the_token(loopback: Loopback) -> None:
-    loopback.train(*NAMES)
+    loopback.add_trainers(*NAMES)
     seen: list[bytes] = []
     with peer(connect_proxy(seen)) as port:
         loopback.edit_kubeconfig(proxy_url=f"{PROXY_USER}:{port}")

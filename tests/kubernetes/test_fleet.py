@@ -30,7 +30,7 @@ async def test_fifty_targets_on_one_server_share_its_connections(loopback: Loopb
 async def test_other_users_and_limits_have_connections_of_their_own(
     loopback: Loopback, tmp_path: Path
 ) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     loopback.server.tokens = {TOKEN: "alice", "another-token": "bob"}
     other = loopback.server.write_kubeconfig(tmp_path / "other", token="another-token")
     targets = {

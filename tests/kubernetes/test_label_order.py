@@ -86,7 +86,7 @@ def add_topology(loopback: Loopback) -> None:
     for number, block in enumerate(["b", "a", "b", "a"]):
         labels = {"cloud.google.com/gce-topology-block": block}
         loopback.server.add(node(f"node-{number}", labels=labels))
-        loopback.train(f"train-{number}", node=f"node-{number}")
+        loopback.add_trainers(f"train-{number}", node=f"node-{number}")
 
 
 IN_TOPOLOGY = ["train-1", "train-3", "train-0", "train-2"]
@@ -107,7 +107,7 @@ async def test_labels_of_the_pod_and_of_the_node_can_be_combined(loopback: Loopb
     add_topology(loopback)
     for number in range(4):
         labels = {**TRAIN, "rank": str(9 - number)}
-        loopback.train(f"train-{number}", node=f"node-{number}", labels=labels)
+        loopback.add_trainers(f"train-{number}", node=f"node-{number}", labels=labels)
     state = await loopback.resolver(order_by=[BLOCK, "label:rank"]).cluster_state()
     assert names_of(state) == ["train-3", "train-1", "train-2", "train-0"]
     loopback.server.forget_requests()
@@ -121,18 +121,18 @@ async def test_nodes_are_read_again_when_a_pod_runs_on_a_new_one(loopback: Loopb
     async with aclosing(resolver.watch()) as states:
         await anext(states)
         loopback.server.add(node("node-9", labels={"cloud.google.com/gce-topology-block": "a"}))
-        loopback.train("train-9", node="node-9")
+        loopback.add_trainers("train-9", node="node-9")
         state = await anext(states)
         assert names_of(state) == ["train-1", "train-3", "train-9", "train-0", "train-2"]
-        loopback.train("train-8", node="node-9")
+        loopback.add_trainers("train-8", node="node-9")
         await anext(states)
     assert sum(request.path == "/api/v1/nodes" for request in loopback.requests) == 2
 
 
 async def test_pods_on_nodes_without_the_label_are_reported(loopback: Loopback) -> None:
     loopback.server.add(node("node-0"))
-    loopback.train("train-0", node="node-0")
-    loopback.train("train-1", node="gone")
+    loopback.add_trainers("train-0", node="node-0")
+    loopback.add_trainers("train-1", node="gone")
     message = "by label 'cloud.google.com/gce-topology-block' of the node and label 'app': it is missing for"
     with pytest.raises(PodIndexError, match="missing for ml/train-0, ml/train-1") as caught:
         await loopback.resolver(order_by=[BLOCK, "label:app"]).cluster_state()
@@ -172,5 +172,5 @@ async def test_watch_that_has_read_the_nodes_continues_after_a_permanent_failure
         assert names_of(await anext(states)) == IN_TOPOLOGY
         loopback.server.inject(Answer(status), match=lambda request: request.path == "/api/v1/nodes", times=3)
         loopback.server.add(node("new", labels={"cloud.google.com/gce-topology-block": "z"}))
-        loopback.train("w-new", node="new")
+        loopback.add_trainers("w-new", node="new")
         assert names_of(await anext(states)) == [*IN_TOPOLOGY, "w-new"]

@@ -83,7 +83,7 @@ def pod_list(loopback: Loopback, **metadata: str) -> bytes:
 
 class TestRequests:
     async def test_one_request_for_rows_is_enough_while_all_pods_run(self, loopback: Loopback) -> None:
-        loopback.train("train-0", "train-1")
+        loopback.add_trainers("train-0", "train-1")
         spec = await loopback.resolver(namespace="ml").cluster_spec()
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
         (rows,) = loopback.requests
@@ -96,8 +96,8 @@ class TestRequests:
     async def test_only_running_pods_are_requested_if_all_others_are_skipped(
         self, loopback: Loopback
     ) -> None:
-        loopback.train("train-0")
-        loopback.train("train-1", phase="Pending")
+        loopback.add_trainers("train-0")
+        loopback.add_trainers("train-1", phase="Pending")
         spec = await loopback.resolver(not_running="skip").cluster_spec()
         assert addresses(spec) == [loopback.address("train-0")]
         assert kinds(loopback) == {"rows": 1}
@@ -105,8 +105,8 @@ class TestRequests:
     async def test_process_in_a_pod_is_identified_by_its_uid(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        loopback.train("train-0")
-        loopback.train("train-1", index=1)
+        loopback.add_trainers("train-0")
+        loopback.add_trainers("train-1", index=1)
         monkeypatch.setenv("POD_UID", loopback.server.pod("train-1", "ml")["metadata"]["uid"])
         monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
         task = await loopback.resolver(namespace="ml").this_task()
@@ -119,7 +119,7 @@ class TestRequests:
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number in range(2):
-            loopback.train(f"train-{number}-x7k2p", ip="127.0.0.1", node="n1", index=number)
+            loopback.add_trainers(f"train-{number}-x7k2p", ip="127.0.0.1", node="n1", index=number)
         for name in ("POD_UID", "POD_NAME"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(socket, "gethostname", lambda: "n1")
@@ -128,8 +128,8 @@ class TestRequests:
             assert (await loopback.resolver(namespace="ml").this_task()).rank == number
 
     async def test_each_distinct_selector_and_namespace_is_requested_once(self, loopback: Loopback) -> None:
-        loopback.train("train-0")
-        loopback.train("train-0", namespace="lab")
+        loopback.add_trainers("train-0")
+        loopback.add_trainers("train-0", namespace="lab")
         jobs = {"worker": ["app=train", "app=none"], "ps": "app=train", "chief": ["app=train", "app=train"]}
         spec = await loopback.resolver(jobs, namespace=["ml", "lab"]).cluster_spec()
         both = [loopback.address("train-0"), loopback.address("train-0", "lab")]
@@ -144,8 +144,8 @@ class TestRequests:
         self, loopback: Loopback, of_context: str | None
     ) -> None:
         name = of_context or "default"
-        loopback.train("train-0", namespace=name)
-        loopback.train("train-1")
+        loopback.add_trainers("train-0", namespace=name)
+        loopback.add_trainers("train-1")
         loopback.server.write_kubeconfig(loopback.kubeconfig, namespace=of_context)
         # The namespace is requested once, even if it is also given by its name.
         resolver = loopback.resolver(namespace=[CONTEXT_NAMESPACE, name])
@@ -169,9 +169,9 @@ class TestRequests:
 
     async def test_few_pods_with_inconclusive_rows_are_requested_by_name(self, loopback: Loopback) -> None:
         names = [f"train-{number}" for number in range(20)]
-        loopback.train(*names)
+        loopback.add_trainers(*names)
         odd = names[:MAX_NAMED_REQUESTS]
-        loopback.train(*odd, waiting=CRASHED)
+        loopback.add_trainers(*odd, waiting=CRASHED)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
         rows, *named = loopback.requests
@@ -191,7 +191,7 @@ class TestRequests:
         self, loopback: Loopback
     ) -> None:
         names = [f"train-{number}" for number in range(MAX_NAMED_REQUESTS + 1)]
-        loopback.train(*names, waiting=CRASHED)
+        loopback.add_trainers(*names, waiting=CRASHED)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
         assert kinds(loopback) == {"rows": 1, "others": 1, "whole list": 1}
@@ -200,9 +200,9 @@ class TestRequests:
     async def test_many_pods_that_are_not_running_are_requested_in_one_list(self, loopback: Loopback) -> None:
         names = [f"train-{number}" for number in range(MAX_NAMED_REQUESTS + 1)]
         for name in names:  # equal names in other namespaces are distinguished
-            loopback.train(name, phase="Pending")
-            loopback.train(name, namespace="lab")
-        loopback.train("train-0", namespace="a", waiting=CRASHED)
+            loopback.add_trainers(name, phase="Pending")
+            loopback.add_trainers(name, namespace="lab")
+        loopback.add_trainers("train-0", namespace="a", waiting=CRASHED)
         error = await refused(loopback.resolver())
         assert vars(error)["pods"] == {f"ml/{name}": "Pending" for name in names}
         loopback.server.forget_requests()
@@ -218,7 +218,7 @@ class TestRequests:
         ]
 
     async def test_pods_are_listed_if_the_server_does_not_return_all_rows(self, loopback: Loopback) -> None:
-        loopback.train("train-0", "train-1")
+        loopback.add_trainers("train-0", "train-1")
         token: dict[str, Any] = {"continue": "t"}
         for instead in (
             Answer(406),
@@ -235,7 +235,7 @@ class TestRequests:
     async def test_whole_pods_are_requested_if_rows_do_not_have_the_needed_fields(
         self, loopback: Loopback
     ) -> None:
-        loopback.train("train-0", index=0)
+        loopback.add_trainers("train-0", index=0)
         await loopback.resolver(address="host_ip").cluster_spec()
         await loopback.resolver(order_by="index").cluster_spec()
         await loopback.resolver(address=lambda pod: "host").cluster_spec()
@@ -253,9 +253,11 @@ class TestMembers:
             ({"phase": "Unknown", "reason": "NodeLost"}, "Unknown (NodeLost)"),
             ({"phase": "Running", "ip": None}, "Running, but without an address yet"),
         ]
-        loopback.train("train-0")
+        loopback.add_trainers("train-0")
         for number, (fields, _) in enumerate(faults, 1):
-            loopback.train(f"train-{number}", labels={"app": "eval" if number == 4 else "train"}, **fields)
+            loopback.add_trainers(
+                f"train-{number}", labels={"app": "eval" if number == 4 else "train"}, **fields
+            )
         error = await refused(loopback.resolver({"worker": "app=train", "evaluator": "app=eval"}))
         assert isinstance(error, PodNotRunningError)
         assert isinstance(error, RuntimeError)
@@ -266,14 +268,14 @@ class TestMembers:
         assert addresses(spec) == [loopback.address("train-0")]
 
     async def test_all_requests_of_a_call_show_the_same_moment(self, loopback: Loopback) -> None:
-        loopback.train("train-0", ip="10.0.0.1")
-        loopback.train("train-1", ip="10.0.0.2", waiting=CRASHED)
+        loopback.add_trainers("train-0", ip="10.0.0.1")
+        loopback.add_trainers("train-1", ip="10.0.0.2", waiting=CRASHED)
 
         def swap(request: RequestRecord) -> bool:
             if request_kind(request) == "named":
                 # With the old row of train-0 and the new train-1, one address would be two tasks.
-                loopback.train("train-0", ip="10.0.0.2")
-                loopback.train("train-1", ip="10.0.0.1", waiting=CRASHED)
+                loopback.add_trainers("train-0", ip="10.0.0.2")
+                loopback.add_trainers("train-1", ip="10.0.0.1", waiting=CRASHED)
             return False
 
         loopback.server.inject(Delay(0), match=swap, times=None)
@@ -283,12 +285,12 @@ class TestMembers:
     async def test_pods_are_listed_again_if_the_version_of_the_rows_has_expired(
         self, loopback: Loopback
     ) -> None:
-        loopback.train("train-0")
-        loopback.train("train-1", waiting=CRASHED)
+        loopback.add_trainers("train-0")
+        loopback.add_trainers("train-1", waiting=CRASHED)
 
         def expire(request: RequestRecord) -> bool:
             if request_kind(request) == "named":
-                loopback.train("train-2")
+                loopback.add_trainers("train-2")
                 loopback.server.compact()
             return False
 
@@ -302,7 +304,7 @@ class TestMembers:
     ) -> None:
         namespaces = [f"team-{number}" for number in range(12, 0, -1)]
         for namespace in sorted(namespaces):
-            loopback.train("train-0", namespace=namespace)
+            loopback.add_trainers("train-0", namespace=namespace)
         spec = await resolved(loopback.resolver(namespace=namespaces))
         assert addresses(spec) == [loopback.address("train-0", each) for each in namespaces]
 
@@ -322,7 +324,7 @@ class TestAddresses:
         ],
     )
     async def test_each_kind_of_address(self, loopback: Loopback, choice: Any, expected: str) -> None:
-        loopback.train("train-0", ip=["10.0.0.7", "fd00::7"], hostname="train-0", subdomain="trainer")
+        loopback.add_trainers("train-0", ip=["10.0.0.7", "fd00::7"], hostname="train-0", subdomain="trainer")
         spec = await resolved(loopback.resolver(address=choice, tf_server_port=2222))
         assert addresses(spec) == [expected]
 
@@ -330,13 +332,13 @@ class TestAddresses:
     async def test_a_pod_without_the_address_yet_is_not_running(
         self, loopback: Loopback, choice: Any
     ) -> None:
-        loopback.train("train-0", ip="auto" if callable(choice) else None)
+        loopback.add_trainers("train-0", ip="auto" if callable(choice) else None)
         error = await refused(loopback.resolver(address=choice))
         assert vars(error)["pods"] == {"ml/train-0": "Running, but without an address yet"}
 
     async def test_a_callable_gets_the_running_pods(self, loopback: Loopback) -> None:
-        loopback.train("train-0", index=3)
-        loopback.train("train-1", phase="Pending")
+        loopback.add_trainers("train-0", index=3)
+        loopback.add_trainers("train-1", phase="Pending")
         given: list[Pod] = []
 
         def address(pod: Pod) -> str:
@@ -370,7 +372,7 @@ class TestAddresses:
     async def test_the_error_for_an_impossible_address_names_pod_reason_and_remedy(
         self, loopback: Loopback, choice: Any, fields: dict[str, Any], complaint: str
     ) -> None:
-        loopback.train("train-0", **{"ip": "10.0.0.7", **fields})
+        loopback.add_trainers("train-0", **{"ip": "10.0.0.7", **fields})
         error = await refused(loopback.resolver(address=choice))
         assert isinstance(error, ConfigurationError)
         assert complaint in str(error)
@@ -380,8 +382,8 @@ class TestAddresses:
     async def test_an_ip_that_is_no_address_is_refused_in_rows_as_in_pods(
         self, loopback: Loopback, ip: str
     ) -> None:
-        loopback.train("train-0")
-        loopback.train("train-1", ip=ip)
+        loopback.add_trainers("train-0")
+        loopback.add_trainers("train-1", ip=ip)
         for call in (loopback.resolver().cluster_spec, loopback.resolver().cluster_state):
             with pytest.raises(ConfigurationError, match="is not a host name or IP address"):
                 await call()
@@ -394,7 +396,7 @@ class TestPages:
         self, loopback: Loopback, fault: Fault
     ) -> None:
         names = [f"train-{number}" for number in range(1200)]
-        loopback.train(*names)
+        loopback.add_trainers(*names)
         loopback.server.inject(fault, match=lambda request: "limit" not in request.query, times=None)
         state = await loopback.resolver().cluster_state()
         assert addresses(state.spec) == [loopback.address(name) for name in names]
@@ -409,7 +411,7 @@ class TestPages:
     ) -> None:
         monkeypatch.setattr("aioresolve.kubernetes.api.client.MAX_LIST", 1 << 20)
         names = [f"train-{number}" for number in range(20)]
-        loopback.train(*names, size=100_000)
+        loopback.add_trainers(*names, size=100_000)
         state = await loopback.resolver().cluster_state()
         assert addresses(state.spec) == [loopback.address(name) for name in names]
         assert kinds(loopback) == {"whole list": 1, "first page": 1}
@@ -417,7 +419,7 @@ class TestPages:
     async def test_the_rest_is_read_in_pages_if_the_server_splits_the_list_itself(
         self, loopback: Loopback
     ) -> None:
-        loopback.train("train-0", "train-1", "train-2")
+        loopback.add_trainers("train-0", "train-1", "train-2")
         version = loopback.server.resource_version
         token = json.dumps({"v": "meta.k8s.io/v1", "rv": version, "start": "/train-0\0"}).encode()
         metadata = {"resourceVersion": str(version), "continue": base64.urlsafe_b64encode(token).decode()}
@@ -431,11 +433,11 @@ class TestPages:
     @pytest.mark.usefixtures("small_pages")
     async def test_a_list_whose_pages_expire_is_restarted(self, loopback: Loopback, page: int) -> None:
         names = [f"train-{number}" for number in range(6)]
-        loopback.train(*names)
+        loopback.add_trainers(*names)
 
         def expire(request: RequestRecord) -> bool:
             if len(loopback.requests) == page:
-                loopback.train("train-6")
+                loopback.add_trainers("train-6")
                 loopback.server.compact()
             return False
 
@@ -447,11 +449,11 @@ class TestPages:
 
     @pytest.mark.usefixtures("small_pages")
     async def test_a_list_whose_pages_always_expire_is_an_error(self, loopback: Loopback) -> None:
-        loopback.train("train-0", "train-1", "train-2")
+        loopback.add_trainers("train-0", "train-1", "train-2")
 
         def expire(request: RequestRecord) -> bool:
             if request_kind(request) == "next page":
-                loopback.train("train-0")
+                loopback.add_trainers("train-0")
                 loopback.server.compact()
             return False
 
@@ -464,7 +466,7 @@ class TestPages:
 
 class TestState:
     async def test_each_endpoint_has_the_identity_of_its_pod(self, loopback: Loopback) -> None:
-        loopback.train("train-0", index=0, node="node-b", ready=False)
+        loopback.add_trainers("train-0", index=0, node="node-b", ready=False)
         state = await loopback.resolver().cluster_state()
         [endpoint] = state.endpoints["worker"]
         metadata = loopback.server.pod("train-0", "ml")["metadata"]
@@ -474,12 +476,12 @@ class TestState:
         assert state.version == str(loopback.server.resource_version)
 
     async def test_the_version_of_several_lists_is_the_oldest_one(self, loopback: Loopback) -> None:
-        loopback.train("train-0")
+        loopback.add_trainers("train-0")
         oldest = loopback.server.resource_version
 
         def write(request: RequestRecord) -> bool:
             if len(loopback.requests) == 2:
-                loopback.train("train-1")
+                loopback.add_trainers("train-1")
             return False
 
         loopback.server.inject(Delay(0), match=write, times=None)
@@ -511,7 +513,7 @@ class TestConnections:
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for job in range(6):
-            loopback.train(f"{job}-a", f"{job}-b", labels={"job": str(job)}, waiting=CRASHED)
+            loopback.add_trainers(f"{job}-a", f"{job}-b", labels={"job": str(job)}, waiting=CRASHED)
         running: Counter[str] = Counter()
         numbers: list[int] = []
         at_limit = asyncio.Event()
@@ -562,9 +564,9 @@ async def test_a_table_of_members_needs_whole_pods_only_of_those_that_are_not_re
     loopback: Loopback,
 ) -> None:
     for number in range(3):
-        loopback.train(f"train-{number}", ip=f"10.0.0.{number + 1}", node=f"node-{number}")
-    loopback.train("train-3", ip="10.0.0.4", ready=False, waiting="CrashLoopBackOff", restarts=2)
-    loopback.train("train-4", ip="10.0.0.5", ready=False)
+        loopback.add_trainers(f"train-{number}", ip=f"10.0.0.{number + 1}", node=f"node-{number}")
+    loopback.add_trainers("train-3", ip="10.0.0.4", ready=False, waiting="CrashLoopBackOff", restarts=2)
+    loopback.add_trainers("train-4", ip="10.0.0.5", ready=False)
     resolver = loopback.resolver(namespace="ml")
     names = await resolver.observe(Want(complete=True, identities=False), Progress())
     listed, *named = loopback.requests

@@ -87,10 +87,10 @@ async def until_connected(loopback: Loopback, number: int = 1) -> None:
 
 
 async def test_the_first_state_is_immediate_and_each_change_gives_another(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-10", "train-2")
+    loopback.add_trainers("train-0", "train-10", "train-2")
     async with aclosing(with_policy(loopback.resolver()).watch()) as states:
         assert names(await next_state(states)) == ["train-0", "train-2", "train-10"]
-        loopback.train("train-1")
+        loopback.add_trainers("train-1")
         assert names(await next_state(states)) == ["train-0", "train-1", "train-2", "train-10"]
         loopback.server.delete("train-0", "ml")
         assert names(await next_state(states)) == ["train-1", "train-2", "train-10"]
@@ -102,23 +102,23 @@ async def test_the_first_state_is_immediate_and_each_change_gives_another(loopba
 
 
 async def test_a_change_that_affects_no_member_gives_no_state(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     async with aclosing(with_policy(loopback.resolver()).watch()) as states:
         await next_state(states)
         loopback.server.patch("train-0", "ml", patch={"metadata": {"annotations": {"a": "b"}}})
         loopback.server.add(pod("other", "ml", labels={"app": "other"}))
-        loopback.train("train-0", ready=False, ip=loopback.address("train-0").split(":")[0])
+        loopback.add_trainers("train-0", ready=False, ip=loopback.address("train-0").split(":")[0])
         loopback.server.bookmark()
-        loopback.train("train-1", phase="Pending")
-        loopback.train("train-2")
+        loopback.add_trainers("train-1", phase="Pending")
+        loopback.add_trainers("train-2")
         assert names(await next_state(states)) == ["train-0", "train-2"]
 
 
 async def test_a_duplicate_index_delays_the_state_until_one_pod_is_deleted(loopback: Loopback) -> None:
-    loopback.train("train-0", index=0)
+    loopback.add_trainers("train-0", index=0)
     async with aclosing(with_policy(loopback.resolver(order_by="index")).watch()) as states:
         await next_state(states)
-        loopback.train("twin-0", index=0)
+        loopback.add_trainers("twin-0", index=0)
         loopback.server.delete("train-0", "ml")
         assert names(await next_state(states)) == ["twin-0"]
 
@@ -131,20 +131,20 @@ async def test_a_duplicate_index_delays_the_state_until_one_pod_is_deleted(loopb
 async def test_a_watch_that_ends_is_resumed_without_missing_or_repeating_a_change(
     loopback: Loopback, fault: Any
 ) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     async with aclosing(with_policy(loopback.resolver()).watch()) as states:
         await next_state(states)
         for round_ in range(1, 4):
             await until_connected(loopback)
             loopback.server.disturb(fault)
-            loopback.train(f"train-{round_}")
+            loopback.add_trainers(f"train-{round_}")
             assert names(await next_state(states)) == [f"train-{n}" for n in range(round_ + 1)]
     lists = sum(map(is_list, loopback.requests))
     assert lists == (4 if fault == WatchError(410) else 1)
 
 
 async def test_a_watch_is_resumed_from_the_version_of_a_bookmark(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     async with aclosing(with_policy(loopback.resolver()).watch()) as states:
         await next_state(states)
         loopback.server.add(pod("other", "ml", labels={"app": "other"}))
@@ -158,13 +158,13 @@ async def test_a_watch_is_resumed_from_the_version_of_a_bookmark(loopback: Loopb
                 loopback.server.disturb(End())
                 number += 1
                 await until(loopback, partial(has_requested, loopback, number))
-        loopback.train("train-1")
+        loopback.add_trainers("train-1")
         assert names(await next_state(states)) == ["train-0", "train-1"]
     assert sum(map(is_list, loopback.requests)) == 1
 
 
 async def test_a_user_that_may_list_but_not_watch_gets_an_error_with_the_manifest(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     message = (
         'pods is forbidden: User "alice" cannot watch resource "pods" in API group "" at the cluster scope'
     )
@@ -181,14 +181,14 @@ async def test_a_user_that_may_list_but_not_watch_gets_an_error_with_the_manifes
 async def test_a_running_watch_survives_an_outage_that_looks_permanent(
     loopback: Loopback, fault: Any
 ) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
         await anext(observations)
         await until_connected(loopback)
         number = len(loopback.requests)
         loopback.server.inject(fault, times=None)
         loopback.server.disturb(End())
-        loopback.train("train-1")
+        loopback.add_trainers("train-1")
         with anyio.fail_after(60):
             failing = await anext(observations)
             await until(loopback, lambda: len(loopback.requests) > number + 20)
@@ -202,7 +202,7 @@ async def test_a_running_watch_survives_an_outage_that_looks_permanent(
 
 
 async def test_a_rejected_token_is_reported_until_it_is_replaced(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
         await anext(observations)
         await until_connected(loopback)
@@ -220,7 +220,7 @@ async def test_a_rejected_token_is_reported_until_it_is_replaced(loopback: Loopb
 
 @pytest.mark.parametrize("entered", [False, True], ids=["alone", "entered"])
 async def test_breaking_out_of_the_loop_closes_the_watch(loopback: Loopback, entered: bool) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     resolver = with_policy(loopback.resolver())
 
     async def leave() -> None:
@@ -242,7 +242,7 @@ async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
     loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "aioresolve")
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     loopback.server.inject(Answer(503), match=is_watch, times=None)
     patient = watch_policy(600.0, 600.0)
     async with with_policy(loopback.resolver(), patient) as resolver:
@@ -263,9 +263,9 @@ def begins_with_pods(request: RequestRecord) -> bool:
 async def test_the_first_state_is_the_same_from_a_watch_and_from_a_list(
     loopback: Loopback, watch_list: bool
 ) -> None:
-    loopback.train(*(f"train-{number}" for number in range(300)))
-    loopback.train("train-7", ready=False)
-    loopback.train("train-8", phase="Pending")
+    loopback.add_trainers(*(f"train-{number}" for number in range(300)))
+    loopback.add_trainers("train-7", ready=False)
+    loopback.add_trainers("train-8", phase="Pending")
     loopback.server.watch_list = watch_list
     resolver = with_policy(loopback.resolver(JOBS, not_running="skip"))
     expected = await resolver.cluster_state()
@@ -284,7 +284,7 @@ async def test_the_first_state_is_the_same_from_a_watch_and_from_a_list(
 
 
 async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_request(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     for status in (405, 406, 415, 422, 501):
         loopback.server.clear_faults()
         loopback.server.forget_requests()
@@ -301,7 +301,7 @@ async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_reques
 
 
 async def test_a_slow_response_does_not_decide_how_the_next_watch_begins(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     loopback.server.inject(Hang(), match=begins_with_pods)
     async with loopback.resolver() as resolver:
         for policy in (watch_policy(max_initial_silence=0.05), QUICK):
@@ -343,7 +343,7 @@ def bookmark_line(loopback: Loopback, **annotations: str) -> bytes:
     ids=repr,
 )
 async def test_the_pods_are_listed_if_a_watch_does_not_report_them(loopback: Loopback, fault: Any) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     loopback.server.inject(fault, match=begins_with_pods, times=None)
     policy = watch_policy(max_initial_silence=0.2)
     async with aclosing(with_policy(loopback.resolver(), policy).observations()) as observations:
@@ -353,7 +353,7 @@ async def test_the_pods_are_listed_if_a_watch_does_not_report_them(loopback: Loo
         assert (names(observation.state), observation.error) == (["train-0"], None)
         # The watch from the version of the list. On a busy machine, the first may end without a request.
         await until(loopback, lambda: bool(resume_versions(loopback)))
-        loopback.train("train-1")
+        loopback.add_trainers("train-1")
         with anyio.fail_after(60):
             observation = await anext(observations)
         assert observation.state is not None
@@ -361,7 +361,7 @@ async def test_the_pods_are_listed_if_a_watch_does_not_report_them(loopback: Loo
 
 
 async def test_the_pods_are_listed_if_the_end_of_the_initial_events_is_not_marked(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     body = event_line("ADDED", pod("other", "ml", labels=TRAIN)) + bookmark_line(loopback)
     loopback.server.inject(Answer(200, body), match=begins_with_pods)
     async with aclosing(with_policy(loopback.resolver()).watch()) as states:
@@ -369,7 +369,7 @@ async def test_the_pods_are_listed_if_the_end_of_the_initial_events_is_not_marke
 
 
 async def test_changes_before_the_end_of_the_initial_events_count(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1", "train-2")
+    loopback.add_trainers("train-0", "train-1", "train-2")
     first, second, third = loopback.server.pods
     lines = [
         event_line("ADDED", third),
@@ -387,7 +387,7 @@ async def test_changes_before_the_end_of_the_initial_events_count(loopback: Loop
 
 
 async def test_changes_that_arrive_with_the_end_of_the_initial_events_count(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     (found,) = loopback.server.pods
     version = loopback.server.resource_version
     mark = {"resourceVersion": str(version - 1), "annotations": ENDS_INITIAL_EVENTS}

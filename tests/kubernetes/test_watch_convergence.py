@@ -251,10 +251,10 @@ async def test_pods_of_a_restored_server_are_listed_again(cluster: Loopback, wat
             server.restore(version)
 
     async with followed(cluster, CONFIGS[0], watch_list=watch_list) as follower:
-        cluster.train("w-2", labels={"app": "a"})
+        cluster.add_trainers("w-2", labels={"app": "a"})
         await follower.settle()
         then = server.resource_version
-        cluster.train("w-0", "w-10", labels={"app": "a"})
+        cluster.add_trainers("w-0", "w-10", labels={"app": "a"})
         await follower.settle()
         await anyio.to_thread.run_sync(restore, then)
         await follower.settle()

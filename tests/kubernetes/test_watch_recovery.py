@@ -70,21 +70,21 @@ async def test_a_failing_address_callable_ends_the_watch(loopback: Loopback) -> 
     def address(pod: Any) -> str:
         return str({"train-0": "10.0.0.1"}[pod.metadata.name])
 
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     async with aclosing(resolver_of(loopback, address=address).watch()) as states:
         assert names(await anext(states)) == ["train-0"]
-        loopback.train("train-1")
+        loopback.add_trainers("train-1")
         with anyio.fail_after(60), pytest.raises(ConfigurationError, match="ml/train-1 cannot be addressed"):
             await anext(states)
 
 
 async def test_the_pods_are_listed_again_after_the_version_decreased(loopback: Loopback) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     ahead = loopback.server.resource_version + 1000
     loopback.server.inject(Answer(200, body=bookmark(ahead) + bookmark(1)), match=is_watch)
     async with aclosing(resolver_of(loopback).observations()) as observations:
         await until_members(observations, "train-0")
-        loopback.train("train-1")
+        loopback.add_trainers("train-1")
         await until_members(observations, "train-0", "train-1")
     assert list_count(loopback) == 2
 
@@ -143,19 +143,19 @@ async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback
 async def test_a_change_is_not_missed_if_the_watch_sends_an_invalid_event(
     loopback: Loopback, line: bytes
 ) -> None:
-    loopback.train("train-0")
+    loopback.add_trainers("train-0")
     body = bookmark(loopback.server.resource_version) + line
     loopback.server.inject(Answer(200, body), match=is_watch, times=None)
     async with aclosing(resolver_of(loopback).observations()) as observations:
         error = await next_error(observations)
         loopback.server.clear_faults()
         assert "invalid watch event from https://" in str(error) or "in the middle of an event" in str(error)
-        loopback.train("train-1")
+        loopback.add_trainers("train-1")
         await until_members(observations, "train-0", "train-1")
 
 
 async def test_a_wait_does_not_end_with_the_state_from_before_an_outage(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1")
+    loopback.add_trainers("train-0", "train-1")
     resolver = loopback.resolver(JOBS)
     resolver.watch_policy = IN_DOUBT
     async with aclosing(resolver.observations()) as observations:

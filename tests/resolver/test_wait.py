@@ -27,7 +27,15 @@ from aioresolve.errors import (
 from aioresolve.resolver import SimpleClusterResolver, UnionClusterResolver
 from aioresolve.resolver import wait as waiting
 from aioresolve.resolver.completeness import MAX_REASONS, Completeness, WaitCondition, validate_condition
-from aioresolve.spec import ClusterSpec, ClusterState, ExpectedTasks, Missing, Observation
+from aioresolve.spec import (
+    ClusterSpec,
+    ClusterState,
+    ControllerStatus,
+    DoneTask,
+    ExpectedTasks,
+    Missing,
+    Observation,
+)
 from tests.resolver.shown import PATIENCE, Shown
 from tests.virtual_time import in_virtual_time
 
@@ -173,6 +181,20 @@ def test_completeness_is_formatted_as_one_line() -> None:
             observe(worker=2, ps=1),
             wanted(count=4),
             "job 'worker': 2 tasks, job 'ps': 1 task, 3 of 4 tasks in total",
+        ),
+        (
+            expecting(
+                Observation(replace(cluster(worker=1), done=(DoneTask("worker", 1, "ml/a", None),))), 4
+            ),
+            ANY,
+            "job 'worker': 2 of 4 tasks, 1 of them done (a label)",
+        ),
+        (
+            replace(
+                observe(worker=0), controllers={"worker": (ControllerStatus("suspended", "Job ml/train"),)}
+            ),
+            ANY,
+            "Job ml/train: suspended",
         ),
         (observe(worker=2).stale(DOWN, NOON), ANY, f"job 'worker': 2 tasks; the source: {DOWN}"),
         (many, ANY, f"; and {1000 - MAX_REASONS} more"),

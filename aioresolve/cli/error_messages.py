@@ -20,6 +20,7 @@ from aioresolve.errors import (
     PartialClusterError,
     ResolveError,
 )
+from aioresolve.sources import SOURCES
 
 from . import streams
 from .formats import format_span, one_line, wait_report
@@ -41,7 +42,7 @@ OPTIONS = {
 }
 """Arguments of the Python API to options, or arguments, whose parameters have other names."""
 
-FIELDS = {"job_to_label_mapping": "jobs", "tf_server_port": "port", "tpu": "name"}
+FIELDS = {argument: field for source in SOURCES for field, argument in source.fields.items()}
 """Arguments of the Python API to the fields of a fleet file, where they differ."""
 
 POLL_ARGUMENTS = frozenset({"interval", "max_concurrency", "shard", "timeout"})

@@ -13,8 +13,9 @@ from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, option_spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
+    from aioresolve._core.deadline import Progress
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.checks import Check
 
@@ -63,7 +64,8 @@ def doctor(context: click.Context, /, check_timeout: float, **parameters: Any) -
     Nothing is changed, and no secret is printed.
     """
     if context.invoked_subcommand is None:
-        _run(None, sources.new_request("here", parameters), check_timeout)
+        request = sources.new_request("here", parameters)
+        _run(request, partial(_check_cluster, None, request, check_timeout))
         return
     origins = map(context.get_parameter_source, context.params)
     if ParameterSource.COMMANDLINE in origins:
@@ -74,7 +76,7 @@ def doctor(context: click.Context, /, check_timeout: float, **parameters: Any) -
 
 def _run_with_source(source: str, /, check_timeout: float, **parameters: Any) -> None:
     request, resolver = sources.open_source(sources.new_request(source, parameters))
-    _run(resolver, request, check_timeout)
+    _run(request, partial(_check_cluster, resolver, request, check_timeout))
 
 
 sources.add_sources(
@@ -119,15 +121,22 @@ def torchrun(job: str, check_timeout: float, **parameters: Any) -> None:
     aioresolve doctor torchrun train -n ml --as system:serviceaccount:ml:trainer
     """
     request = sources.new_request("torchrun", parameters)
-    _print(request, run_async(lambda _: _check_rendezvous(job, request, check_timeout)))
+    _run(request, partial(_check_rendezvous, job, request, check_timeout))
 
 
-def _run(resolver: ClusterResolver | None, request: sources.ClusterRequest, check_timeout: float) -> None:
-    streams.silence_grpc()
-    _print(request, run_async(lambda _: _check(resolver, request, check_timeout)))
+def _run(
+    request: sources.ClusterRequest, find: Callable[[Progress], Coroutine[Any, Any, Sequence[Check]]]
+) -> None:
+    """Print the checks that `find` returns, and exit with 1 if one has failed."""
+    from aioresolve._core.deadline import Progress
+    from aioresolve.cli.live import show_progress
 
+    async def run() -> Sequence[Check]:
+        progress = Progress()
+        with show_progress(progress, quiet=request.quiet):
+            return await find(progress)
 
-def _print(request: sources.ClusterRequest, checks: Sequence[Check]) -> None:
+    checks = run_async(lambda _: run())
     remedies = [
         "" if check.remedy is None else check.remedy.render(option_spelling).rstrip("\n") for check in checks
     ]
@@ -162,36 +171,29 @@ def _print(request: sources.ClusterRequest, checks: Sequence[Check]) -> None:
         click.get_current_context().exit(COULD_NOT_RESOLVE)
 
 
-async def _check(
-    resolver: ClusterResolver | None, request: sources.ClusterRequest, check_timeout: float
-) -> tuple[Check, ...]:
-    from aioresolve._core.deadline import Progress
-    from aioresolve.cli.live import show_progress
+async def _check_cluster(
+    resolver: ClusterResolver | None,
+    request: sources.ClusterRequest,
+    check_timeout: float,
+    progress: Progress,
+) -> Sequence[Check]:
+    streams.silence_grpc()
     from aioresolve.environment.doctor import doctor as run_doctor
 
-    progress = Progress()
-    with show_progress(progress, quiet=request.quiet):
-        return await run_doctor(
-            resolver, timeout=request.timeout, check_timeout=check_timeout, progress=progress
-        )
+    return await run_doctor(resolver, timeout=request.timeout, check_timeout=check_timeout, progress=progress)
 
 
 async def _check_rendezvous(
-    job: str, request: sources.ClusterRequest, check_timeout: float
+    job: str, request: sources.ClusterRequest, check_timeout: float, progress: Progress
 ) -> Sequence[Check]:
-    from aioresolve._core.deadline import Progress
-    from aioresolve.cli.live import show_progress
     from aioresolve.kubernetes.server_checks import ServerChecks
     from aioresolve.rendezvous.cluster import config_map_of
     from aioresolve.rendezvous.inspection import PermissionChecks
     from aioresolve.resolver.checks import run_checks
 
-    server, progress = ServerChecks(partial(completion.find_connection, request.arguments)), Progress()
+    server = ServerChecks(partial(completion.find_connection, request.arguments))
     plan = PermissionChecks(server, config_map_of(job), request.arguments["namespace"]).plan()
     try:
-        with show_progress(progress, quiet=request.quiet):
-            return await run_checks(
-                plan, timeout=request.timeout, check_timeout=check_timeout, progress=progress
-            )
+        return await run_checks(plan, timeout=request.timeout, check_timeout=check_timeout, progress=progress)
     finally:
         await server.aclose()

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from aioresolve.cli import formats, options, streams
 from aioresolve.cli.application import run_async
@@ -130,10 +131,7 @@ def probe_document(probe: WorkerProbe) -> dict[str, Any]:
         "cores": probe.cores,
         "chips": probe.chips,
         "latency": round(probe.latency, 6),
-        "devices": [
-            {"name": one.name, "type": one.type, "memory": one.memory, "incarnation": one.incarnation}
-            for one in probe.devices
-        ],
+        "devices": msgspec.to_builtins(probe.devices),
         "error": None
         if error is None
         else {"code": error.code, "message": error_message(error), "retryable": error.retryable},

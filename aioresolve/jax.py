@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioresolve import launch
 from aioresolve._core.deadline import Deadline, within_deadline
+from aioresolve._core.service_account import is_in_pod
 from aioresolve.errors import ConfigurationError, MissingDependencyError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
 from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
@@ -102,7 +103,7 @@ class AioresolveCluster(ClusterEnv):
     @classmethod
     def is_env_present(cls) -> bool:
         """Whether `aioresolve exec --for jax` started this process, or it runs in a pod."""
-        return _is_started_by_exec() or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+        return _is_started_by_exec() or is_in_pod()
 
     @classmethod
     def get_coordinator_address(cls, timeout_secs: int | None, override_coordinator_port: str | None) -> str:

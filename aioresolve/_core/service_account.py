@@ -1,10 +1,11 @@
-"""The files that the kubelet mounts into a pod: the token of its service account, and its namespace.
+"""What the kubelet gives the containers of a pod: the API server's address, a token, and the namespace.
 
 Source: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
 
 FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 """The folder with the files `token`, `ca.crt` and `namespace`."""
+
+SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
+"""The variable with the address of the API server, which every container of a pod has."""
+
+
+def is_in_pod() -> bool:
+    """Whether this process runs in a pod."""
+    return bool(os.environ.get(SERVICE_HOST))
 
 
 def pod_namespace(environ: Mapping[str, str]) -> str | None:

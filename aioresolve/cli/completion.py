@@ -92,14 +92,10 @@ async def _list_metadata(
     """Return the metadata of the objects in lists of the cluster; nothing if it does not respond in time."""
     import anyio
 
-    from aioresolve.kubernetes.api.client import ObjectAPI
-    from aioresolve.kubernetes.api.transport import AiohttpTransport
+    from aioresolve.kubernetes.api.client import open_api
 
     with anyio.move_on_after(TIMEOUT), suppress(ResolveError):
         connection = await find_connection(given)
-        api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
-        try:
+        async with open_api(connection) as api:
             return [each for path in paths(connection) for each in await api.metadata(path) or ()]
-        finally:
-            await api.aclose()
     return []

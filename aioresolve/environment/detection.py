@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 import anyio
 
 from aioresolve._core.deadline import within_deadline
+from aioresolve._core.service_account import SERVICE_HOST, is_in_pod
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.validation import validate_port, validate_seconds
 from aioresolve.errors import (
@@ -63,7 +64,6 @@ ABSENT_TIMEOUT = 1.0
 PRODUCT_FILE = Path("/sys/class/dmi/id/product_name")
 """Contains the name of the machine's product, `Google Compute Engine` on a VM of Google Cloud."""
 
-SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 SELECTOR = "AIORESOLVE_SELECTOR"
 
 
@@ -166,7 +166,7 @@ async def examine(*, port: int | None = None, timeout: float = 30.0) -> tuple[Ev
 
 async def collect_evidence(progress: Progress, *, port: int | None = None) -> tuple[Evidence, ...]:
     """Return what was found out about each source, as `examine`, without a deadline of its own."""
-    is_pod = bool(os.environ.get(SERVICE_HOST))
+    is_pod = is_in_pod()
     variables = [source.load_examine()(port) for source in SOURCES if source.examine is not None]
     tpu, tpu_slice = await _examine_tpu_variables(progress, is_pod)
     decided = next((each for each in (*variables, tpu) if each.found and not each.is_partial), None)

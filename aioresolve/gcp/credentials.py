@@ -30,6 +30,7 @@ from yarl import URL
 
 from aioresolve._core.deadline import RETRYABLE_STATUSES
 from aioresolve._core.secrets import Confidential, TokenCache
+from aioresolve._core.service_account import is_in_pod
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import (
     APIError,
@@ -179,7 +180,7 @@ class GoogleCredentials:
             tried.append(f"the metadata server: {error.summary}")
             raise CredentialsError(
                 f"no credentials for Google Cloud were found. Tried {'; '.join(tried)}",
-                hint=WORKLOAD_IDENTITY if os.environ.get("KUBERNETES_SERVICE_HOST") else LOGIN,
+                hint=WORKLOAD_IDENTITY if is_in_pod() else LOGIN,
                 tried=tried,
             ) from error
         self.source = token.source

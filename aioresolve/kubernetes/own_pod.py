@@ -13,10 +13,9 @@ from yarl import URL
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import TaskIdentityError
 
-from .api.client import ObjectAPI
+from .api.client import open_api
 from .api.objects import OwnerReference
 from .api.queries import PodQuery
-from .api.transport import AiohttpTransport
 from .auth import ExecutableLocation, ServerSearch, find_connection
 from .tasks.controller_kinds import (
     COMPLETION_INDEX,
@@ -31,6 +30,7 @@ from .tasks.pods import ENDED
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
 
+    from .api.client import ObjectAPI
     from .api.objects import Pod
     from .auth import Connection
 
@@ -102,11 +102,8 @@ async def fetch_own_pod(progress: Progress) -> Pod:
         ResolveError: the pods could not be listed.
     """
     connection = await find_connection(ServerSearch(location=ExecutableLocation.WITHIN_CLUSTER))
-    api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
-    try:
+    async with open_api(connection) as api:
         return await request_own_pod(api, connection, progress)
-    finally:
-        await api.aclose()
 
 
 async def request_own_pod(api: ObjectAPI, connection: Connection, progress: Progress) -> Pod:

@@ -7,7 +7,6 @@ the others do so only if it does not in time.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import socket
@@ -22,17 +21,17 @@ from msgspec.structs import replace
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import Progress, within_deadline
+from aioresolve._core.service_account import is_in_pod
 from aioresolve.errors import ConfigurationError, IncompleteClusterError, ResolveError
-from aioresolve.kubernetes.api.client import ObjectAPI
+from aioresolve.kubernetes.api.client import open_api
 from aioresolve.kubernetes.api.queries import PodQuery
-from aioresolve.kubernetes.api.transport import AiohttpTransport
 from aioresolve.kubernetes.auth import ExecutableLocation, ServerSearch, find_connection
 from aioresolve.kubernetes.own_pod import own_address, request_own_pod, workload_of
 from aioresolve.kubernetes.reflector import Reflector, WatchPolicy
 from aioresolve.kubernetes.tasks.controller_kinds import index_label, run_of
 from aioresolve.kubernetes.tasks.pods import not_running_reason, program_end
 
-from .cluster import (
+from .objects import (
     LABEL,
     LEASE_DURATION,
     REQUEST_TIMEOUT,
@@ -99,6 +98,19 @@ class ClosedError(ResolveError):
     is_spare: bool = False
 
 
+class Stopwatch:
+    """Measures for how long a condition has held."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def seconds(self, holds: bool) -> float:
+        """Return the seconds since the first of the last calls with True."""
+        now = anyio.current_time()
+        self._since = (self._since or now) if holds else None
+        return now - (self._since or now)
+
+
 class Round(NamedTuple):
     """The rank of this node in a round, and the nodes of the round."""
 
@@ -143,7 +155,7 @@ class Agent:
         self._changed = anyio.Event()
         self._has_run = False
         self._is_at_barrier = anyio.Event()  # from then on the objects are watched
-        self._looked_up: dict[str, float] = {}
+        self._lookups: dict[str, float] = {}  # when the pod with this uid is looked up next
         self._error: ResolveError | None = None  # why the watches were given up
         self._reflectors: list[Reflector] = []
         self.own: Node
@@ -166,11 +178,10 @@ class Agent:
             raise
 
     async def _open(self, progress: Progress) -> None:
-        is_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+        is_pod = is_in_pod()
         location = ExecutableLocation.WITHIN_CLUSTER if is_pod else None
         connection = await find_connection(ServerSearch(location=location))
-        self._api = ObjectAPI(AiohttpTransport(connection), max_concurrency=4)
-        self._stack.push_async_callback(self._api.aclose)
+        self._api = await self._stack.enter_async_context(open_api(connection, max_concurrency=4))
         self._owner, self._owners = "", []  # the run of the workload, and its object
         if is_pod:
             pod = await request_own_pod(self._api, connection, progress)
@@ -314,58 +325,43 @@ class Agent:
         if self.own.has_lease:  # before the others learn of this node
             await self._writer.renew_lease(self.own.key, self.own.name, datetime.now(UTC))
         self.own = replace(self.own, port=port, after=self._objects.state.world.round)
-        ends = anyio.current_time() + timeout
-        complete_since: float | None = None  # since when enough nodes wait
-        due_since: float | None = None  # since when a world is due
-        is_spare = False
+        enough, due = Stopwatch(), Stopwatch()
+        ends, was_spare = anyio.current_time() + timeout, False
         while anyio.current_time() < ends:
             self._update_restarts()
-            view, world_text, now = self.view, self._objects.world_text, anyio.current_time()
-            is_enough = len(view.waiting) >= self.limits.min_nodes and not view.running
-            complete_since = (complete_since or now) if is_enough else None
-            is_over = complete_since is not None and (
-                now >= complete_since + last_call or not self._expected(view)
-            )
+            view, world_text = self.view, self._objects.world_text
+            is_over = enough.seconds(view.is_enough(self.limits)) >= last_call or not self._expected(view)
             step = next_step(
-                view,
-                self.own,
-                self._owner,
-                self.limits,
+                *(view, self.own, self._owner, self.limits),
                 is_last_call_over=is_over,
                 may_reopen=not self._has_run,
             )
-            if step is not Step.JOIN:
-                self._is_at_barrier.set()
-            turn, due_since = now, (due_since or now) if step is Step.BEGIN else None
-            if due_since is not None:
-                position = [node.identity for node in view.waiting].index(self.own.identity)
-                turn = due_since + TURN * min(position, MAX_TURNS)
-            match step:
-                case Step.ENTER:
-                    self._has_run = True
-                    rank = view.rank(self.own)
-                    assert rank is not None
-                    return Round(rank, view.state.world)
-                case Step.LEAVE:
-                    raise self._closed_error(view, is_spare=is_spare)
-                case Step.BEGIN if now < turn:
-                    pass
-                case _ if step is not Step.JOIN and not self._objects.is_listed:
-                    pass
-                case Step.WAIT:
-                    await self._look_up(view, now)
-                case _:
-                    if await self._write(step, view, is_last_call_over=is_over):
-                        continue
-                    self._is_at_barrier.set()
+            if step is Step.ENTER:
+                self._has_run = True
+                return Round(view.state.world.nodes.index(self.own.identity), view.state.world)
+            if step is Step.LEAVE:
+                raise self._closed_error(view, is_spare=was_spare)
+            may_write = self._may_write(step, view, due.seconds(step is Step.BEGIN))
+            is_written = may_write and await self._write(step, view, is_last_call_over=is_over)
+            self._is_at_barrier.set()
+            if is_written or (step is Step.WAIT and await self._look_up(view)):
+                continue
             if view.is_spare(self.own, self.limits):
-                is_spare, ends = True, now + timeout
-            with anyio.move_on_after(min(max(TICK, turn - now), ends - now)):
+                ends, was_spare = anyio.current_time() + timeout, True
+            with anyio.move_on_after(min(TICK, ends - anyio.current_time())):
                 await self._next_change()
                 with anyio.move_on_after(PAUSE + PAUSE_PER_NODE * len(view.state.nodes)):
                     while self._objects.world_text == world_text:
                         await self._next_change()
         raise self._incomplete_error(timeout)
+
+    def _may_write(self, step: Step, view: View, seconds: float) -> bool:
+        """Return whether the node may write what a step requires, which has been due for so many seconds."""
+        if step is Step.JOIN or not self._objects.is_listed:
+            return step is Step.JOIN
+        before = sum(node.order < self.own.order for node in view.waiting)
+        is_turn = seconds >= TURN * min(before, MAX_TURNS)
+        return step is Step.REOPEN or (step is Step.BEGIN and is_turn)
 
     def _update_restarts(self) -> None:
         """Correct the restarts of the container: its status is reported some time after it was restarted."""
@@ -412,27 +408,36 @@ class Agent:
         waiting = {node.key for node in view.waiting}
         is_first = not view.state.world.nodes
         for pod in self._objects.pods.values():
+            if pod.metadata.uid in waiting or latest_process(pod)[0] is not Life.ALIVE:
+                continue
             runs = not_running_reason(pod, pod.status.pod_ip) is None and program_end(pod) is None
-            may_come = latest_process(pod)[0] is Life.ALIVE and (is_first or runs)
-            if may_come and pod.metadata.uid not in waiting:
+            if is_first or runs:
                 return True
         return self._pods is None or any(node.has_lease for node in view.state.nodes.values())
 
-    async def _look_up(self, view: View, now: float) -> None:
-        """Look up the pods of nodes that no watch reports: they are gone, or have other labels."""
-        watched = {pod.metadata.uid for pod in self._objects.pods.values()}
-        for node in view.state.nodes.values():
-            if node.has_lease or node.key in watched or not view.lives(node):
-                continue
-            if now < self._looked_up.setdefault(node.key, now + LOOKUP_AFTER):
-                continue
-            self._looked_up[node.key] = now + LOOKUP_AFTER
+    async def _look_up(self, view: View) -> bool:
+        """Look up the pods of nodes that no watch reports: they are gone, or have other labels.
+
+        Returns:
+            whether one was looked up.
+        """
+        if not self._objects.is_listed:
+            return False
+        watched, now = {pod.metadata.uid for pod in self._objects.pods.values()}, anyio.current_time()
+        unwatched = [
+            node
+            for node in view.state.nodes.values()
+            if not node.has_lease and node.key not in watched and view.lives(node)
+        ]
+        due = [node for node in unwatched if now >= self._lookups.setdefault(node.key, now + LOOKUP_AFTER)]
+        for node in due:
+            self._lookups[node.key] = now + LOOKUP_AFTER
             pod = await self._writer.pod(node.name, node.key)
             if pod is None:
                 self._objects.record_absence(node.key)
             else:
                 self._objects.record_pod(pod)
-            self._wake()
+        return bool(due)
 
     # Errors
 

@@ -203,15 +203,17 @@ class View:
         """Whether the current world is complete without the node."""
         return not self.state.has(own) and len(self.running) >= limits.max_nodes
 
+    def is_enough(self, limits: Limits) -> bool:
+        """Whether a world may begin: the minimum waits, and no node of the previous world still runs."""
+        return len(self.waiting) >= limits.min_nodes and not self.running
+
     def next_world(self, limits: Limits, *, is_last_call_over: bool) -> World | None:
         """Return the world that is due now; None if none is.
 
         If more than `max_nodes` wait, the nodes of the previous world come first.
         """
         waiting = self.waiting
-        if self.running or len(waiting) < limits.min_nodes:
-            return None
-        if len(waiting) < limits.max_nodes and not is_last_call_over:
+        if not self.is_enough(limits) or (len(waiting) < limits.max_nodes and not is_last_call_over):
             return None
         chosen = sorted(waiting, key=lambda node: (not self.state.has(node), node.order))
         ranked = sorted(chosen[: limits.max_nodes], key=lambda node: node.order)

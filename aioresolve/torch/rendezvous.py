@@ -14,7 +14,7 @@ import anyio
 
 from aioresolve.errors import IncompleteClusterError, MissingDependencyError, ProtocolError, ResolveError
 from aioresolve.rendezvous.agent import Agent, ClosedError
-from aioresolve.rendezvous.cluster import config_map_of
+from aioresolve.rendezvous.objects import config_map_of
 from aioresolve.rendezvous.protocol import Limits
 from aioresolve.sync.loop_thread import get_loop_thread
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
+from aioresolve._core.service_account import is_in_pod
 from aioresolve._core.validation import validate_choice, validate_text
 from aioresolve.errors import ConfigurationError, ResolveError, TaskIdentityError
 from aioresolve.resolver.base import ClusterResolver
@@ -253,8 +254,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         except TaskIdentityError as error:
             # A container on Docker's bridge network does not have the address of its VM, and the metadata
             # server that a pod reaches is that of its node.
-            is_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-            if is_pod or error.candidates or not isinstance(self._source(), NamedTPUs):
+            if is_in_pod() or error.candidates or not isinstance(self._source(), NamedTPUs):
                 raise
             name = await self._fetch_own_name(progress)
             for member in state.members:

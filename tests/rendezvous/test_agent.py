@@ -79,10 +79,8 @@ async def test_a_restarted_container_takes_part_as_another_process(cluster: Clus
     ],
 )
 async def test_a_crash_in_a_pod_that_no_watch_reports_is_noticed(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, crashed: dict[str, Any]
+    cluster: Cluster, crashed: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("aioresolve.rendezvous.agent.LOOKUP_AFTER", 0.01)
-    monkeypatch.setattr("aioresolve.rendezvous.agent.TICK", 0.01)
     cluster.server.add(*map(trainer, range(3)))
     without_1 = "batch.kubernetes.io/job-completion-index!=1"
     first, second, spare = await cluster.agents(0, 1, 2, nodes=(2, 2), selector=without_1)
@@ -91,11 +89,7 @@ async def test_a_crash_in_a_pod_that_no_watch_reports_is_noticed(
     assert numbers(await join([first, spare])) == [(2, 0, 2), (2, 1, 2)]
 
 
-async def test_a_restarted_container_is_alive_although_no_watch_reports_its_pod(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aioresolve.rendezvous.agent.LOOKUP_AFTER", 0.01)
-    monkeypatch.setattr("aioresolve.rendezvous.agent.TICK", 0.01)
+async def test_a_restarted_container_is_alive_although_no_watch_reports_its_pod(cluster: Cluster) -> None:
     cluster.server.add(trainer(0), trainer(1, exit_code=1))
     first, second = await cluster.agents(0, 1, nodes=(2, 2), selector="app=other")
     # The status of the pod is that of the process before it.

@@ -12,7 +12,7 @@ from aioresolve.cli.application import run_async
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
-    from aioresolve.rendezvous.inspection import RendezvousStatus
+    from aioresolve.rendezvous.status import RendezvousStatus
 
 COLUMNS = ("RANK", "POD", "NODE", "ADDRESS", "STATE", "REASON")
 
@@ -58,19 +58,16 @@ def rendezvous(job: str, **parameters: Any) -> None:
 
 
 async def _fetch(job: str, request: sources.ClusterRequest) -> RendezvousStatus:
-    from aioresolve.kubernetes.api.client import ObjectAPI
-    from aioresolve.kubernetes.api.transport import AiohttpTransport
-    from aioresolve.rendezvous.cluster import config_map_of
-    from aioresolve.rendezvous.inspection import fetch_status
+    from aioresolve.kubernetes.api.client import open_api
+    from aioresolve.rendezvous.objects import config_map_of
+    from aioresolve.rendezvous.status import fetch_status
 
     connection = await completion.find_connection(request.arguments)
     namespace = request.arguments["namespace"] or connection.default_namespace()
-    name, api = config_map_of(job), ObjectAPI(AiohttpTransport(connection), max_concurrency=2)
+    name = config_map_of(job)
 
     async def fetch(progress: Progress) -> RendezvousStatus:
-        return await fetch_status(api, namespace, name, progress)
+        async with open_api(connection) as api:
+            return await fetch_status(api, namespace, name, progress)
 
-    try:
-        return await sources.run_with_progress(request, fetch, f"rendezvous {name!r}")
-    finally:
-        await api.aclose()
+    return await sources.run_with_progress(request, fetch, f"rendezvous {name!r}")

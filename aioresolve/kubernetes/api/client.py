@@ -20,13 +20,14 @@ from aioresolve.errors import APIError, ForbiddenError, ProtocolError, ResolveEr
 
 from .errors import LIST_VERBS, error_from_response, is_expired
 from .objects import Rows, decode_table, metadata_from_json
-from .transport import ACCEPT_JSON, Request
+from .transport import ACCEPT_JSON, AiohttpTransport, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import Response, StreamingResponse
+    from aioresolve.kubernetes.auth import Connection
 
     from .objects import ListMeta, ObjectList, ObjectMeta
     from .queries import PodQuery, Query, Resource
@@ -123,6 +124,16 @@ class Found(msgspec.Struct, Generic[T], frozen=True):
 
     items: list[T]
     version: str
+
+
+@asynccontextmanager
+async def open_api(connection: Connection, *, max_concurrency: int = 1) -> AsyncIterator[ObjectAPI]:
+    """Yield a client of the API server, which is closed at the end."""
+    api = ObjectAPI(AiohttpTransport(connection), max_concurrency=max_concurrency)
+    try:
+        yield api
+    finally:
+        await api.aclose()
 
 
 class ObjectAPI:

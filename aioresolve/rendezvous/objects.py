@@ -1,21 +1,20 @@
 """What a rendezvous reads from the API server and writes to it.
 
-`Objects` has the latest ConfigMap, pods and Leases, which watches keep up to date, and knows from them which
-nodes live. `Writer` sends the few requests that change something.
+`Objects` has the latest ConfigMap, pods and Leases, which watches keep up to date, and decides which nodes
+live. `Writer` sends the few requests that change something.
 """
 
 from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import msgspec
 
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ForbiddenError, Hint, ResolveError
-from aioresolve.kubernetes.api.errors import rbac_subject
 from aioresolve.kubernetes.api.objects import (
     Added,
     Deleted,
@@ -35,6 +34,7 @@ from aioresolve.kubernetes.tasks.pods import (
     restarts_in_place,
 )
 
+from .permissions import role
 from .protocol import Life, decode_state
 
 if TYPE_CHECKING:
@@ -59,33 +59,6 @@ REQUEST_TIMEOUT = 60.0
 LEASE_DURATION = 40
 """Seconds after which a node outside of pods counts as dead, if its Lease was not renewed."""
 
-
-class Rule(NamedTuple):
-    """Verbs that a rendezvous needs for a resource.
-
-    Attributes:
-        group: the API group; empty for the core group.
-        verbs: the RBAC verbs.
-        is_named: whether they are needed only for the ConfigMap of the rendezvous.
-        is_outside: whether only nodes outside of pods need them.
-    """
-
-    group: str
-    resource: str
-    verbs: tuple[str, ...]
-    is_named: bool = False
-    is_outside: bool = False
-
-
-LEASE_VERBS = ("create", "delete", "list", "patch", "watch")
-
-RULES = (
-    Rule("", "pods", ("get", "list", "watch")),
-    Rule("", "configmaps", ("create",)),
-    Rule("", "configmaps", ("get", "list", "patch", "watch"), is_named=True),
-    Rule("coordination.k8s.io", "leases", LEASE_VERBS, is_outside=True),
-)
-"""What a rendezvous needs. A permission to create cannot be limited to a name."""
 
 VERBS = ("create", "get", "list", "patch", "watch")
 """The verbs of a request for one object, for the error if it is denied."""
@@ -388,30 +361,3 @@ class Writer:
             return await within_deadline(REQUEST_TIMEOUT, scope, function)
         except ResolveError as error:
             raise self.explained(error) from error.__cause__
-
-
-def role(namespace: str, name: str, user: str = "") -> str:
-    """Return the Role for the ConfigMap `name` as YAML, bound to the user if the name is not empty."""
-    lines = [
-        f"- {{apiGroups: [{json.dumps(rule.group)}], resources: [{rule.resource}]"
-        + (f", resourceNames: [{name}]" if rule.is_named else "")
-        + f", verbs: [{', '.join(rule.verbs)}]}}\n"
-        for rule in RULES
-        if not rule.is_outside
-    ]
-    rules = f"""\
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {{name: {name}, namespace: {namespace}}}
-rules:
-{"".join(lines)}"""
-    if not user:
-        return rules
-    return f"""{rules}---
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {{name: {name}, namespace: {namespace}}}
-roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: {name}}}
-subjects:
-- {rbac_subject(user)}
-"""

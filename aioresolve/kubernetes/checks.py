@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aioresolve._core.concurrency import gather
 from aioresolve.errors import ForbiddenError, Hint, PodIndexError, ResolveError
@@ -23,10 +23,8 @@ from aioresolve.resolver.checks import (
     task_checks,
 )
 
-from .api.queries import CONTEXT_NAMESPACE, PodQuery
+from .api.queries import CONTEXT_NAMESPACE
 from .api.transport import Request
-from .cluster_cache import PodCache
-from .endpoint_slices import SliceQuery
 from .existing import explain_empty
 from .own_pod import workload_of
 from .server_checks import AUTHENTICATION, ServerChecks
@@ -43,7 +41,10 @@ if TYPE_CHECKING:
 
     from .api.client import Found
     from .api.objects import Pod
+    from .api.queries import Query
     from .auth import Connection
+    from .cluster_cache import ClusterCache
+    from .selection import Selection
 
 MAX_SERVICES = 16
 """The number of Services that are requested."""
@@ -55,25 +56,9 @@ UNREACHABLE = Hint(
 UNKNOWN_DEVICES = Hint("`Endpoint.accelerators` of these pods has only what their limits declare.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedPods:
-    """The arguments of a resolver that say which pods are its tasks; see `KubernetesClusterResolver`.
-
-    The values of `jobs` are label selectors, or with `reads_slices` Services.
-    """
-
-    jobs: Mapping[str, Sequence[str]]
-    namespaces: Sequence[str | None]
-    address: str | Callable[[Pod], object]
-    port: int
-    order_by: Sequence[str]
-    not_running: str
-    reads_slices: bool
-
-
 @asynccontextmanager
 async def open_checks(
-    pods: CheckedPods,
+    pods: Selection,
     find_connection: Callable[[], Awaitable[Connection]],
     observe: Callable[[Progress], Awaitable[Observation]],
     this_task: Callable[[ClusterState], Awaitable[Task]],
@@ -134,27 +119,26 @@ async def open_checks(
 class _PodChecks:
     """The checks of the pods, and what they have found so far for one another."""
 
-    pods: CheckedPods
+    pods: Selection
     server: ServerChecks
     observe: Callable[[Progress], Awaitable[Observation]]
     tasks: FoundTasks = field(default_factory=FoundTasks)
-    found: dict[PodQuery, Found[Pod]] = field(default_factory=dict)
+    found: dict[Query[Any], Found[Pod]] = field(default_factory=dict)
 
-    def _query(self, selector: str, namespace: str | None) -> PodQuery:
-        if namespace == CONTEXT_NAMESPACE:
-            namespace = self.server.connection.default_namespace()
-        return PodQuery(selector, namespace)
+    @property
+    def _default(self) -> str:
+        """The namespace of the context; empty if it is not used, because it may be invalid."""
+        is_used = CONTEXT_NAMESPACE in self.pods.namespaces
+        return self.server.connection.default_namespace() if is_used else ""
 
     async def check_permission(self, verb: str, namespace: str | None, _: Progress) -> Finding:
         """Return whether the user may list or watch what the resolver reads."""
-        query = self._query("", namespace)
-        if not self.pods.reads_slices:
-            return await self.server.check_permission(verb, query)
-        service = next(iter(self.pods.jobs.values()))[0]
-        return await self.server.check_permission(verb, SliceQuery.of(service, query.namespace))
+        selector = next(iter(self.pods.jobs.values()))[0] if self.pods.reads_slices else ""
+        query = self.pods.query(selector, namespace, self._default)
+        return await self.server.check_permission(verb, query)
 
     async def check_pods(self, selector: str, namespace: str | None, progress: Progress) -> Finding:
-        query = self._query(selector, namespace)
+        query = self.pods.query(selector, namespace, self._default)
         api = self.server.objects
         self.found[query] = listed = await api.objects(query, progress)
         if listed.items:
@@ -162,7 +146,7 @@ class _PodChecks:
         hint = Hint("Correct the selector, or select another {namespace} or {context}.")
         return Finding(await explain_empty(api, query), "failed", hint)
 
-    def _describe_pods(self, query: PodQuery, pods: Sequence[Pod]) -> Finding:
+    def _describe_pods(self, query: Query[Any], pods: Sequence[Pod]) -> Finding:
         absent: dict[str, str] = {}
         unready: dict[str, str] = {}
         faults: list[str] = []
@@ -193,7 +177,8 @@ class _PodChecks:
         return Finding(found, "failed", Hint(f"{describe}, {remedy}"))
 
     async def check_indices(self, job: str, _: Progress) -> Finding:
-        pods = [pod for query in self._queries(self.pods.jobs[job]) for pod in self.found[query].items]
+        queries = replace(self.pods, jobs={job: self.pods.jobs[job]}).all_queries(self._default)
+        pods = [pod for query in queries for pod in self.found[query].items]
         if not pods:
             return Finding("the job has no pods", "skipped")
         workloads = list(dict.fromkeys(str(workload) for pod in pods if (workload := workload_of(pod))))
@@ -262,28 +247,13 @@ class _PodChecks:
 
     def _cache(
         self, jobs: Iterable[str], order_by: Sequence[str] = ("name",), controllers: Controllers | None = None
-    ) -> PodCache:
+    ) -> ClusterCache[Any, Any]:
         """Return a cache with the pods of these jobs."""
-        cache = PodCache(
-            {job: [self._queries([each]) for each in self.pods.jobs[job]] for job in jobs},
-            address=self.pods.address,
-            port=self.pods.port,
-            order_by=order_by,
-            allow_gaps=False,
-            controllers=controllers,
-        )
-        for query in self._queries(each for job in jobs for each in self.pods.jobs[job]):
+        pods = replace(self.pods, jobs={job: self.pods.jobs[job] for job in jobs}, order_by=order_by)
+        cache = pods.new_cache(self._default, allow_gaps=False, controllers=controllers)
+        for query in pods.all_queries(self._default):
             cache.replace(query, cache.match(query, self.found[query].items), self.found[query].version)
         return cache
-
-    def _queries(self, selectors: Iterable[str]) -> list[PodQuery]:
-        return list(
-            dict.fromkeys(
-                self._query(selector, namespace)
-                for selector in selectors
-                for namespace in self.pods.namespaces
-            )
-        )
 
     async def check_services(self, _: Progress) -> Finding:
         pods = [pod for listed in self.found.values() for pod in listed.items]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from msgspec.structs import replace
@@ -26,9 +24,9 @@ from .api.client import ObjectAPI
 from .api.errors import is_expired
 from .api.queries import CONTEXT_NAMESPACE, NOT_MISSING, NOT_RUNNING, RUNNING, PodQuery
 from .api.transport import AiohttpTransport, client_transport
-from .auth import NAMESPACE, CredentialCache, find_connection, search_for
-from .cluster_cache import PodCache
+from .auth import CredentialCache, find_connection, search_for
 from .reflector import ClusterWatch, WatchPolicy
+from .selection import Selection, validate_jobs, validate_namespaces
 from .tasks.accelerators import device_counts, read_devices
 from .tasks.controllers import Controllers
 from .tasks.order_by import ALL_NODES, NODE_LABEL, in_order_of_names, labels_by_node, validate_order_by
@@ -36,7 +34,7 @@ from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
     from aioresolve._core.concurrency import LatestValue
@@ -136,30 +134,33 @@ class KubernetesClusterResolver(ClusterResolver):
         max_concurrency: int = 16,
     ) -> None:
         super().__init__(rpc_layer=rpc_layer, timeout=timeout)
-        self._port = validate_port("tf_server_port", tf_server_port)
-        self._namespaces = validate_namespaces(namespace)
-        self._address = address if callable(address) else validate_choice("address", address, ADDRESSES)
-        self._order_by = validate_order_by(order_by)
-        self._new_query: Callable[[str, str | None], Query[Any]] = PodQuery
-        cache_type: Callable[..., ClusterCache[Any, Any]] = PodCache
-        self._reads_slices = service is not None
+        common: dict[str, Any] = {
+            "port": validate_port("tf_server_port", tf_server_port),
+            "namespaces": validate_namespaces(namespace),
+            "address": address if callable(address) else validate_choice("address", address, ADDRESSES),
+            "order_by": validate_order_by(order_by),
+            "not_running": validate_choice("not_running", not_running, ("raise", "skip")),
+        }
         if service is None:
-            self._jobs = validate_jobs(job_to_label_mapping)
+            selected = Selection(jobs=validate_jobs(job_to_label_mapping), **common)
         else:
             # Most resolvers have no Services.
             from .endpoint_slices import SliceCache, SliceQuery, validate_arguments
 
-            validate_arguments(job_to_label_mapping, address, self._order_by)
+            validate_arguments(job_to_label_mapping, address, common["order_by"])
             services = {"worker": service} if isinstance(service, str) else service
-            self._jobs = validate_jobs(
-                services, "service", "Service", "{'worker': 'trainer', 'ps': 'ps'}", SliceQuery.of
+            example = "{'worker': 'trainer', 'ps': 'ps'}"
+            selected = Selection(
+                jobs=validate_jobs(services, "service", "Service", example, SliceQuery.of),
+                reads_slices=True,
+                new_query=SliceQuery.of,
+                cache_type=SliceCache,
+                **common,
             )
-            self._new_query, cache_type = SliceQuery.of, SliceCache
+        self._selection = selected
         # Rows of a Table have the addresses of members, but nothing else by which they could be ordered.
-        self._rows_suffice = service is None and address == "pod_ip" and self._order_by == ("name",)
-        self._new_cache = partial(cache_type, address=self._address, port=self._port, order_by=self._order_by)
-        self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
-        self._may_omit_done = self._not_running == "skip"
+        self._rows_suffice = service is None and address == "pod_ip" and selected.order_by == ("name",)
+        self._may_omit_done = selected.not_running == "skip"
         self._max_concurrency = validate_count("max_concurrency", max_concurrency)
         self._search = search_for(
             kubeconfig=kubeconfig,
@@ -173,7 +174,7 @@ class KubernetesClusterResolver(ClusterResolver):
         self._override_client = override_client
         # Raises for an unsupported client here rather than at the first call.
         transport = None if override_client is None else self._client_transport()
-        self._can_watch = transport is None or not transport.only_lists_pods
+        self._only_lists_pods = transport is not None and transport.only_lists_pods
         self._credentials = CredentialCache()
 
     def _client_transport(self) -> Transport:
@@ -189,7 +190,7 @@ class KubernetesClusterResolver(ClusterResolver):
                 hint="Configure them in the client, or leave out {server}, {token_file}, {impersonate} and"
                 " {impersonate_groups}.",
             )
-        if CONTEXT_NAMESPACE in self._namespaces:
+        if CONTEXT_NAMESPACE in self._selection.namespaces:
             raise ConfigurationError(
                 "CONTEXT_NAMESPACE is the namespace of a kubeconfig or service account, but override_client"
                 " is used instead of them",
@@ -197,9 +198,10 @@ class KubernetesClusterResolver(ClusterResolver):
                 hint="Pass the name of the namespace.",
             )
         transport = client_transport(self._override_client)
-        by_nodes = any(term.startswith(NODE_LABEL) for term in self._order_by)
-        if transport.only_lists_pods and (self._reads_slices or by_nodes):
-            others = "Services" if self._reads_slices else "nodes"
+        reads_slices = self._selection.reads_slices
+        by_nodes = any(term.startswith(NODE_LABEL) for term in self._selection.order_by)
+        if transport.only_lists_pods and (reads_slices or by_nodes):
+            others = "Services" if reads_slices else "nodes"
             raise ConfigurationError(
                 f"the client has only methods that list pods, not {others}",
                 argument="override_client",
@@ -215,14 +217,16 @@ class KubernetesClusterResolver(ClusterResolver):
     """The timing of watches. Change it for tests and for unusual networks."""
 
     def __repr__(self) -> str:
-        where = "all namespaces" if self._namespaces == (None,) else f"namespaces {list(self._namespaces)}"
-        kind = "Services " if self._reads_slices else ""
-        return f"<{type(self).__name__} {kind}{dict(self._jobs)} in {where}>"
+        selected = self._selection
+        namespaces = list(selected.namespaces)
+        where = "all namespaces" if namespaces == [None] else f"namespaces {namespaces}"
+        kind = "Services " if selected.reads_slices else ""
+        return f"<{type(self).__name__} {kind}{dict(selected.jobs)} in {where}>"
 
     @property
     def known_jobs(self) -> Sequence[str]:
         """The jobs of the mapping."""
-        return tuple(self._jobs)
+        return tuple(self._selection.jobs)
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request the pods or slices: as rows of a Table if only addresses are needed, and rows have them."""
@@ -231,13 +235,13 @@ class KubernetesClusterResolver(ClusterResolver):
             if state is not None:
                 return Observation(state)
         cache = await self._filled_cache(want, progress)
-        if want.complete and self._not_running == "raise":
+        if want.complete and self._selection.not_running == "raise":
             return Observation(self._state(cache))
         return cache.observation(datetime.now(UTC))  # which has the pods that are skipped
 
     def _state(self, cache: ClusterCache[Any, Any]) -> ClusterState:
         """Return the state; raise if pods must run and do not, or if a task index is missing."""
-        if self._not_running == "raise":
+        if self._selection.not_running == "raise":
             cache.raise_not_running()
         return cache.state(datetime.now(UTC))
 
@@ -249,17 +253,17 @@ class KubernetesClusterResolver(ClusterResolver):
         async with self._opened(progress) as api:
             list_members = partial(self._list_members, api, progress, with_names)
             listed = await self._run_queries(api, list_members)
-        if self._not_running == "raise":
+        if self._selection.not_running == "raise":
             raise_not_running(
                 {name: why for each in listed.values() for name, why in each.not_running.items()}
             )
         elif any(each.has_succeeded for each in listed.values()):
             return None  # those that are done keep their task indices; which are, only whole pods show
         jobs: dict[str, list[Any]] = {}
-        for job, selectors in self._jobs.items():
+        for job, selectors in self._selection.jobs.items():
             jobs[job] = []
             for selector in selectors:
-                found = [listed[query] for query in self._queries(api, selector)]
+                found = [listed[query] for query in self._selection.queries(selector, api.namespace)]
                 names = [name for members in found for name in members.names]
                 each = [members.endpoints() if with_names else members.addresses for members in found]
                 jobs[job] += in_order_of_names(names, [one for members in each for one in members])
@@ -278,9 +282,8 @@ class KubernetesClusterResolver(ClusterResolver):
 
         A blocking `override_client` cannot watch; it is polled every `interval` seconds instead.
         """
-        if self._can_watch:
-            following = self._watch(want)
-        else:
+        following = self._watch(want)
+        if self._only_lists_pods:
             call = partial(within_deadline, self._timeout, f"a poll of {self!r}", partial(self.observe, want))
             following = poll(call, interval)
         async with aclosing(following) as observations:
@@ -297,7 +300,7 @@ class KubernetesClusterResolver(ClusterResolver):
             async with self._opened(Progress()) as api:
                 cache = self._cache(api, want)
                 opened = api, cache
-                queries, policy = self._all_queries(api), self.watch_policy
+                queries, policy = self._selection.all_queries(api.namespace), self.watch_policy
                 watch = ClusterWatch(api, cache, queries, newest, policy, timeout=self._timeout)
                 calls = [watch.run]
                 if cache.controllers.reads_ended:
@@ -338,11 +341,11 @@ class KubernetesClusterResolver(ClusterResolver):
 
     async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
         state = observation.state
-        if state is None or not self._can_watch:
+        if state is None or self._only_lists_pods:
             return ()
         found = {one.job for one in (*observation.absent, *observation.failed)}
         found |= {one.job for one in state.members} | {one.job for one in state.done}
-        empty = [job for job in self._jobs if job not in found]
+        empty = [job for job in self._selection.jobs if job not in found]
         if not empty:
             return ()
         # Imported here because few calls find nothing.
@@ -352,8 +355,8 @@ class KubernetesClusterResolver(ClusterResolver):
             queries = [
                 (job, query)
                 for job in empty
-                for selector in self._jobs[job]
-                for query in self._queries(api, selector)
+                for selector in self._selection.jobs[job]
+                for query in self._selection.queries(selector, api.namespace)
             ]
             calls = [partial(explain_empty, api, query) for _, query in queries]
             reasons = await gather(calls, limit=self._max_concurrency)
@@ -366,18 +369,10 @@ class KubernetesClusterResolver(ClusterResolver):
         if self._override_client is not None:
             return super()._checks()
         # Imported here because only `aioresolve.doctor` needs it.
-        from .checks import CheckedPods, open_checks
+        from .checks import open_checks
 
-        pods = CheckedPods(
-            jobs=self._jobs,
-            namespaces=self._namespaces,
-            address=self._address,
-            port=self._port,
-            order_by=self._order_by,
-            not_running=self._not_running,
-            reads_slices=self._reads_slices,
-        )
-        return open_checks(pods, self._find_connection, partial(self.observe, Want()), self.this_task)
+        observe = partial(self.observe, Want())
+        return open_checks(self._selection, self._find_connection, observe, self.this_task)
 
     async def _declared_accelerators(
         self, task_type: str | None, task_id: int | None, timeout: float
@@ -399,7 +394,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
     async def _run_queries(self, api: ObjectAPI, call: Callable[[Any], Awaitable[T]]) -> dict[Query[Any], T]:
         """Return what `call` returns for each distinct selector and namespace; the calls run concurrently."""
-        queries = self._all_queries(api)
+        queries = self._selection.all_queries(api.namespace)
         results = await gather([partial(call, query) for query in queries], limit=self._max_concurrency)
         return dict(zip(queries, results, strict=True))
 
@@ -412,7 +407,8 @@ class KubernetesClusterResolver(ClusterResolver):
             members = await self._list_members_as_rows(api, query, progress, with_names=with_names)
         if members is None:
             members = ListedMembers()
-            members.add_pods((await api.objects(query, progress)).items, self._address, self._port)
+            listed = await api.objects(query, progress)
+            members.add_pods(listed.items, self._selection.address, self._selection.port)
         return members
 
     async def _list_members_as_rows(
@@ -423,7 +419,7 @@ class KubernetesClusterResolver(ClusterResolver):
         Return None if rows do not suffice: the server splits them or does not support them, many are
         inconclusive, or the server no longer has their version.
         """
-        skips = self._not_running == "skip"
+        skips = self._selection.not_running == "skip"
         rows = await api.rows(replace(query, phases=NOT_MISSING) if skips else query, progress)
         if rows is None:
             return None
@@ -456,9 +452,9 @@ class KubernetesClusterResolver(ClusterResolver):
         if any(each.version != rows.version for each in listed):  # not every server supports exact versions
             return None
         members = ListedMembers()
-        members.add_rows(rows, unread, self._port, with_names=with_names)
+        members.add_rows(rows, unread, self._selection.port, with_names=with_names)
         for each in listed:
-            members.add_pods(each.items, self._address, self._port)
+            members.add_pods(each.items, self._selection.address, self._selection.port)
         return members
 
     async def _filled_cache(self, want: Want, progress: Progress) -> ClusterCache[Any, Any]:
@@ -474,27 +470,13 @@ class KubernetesClusterResolver(ClusterResolver):
         return cache
 
     def _cache(self, api: ObjectAPI, want: Want) -> ClusterCache[Any, Any]:
-        jobs = {job: [self._queries(api, each) for each in given] for job, given in self._jobs.items()}
         controllers = Controllers(reads_sizes=want.sizes, reads_ended=want.controllers or want.sizes)
-        return self._new_cache(jobs, allow_gaps=not want.complete, controllers=controllers)
-
-    def _all_queries(self, api: ObjectAPI) -> list[Query[Any]]:
-        """Return the query for each distinct selector and namespace."""
-        selectors = [selector for selectors in self._jobs.values() for selector in selectors]
-        return list(dict.fromkeys(query for selector in selectors for query in self._queries(api, selector)))
-
-    def _queries(self, api: ObjectAPI, selector: str) -> Sequence[Query[Any]]:
-        """Return the queries for a selector, or for a Service."""
-        # Another namespace of the list may be that of the context.
-        namespaces = dict.fromkeys(
-            api.namespace if each == CONTEXT_NAMESPACE else each for each in self._namespaces
-        )
-        return [self._new_query(selector, namespace) for namespace in namespaces]
+        return self._selection.new_cache(api.namespace, allow_gaps=not want.complete, controllers=controllers)
 
     @asynccontextmanager
     async def _opened(self, progress: Progress) -> AsyncIterator[ObjectAPI]:
         """Yield the client of the API server, which resolvers with the same configuration share."""
-        uses_context = CONTEXT_NAMESPACE in self._namespaces
+        uses_context = CONTEXT_NAMESPACE in self._selection.namespaces
         # With another limit, another client: the limit of one resolver does not apply to others.
         key = "kubernetes", self._search, uses_context, id(self._override_client), self._max_concurrency
         async with self._connected() as connections:
@@ -509,7 +491,7 @@ class KubernetesClusterResolver(ClusterResolver):
             progress.waiting(scope, "reading the kubeconfig or the service account")
             connection = await self._find_connection()
             progress.ready(scope)
-            if CONTEXT_NAMESPACE in self._namespaces:
+            if CONTEXT_NAMESPACE in self._selection.namespaces:
                 # Read only here, because the namespace of the context may be invalid if it is not used.
                 namespace = connection.default_namespace()
             transport = AiohttpTransport(connection)
@@ -543,57 +525,3 @@ async def read_details(
             has_read = True
         else:
             return has_read
-
-
-def validate_jobs(
-    given: Any,
-    argument: str = "job_to_label_mapping",
-    noun: str = "label selector",
-    example: str = "{'worker': ['job-name=trainer']}",
-    check: Callable[[str, None], object] = PodQuery,
-) -> Mapping[str, tuple[str, ...]]:
-    """Return the selectors or Services (`noun`) of each job; TensorFlow's default if `given` is None.
-
-    `check` raises a ValueError for a string that is not one.
-    """
-    if given is None:
-        return MappingProxyType({"worker": ("job-name=tensorflow",)})
-    invalid = partial(ConfigurationError, argument=argument, hint=f"Pass a mapping such as `{example}`.")
-    # TensorFlow also replaces an empty mapping, and so returns pods that the caller did not select.
-    if not isinstance(given, Mapping) or not given:
-        kind = "an empty mapping" if isinstance(given, Mapping) else f"a {type(given).__name__}"
-        raise invalid(f"{kind} is not a mapping of job names to {noun}s")
-    jobs: dict[str, tuple[str, ...]] = {}
-    for job, some in given.items():
-        if not isinstance(job, str) or not job:
-            raise invalid(f"{job!r} is not a valid job name")
-        strings = [some] if isinstance(some, str) else some
-        if not isinstance(strings, Sequence) or not strings or not all(isinstance(s, str) for s in strings):
-            raise invalid(f"{some!r} is not a list of {noun}s (job {job!r})")
-        for each in strings:
-            try:
-                each.encode()  # a URL would be built without surrogates, and the rest may match other pods
-                check(each, None)
-            except ValueError as error:
-                raise invalid(f"{each!r} is not a {noun} (job {job!r}): {error}") from None
-        jobs[job] = tuple(strings)
-    return MappingProxyType(jobs)
-
-
-def validate_namespaces(namespace: Any) -> tuple[str | None, ...]:
-    """Return the distinct namespaces to search; `(None,)` for all namespaces."""
-    if namespace is None:
-        return (None,)
-    invalid = partial(
-        ConfigurationError,
-        argument="namespace",
-        hint="Pass a name of at most 63 lower-case letters, digits and '-', a list of names,"
-        " CONTEXT_NAMESPACE, or None for all namespaces.",
-    )
-    given = [namespace] if isinstance(namespace, str) else namespace
-    if not isinstance(given, Sequence) or not given:
-        raise invalid(f"{namespace!r} is not a namespace or a list of them")
-    for name in given:
-        if not isinstance(name, str) or not (name == CONTEXT_NAMESPACE or NAMESPACE.fullmatch(name)):
-            raise invalid(f"{name!r} is not a valid namespace name")
-    return tuple(dict.fromkeys(given))

@@ -9,7 +9,7 @@ import pytest
 
 from aioresolve import CONTEXT_NAMESPACE, ConfigurationError, KubernetesClusterResolver
 from aioresolve.kubernetes.auth import ExecutableLocation, search_for
-from aioresolve.kubernetes.resolver import validate_jobs
+from aioresolve.kubernetes.selection import validate_jobs
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The sources of clusters at the terminal: one row each, and what a command requests of one."""
+"""The sources of clusters at the terminal, one row each, and what a command requests of one."""
 
 from __future__ import annotations
 
@@ -194,8 +194,7 @@ def add_sources(
     """Add a subcommand for each source of `examples` to a group: it calls `run` with the source.
 
     In `text`, `{what}` is what the source has. `added` are the options of all sources, and `conditions` those
-    of sources that may be incomplete. With `has_port` there is a `--port` for
-    the coordinator of a program.
+    of sources that may be incomplete. With `has_port` there is a `--port` for the coordinator of a program.
     """
     for name, example in examples.items():
         source = TERMINAL_SOURCES[name]

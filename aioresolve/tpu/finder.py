@@ -19,7 +19,6 @@ from aioresolve.errors import (
     ResolveError,
 )
 from aioresolve.gcp.resource_names import ALL_ZONES, is_full_name, tpu_name
-from aioresolve.gcp.tpu_api import TPUAPI
 from aioresolve.resolver.existing import TIMEOUT, existing_names
 from aioresolve.spec import ClusterState, Missing, Observation, host_port
 
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.gcp.resource_names import TPUName
-    from aioresolve.gcp.tpu_api import Node, TPUVersion, UserTPUClient
+    from aioresolve.gcp.tpu_api import TPUAPI, Node, TPUVersion, UserTPUClient
     from aioresolve.probe import ProbeChannels
 
     from .discovery import Source
@@ -243,6 +242,8 @@ class SliceFinder:
 
     async def existing(self, source: NamedTPUs, clients: TPUClients, progress: Progress) -> str:
         """Return which TPUs there are, as text; empty if they are not listed in time."""
+        from aioresolve.gcp.tpu_api import TPUAPI
+
         with anyio.move_on_after(TIMEOUT), suppress(ResolveError):
             project, zone = await self.find_location(source, clients, progress)
             if is_full_name(source.names[0]):

@@ -187,4 +187,4 @@ def test_init_container_waits_for_the_workers(server: ThreadedKubernetesServer, 
     kubeconfig = server.write_kubeconfig(tmp_path / "config", namespace="ml")
     command = [sys.executable, "-m", "aioresolve", *arguments]
     [line] = last_lines([start_command(command, {"KUBECONFIG": str(kubeconfig)})])
-    assert line.split() == ["worker", "2", "10.0.0.3:8470"]
+    assert line.split()[:4] == ["worker", "2", "init-container-workers-2", "10.0.0.3:8470"]

@@ -88,7 +88,6 @@ class Node(_Struct, frozen=True):
     network_configs: tuple[dict[str, Any], ...] = ()
     upcoming_maintenance: dict[str, Any] | None = None
     symptoms: tuple[Symptom, ...] = ()
-    multislice_node: bool = False
     queued_resource: str = ""
     api_version: str = ""
     id: str | int = ""

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aioresolve.errors import ConfigurationError, ProbeDeadlineError, ProbeError, UnknownTaskError
 from aioresolve.spec import ClusterSpec
 
-from .workers import LIBTPU_PORTS, probe_workers
+from .workers import probe_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from aioresolve.spec import ClusterState
 
-    from .channels import ProbeChannels
     from .devices import WorkerProbe
+
+MAX_LISTED = 8
+"""How many workers an error lists."""
 
 
 async def accelerators_per_worker(
@@ -27,18 +29,14 @@ async def accelerators_per_worker(
     task_type: str | None = None,
     task_id: int | None = None,
     *,
-    timeout: float = 30.0,
-    libtpu_ports: Sequence[int] = LIBTPU_PORTS,
-    channels: ProbeChannels | None = None,
+    timeout: float,
 ) -> dict[str, int]:
     """Return the number of accelerators per worker, by accelerator type, without CPUs.
 
     All workers are probed concurrently, and must report the same accelerators.
     """
     tasks = tasks_to_probe(spec, task_type, task_id)
-    probes = await probe_workers(
-        tasks.values(), timeout=timeout, worker_timeout=timeout, libtpu_ports=libtpu_ports, channels=channels
-    )
+    probes = await probe_workers(tasks.values(), timeout=timeout, worker_timeout=timeout)
     return common_accelerators(dict(zip(tasks, probes, strict=True)), timeout)
 
 
@@ -169,8 +167,8 @@ def _failure_error(
     )
 
 
-def _format_tasks(texts: Mapping[str, str], limit: int = 8) -> str:
+def _format_tasks(texts: Mapping[str, str]) -> str:
     """Return the texts of the first tasks, and the number of the others."""
-    shown = [f"{task}: {text}" for task, text in list(texts.items())[:limit]]
-    more = [f"and {len(texts) - limit} more"] if len(texts) > limit else []
+    shown = [f"{task}: {text}" for task, text in list(texts.items())[:MAX_LISTED]]
+    more = [f"and {len(texts) - MAX_LISTED} more"] if len(texts) > MAX_LISTED else []
     return "; ".join(shown + more)

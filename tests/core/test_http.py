@@ -20,7 +20,9 @@ from yarl import URL
 
 from aioresolve._core.http import (
     FAILURES,
+    Auth,
     ConnectionHints,
+    Credentials,
     HTTPClient,
     RequestContext,
     Response,
@@ -163,9 +165,19 @@ def new_client(**arguments: Any) -> HTTPClient:
     return HTTPClient(hints=HINTS, **arguments)
 
 
+class Trusting(Auth):
+    """Trust what this TLS context does, without credentials."""
+
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        self._context = context
+
+    async def credentials(self) -> Credentials:
+        return Credentials(ssl_context=self._context)
+
+
 async def get(client: HTTPClient, url: str, trusted: ssl.SSLContext | None = None) -> Response:
     with anyio.fail_after(60):
-        return await client.send("GET", URL(url), scope="GET /", ssl_context=trusted)
+        return await client.send("GET", URL(url), scope="GET /", auth=Trusting(trusted))
 
 
 async def until(condition: Callable[[], bool]) -> None:

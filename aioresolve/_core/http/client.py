@@ -125,7 +125,6 @@ class HTTPClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         auth: Auth = NO_AUTH,
-        ssl_context: ssl.SSLContext | None = None,
         attempts: Iterator[int] | None = None,
         expected: Collection[int] = (),
         hints: ConnectionHints | None = None,
@@ -140,9 +139,8 @@ class HTTPClient:
             scope: the requested resource, as text.
             headers: headers in addition to those of `auth`.
             body: the body to send.
-            auth: the credentials.
-            ssl_context: TLS for this request, see `close_one_sidedly`; if neither it nor `auth` has one, the
-                certificate authorities of the operating system are trusted.
+            auth: the credentials. If they have no TLS context, the certificate authorities of the operating
+                system are trusted.
             attempts: numbers the requests for telemetry.
             expected: statuses that telemetry does not count as failures.
             hints: the hints of errors, in place of those of the client.
@@ -161,7 +159,7 @@ class HTTPClient:
                 call = HTTPCall(
                     self._logger, method, server, url.raw_path, scope=scope, attempt=number, expected=expected
                 )
-            opening = self._request(method, url, headers or {}, body, credentials, auth, context, ssl_context)
+            opening = self._request(method, url, headers or {}, body, credentials, auth, context)
             with call or nullcontext():
                 async with self._open.reading(opening) as opened:
                     response = await opened.aread()
@@ -234,14 +232,13 @@ class HTTPClient:
         credentials: Credentials,
         auth: Auth,
         context: RequestContext,
-        ssl_context: ssl.SSLContext | None = None,
     ) -> StreamingResponse:
         """Send one request, and return as soon as the headers of the response have arrived.
 
         If the TLS context does not accept the server, the request is sent once more if `auth` has another
         one.
         """
-        trusted = ssl_context or credentials.ssl_context
+        trusted = credentials.ssl_context
         if url.scheme == "https" and trusted is None:
             trusted = self._system_ssl_context = self._system_ssl_context or await system_ssl_context()
 

@@ -39,20 +39,30 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 def call_periodically(
     function: Callable[[], None], *, first: float | None = None, period: float = REDRAW_PERIOD
 ) -> Iterator[None]:
-    """Call `function` after `first` seconds, and then every `period` seconds, until the block ends."""
+    """Call `function` after `first` seconds, and then every `period` seconds, until the block ends.
+
+    An exception of `function` ends the calls, and is raised at the end of the block.
+    """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
+    failure: Exception | None = None
 
     def call() -> None:
-        nonlocal timer
+        nonlocal timer, failure
         timer = loop.call_later(period, call)
-        function()
+        try:
+            function()
+        except Exception as error:
+            timer.cancel()
+            failure = error
 
     timer = loop.call_later(SHOW_AFTER if first is None else first, call)
     try:
         yield
     finally:
         timer.cancel()
+    if failure is not None:
+        raise failure
 
 
 @contextmanager

@@ -49,7 +49,6 @@ from aioresolve.errors import ConfigurationError, MissingDependencyError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
 from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 from aioresolve.resolver.completeness import validate_condition
-from aioresolve.resolver.wait import wait_until_complete
 from aioresolve.spec.observation import Want
 from aioresolve.sync.loop_thread import get_loop_thread
 
@@ -167,13 +166,7 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
         count = await within_deadline(deadline.next_timeout, f"the number of {peers}", read)
     # Pods may become ready only after their processes have found one another.
     condition = validate_condition(count, None, False, False, 0.0, needs_all=True)
-    state = await wait_until_complete(
-        resolver.changes(condition.want, 30.0),
-        condition,
-        timeout=deadline.next_timeout,
-        source=repr(resolver),
-        explain=resolver._explain,
-    )
+    state = await resolver._wait(condition, timeout=deadline.next_timeout, interval=30.0)
     task = await resolver.this_task(state, timeout=deadline.next_timeout)
     return _Processes(launch.jax(state, task)["JAX_COORDINATOR_ADDRESS"], count, task.rank)
 
@@ -196,7 +189,7 @@ async def _find_peers(timeout: float) -> tuple[str, str]:
 
 async def _read_count(resolver: KubernetesClusterResolver, peers: str, progress: Progress) -> int:
     """Return how many pods their controllers want, including those that have succeeded."""
-    observation = await resolver.observe(Want(sizes=True), progress)
+    observation = await resolver._call_observe(Want(sizes=True), progress)
     if (expected := observation.expected.get("worker")) is not None:
         return expected.number
     raise ConfigurationError(

@@ -340,12 +340,16 @@ async def run_with_progress(
 
 
 async def find_task_name(
-    resolver: ClusterResolver, request: ClusterRequest, state: ClusterState | None
+    resolver: ClusterResolver,
+    request: ClusterRequest,
+    state: ClusterState | None,
+    *,
+    timeout: float | None = None,
 ) -> TaskName | None:
     """Return the task of `--task`, or with `--this-task` that of this process in `state`."""
     if not request.is_this_task:
         return request.task
-    task = await resolver.this_task(state)
+    task = await resolver.this_task(state, timeout=timeout)
     return TaskName(task.job, task.index)
 
 

@@ -23,13 +23,14 @@ from aioresolve.spec.observation import ADDRESSES, MEMBERS, Want
 from .polling import poll
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from aioresolve.probe.accelerators import Declared
     from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation, Task
 
     from .checks import PlannedCheck
+    from .completeness import Completeness, WaitCondition
     from .this_task import TaskClaim
 
 
@@ -310,16 +311,35 @@ class ClusterResolver(Copyable, abc.ABC):
             ResolveError: another error that is not retryable.
         """
         from .completeness import validate_condition
-        from .wait import wait_until_complete
 
         condition = validate_condition(count, jobs, ready, reachable, stable_for)
+        interval = validate_seconds("interval", interval)
+        return await self._wait(condition, timeout=validate_seconds("timeout", timeout), interval=interval)
+
+    async def _wait(
+        self,
+        condition: WaitCondition,
+        *,
+        timeout: float,
+        interval: float,
+        source: str | None = None,
+        on_shortfall: Callable[[Completeness], None] = lambda _: None,
+    ) -> ClusterState:
+        """Return the cluster as soon as it meets `condition`; see `wait`.
+
+        `source` is what messages call the resolver, and `on_shortfall` is called with each new reason why the
+        cluster is not complete yet.
+        """
+        from .wait import wait_until_complete
+
         return await wait_until_complete(
-            self._call_changes(condition.want, validate_seconds("interval", interval)),
+            self._call_changes(condition.want, interval),
             condition,
-            timeout=validate_seconds("timeout", timeout),
-            source=repr(self),
+            timeout=timeout,
+            source=source or repr(self),
             known_jobs=self.known_jobs,
             explain=self._explain,
+            on_shortfall=on_shortfall,
         )
 
     async def cluster_spec(self, *, timeout: float | None = None) -> ClusterSpec:

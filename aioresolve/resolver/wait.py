@@ -49,9 +49,9 @@ async def wait_until_complete(
     *,
     timeout: float,
     source: str,
-    known_jobs: Sequence[str] | None = None,
+    known_jobs: Sequence[str] | None,
     explain: Callable[[Observation], Awaitable[Observation]],
-    on_shortfall: Callable[[Completeness], None] = lambda _: None,
+    on_shortfall: Callable[[Completeness], None],
 ) -> ClusterState:
     """Return the state of the first observation that meets `condition`, for as long as that requires.
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import signal
 import socket
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from aioresolve.kubernetes import KubernetesClusterResolver
+from aioresolve.spec import Task
 from aioresolve.testing import GoogleServer, pod, tpu_node
 
 from .process import HIDE_CURSOR, SHOW_CURSOR, Run, Running, Terminal, environment, trainer
@@ -51,6 +54,15 @@ def test_it_exits_when_the_last_pod_is_ready(env: dict[str, str], server: Thread
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.split() == [f"10.0.0.{number}:8470" for number in (1, 2, 3, 10)]
     server.until(lambda: server.connections == 0)
+
+
+def test_task_of_the_process_is_looked_up_in_the_time_that_is_left(
+    run: Run, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = AsyncMock(return_value=Task("worker", 1, "10.0.0.2:8470", 1, 3))
+    monkeypatch.setattr(KubernetesClusterResolver, "this_task", find)
+    assert run((*TRAIN, "--timeout", "2m", "-o", "env", "--this-task"), env).code == 0
+    assert 0 < find.await_args_list[0].kwargs["timeout"] < 120
 
 
 @pytest.mark.slow

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from aioresolve.resolver.completeness import Completeness, WaitCondition
     from aioresolve.spec import ClusterState
 
-SLICES_TIMEOUT = 1.0
-"""Seconds that the request for slices has at least, if the TPUs are ready only just before the deadline."""
+LAST_TIMEOUT = 1.0
+"""Seconds that each step after the wait has at least, if the cluster is complete just before the deadline."""
 
 LINE_PERIOD = 1.0
 """Minimum seconds between two status lines."""
@@ -88,13 +88,17 @@ def _wait_for_source(source: str, /, interval: float, **parameters: Any) -> None
     async def complete_cluster() -> str | formats.Table:
         output = request.output
         ends = time.monotonic() + request.timeout
+
+        def time_left() -> float:
+            return max(ends - time.monotonic(), LAST_TIMEOUT)
+
         async with resolver:
             state = await wait_for_cluster(resolver, request, condition, interval)
             if request.source.has_slices and (clusters.has_identities(output) or output == "megascale"):
-                slices, state = await find_slices(resolver, max(ends - time.monotonic(), SLICES_TIMEOUT))
-                task = await sources.find_task_name(resolver, request, state)
+                slices, state = await find_slices(resolver, time_left())
+                task = await sources.find_task_name(resolver, request, state, timeout=time_left())
                 return format_workers(request, slices, state, task, {})
-            task = await sources.find_task_name(resolver, request, state)
+            task = await sources.find_task_name(resolver, request, state, timeout=time_left())
         return clusters.format_cluster(output, state, task, request.program_options(output))
 
     content = run_async(lambda _: complete_cluster())
@@ -175,16 +179,12 @@ async def wait_for_cluster(
         FailedClusterError: the cluster cannot become complete.
         ResolveError: another error that is not retryable.
     """
-    from aioresolve.resolver.wait import wait_until_complete
-
     with _show_shortfall(request, time.monotonic() + request.timeout) as on_shortfall:
-        return await wait_until_complete(
-            resolver._call_changes(condition.want, interval),
+        return await resolver._wait(
             condition,
             timeout=request.timeout,
+            interval=interval,
             source=request.scope,
-            known_jobs=resolver.known_jobs,
-            explain=resolver._explain,
             on_shortfall=on_shortfall,
         )
 

@@ -17,7 +17,7 @@ from .templates import compile_template
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from aioresolve.spec import ClusterSpec, ClusterState, Member
+    from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Member
 
 OUTPUTS = ("table", "wide", "json", "yaml", "tf-config", "name")
 """The values of `-o`."""
@@ -30,10 +30,10 @@ WATCH_OUTPUTS = ("table", "wide", "json", "yaml", "tf-config")
 
 TASK = ("JOB", "TASK", "ADDRESS")
 COLUMNS = ("JOB", "TASK", "NAME", "ADDRESS", "NODE", "STATUS")
-WIDE_COLUMNS = (*COLUMNS[:-1], "NAMESPACE", "READY", "ACCELERATORS", "STATUS")
+WIDE_COLUMNS = (*COLUMNS[:-1], "NAMESPACE", "READY", "RESTARTS", "ACCELERATORS", "STATUS")
 """The columns of tables of tasks: `JOB`, and the keys of `Member.as_dict`."""
 
-EXPENDABLE = ("ACCELERATORS", "READY", "NAMESPACE", "NODE", "ADDRESS")
+EXPENDABLE = ("ACCELERATORS", "RESTARTS", "READY", "NAMESPACE", "NODE", "ADDRESS")
 """The columns that a narrow terminal does not show, in this order."""
 
 
@@ -45,17 +45,19 @@ class TaskName(msgspec.Struct, frozen=True):
 
 
 def members_table(
-    members: Iterable[Member],
+    state: ClusterState,
     *,
     is_wide: bool = False,
     more: Sequence[Mapping[str, str]] = (),
 ) -> Table:
     """Return one row per task, without the columns in which no task has a value.
 
-    `more` are the cells of further columns of each task, in place of those that `is_wide` adds.
+    The tasks that are done follow the members. `more` are the cells of further columns of each task, in place
+    of those that `is_wide` adds.
     """
     columns: Sequence[str] = WIDE_COLUMNS if is_wide and not more else COLUMNS
-    rows = [member_cells(member, columns) for member in members]
+    rows = [member_cells(member, columns) for member in state.members]
+    rows += [_done_cells(task, columns) for task in state.done]
     if more:
         columns = [*columns, *more[0]]
         rows = [[*row, *cells.values()] for row, cells in zip(rows, more, strict=True)]
@@ -65,7 +67,8 @@ def members_table(
 
 def member_cells(member: Member, columns: Iterable[str], **others: str) -> list[str]:
     """Return the cells of a task in these columns; `others` are values that a member does not have."""
-    values = {"job": member.job, **member.as_dict(), **others}
+    restarts = member.endpoint.restarts or None
+    values = {"job": member.job, **member.as_dict(), "restarts": restarts, **others}
     return [_cell(values[column.lower()]) for column in columns]
 
 
@@ -78,6 +81,12 @@ def _cell(value: Any) -> str:
         case dict():
             return ",".join(f"{name}={number}" for name, number in value.items())
     return str(value)
+
+
+def _done_cells(task: DoneTask, columns: Iterable[str]) -> list[str]:
+    namespace, _, name = (task.name or "").rpartition("/")
+    values = {**task.as_dict(), "name": name, "namespace": namespace, "status": "done"}
+    return [_cell(values.get(column.lower())) for column in columns]
 
 
 def is_document(output: str) -> bool:
@@ -106,7 +115,7 @@ def format_cluster(
     """
     match output:
         case "table" | "wide":
-            return members_table(state.members, is_wide=output == "wide")
+            return members_table(state, is_wide=output == "wide")
         case "name":
             return "".join(f"{printable(one.address)}\n" for one in state.spec.tasks)
         case "tf-config":

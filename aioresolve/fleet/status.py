@@ -153,17 +153,19 @@ class TargetStatus:
         """Return the status as one object for JSON.
 
         `{"name", "health", "reason", "since", "found": {job: number}, "wanted": {job: number}, "num_wanted",
-        "tasks": {job: number}, "jobs", "version", "observed_at", "absent": [{"job", "name", "reason"}],
-        "unready": [{"job", "name", "reason"}], "latency", "stale_since", "error": {"type", "message",
-        "retryable"}}`: `jobs`, `version` and `observed_at` are those of `ClusterState.as_dict`, latency is in
-        seconds. Unknown values, `error` after a success, and `reason` of a target that is ready, are null.
+        "tasks": {job: number}, "jobs", "done", "version", "observed_at", "absent": [{"job", "name",
+        "reason"}], "unready": [{"job", "name", "reason"}], "latency", "stale_since", "error": {"type",
+        "message", "retryable"}}`: `jobs`, `done`, `version` and `observed_at` are those of
+        `ClusterState.as_dict`, latency is in seconds. Unknown values, `error` after a success, and `reason`
+        of a target that is ready, are null.
 
         Args:
             spell: how the message of the error spells arguments; by default as in Python.
         """
         error, state = self.error, self.state
+        nothing: dict[str, Any] = {"jobs": {}, "done": [], "version": None, "observed_at": None}
         return self.overview() | {
-            **({"jobs": {}, "version": None, "observed_at": None} if state is None else state.as_dict()),
+            **(nothing if state is None else state.as_dict()),
             "absent": _missing_documents(self.absent),
             "unready": _missing_documents(self.unready),
             "error": error

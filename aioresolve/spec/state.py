@@ -170,6 +170,7 @@ class Member:
             "ready": endpoint.ready,
             "status": endpoint.status,
             "index": endpoint.index,
+            "restarts": endpoint.restarts,
             "accelerators": None if endpoint.accelerators is None else dict(endpoint.accelerators),
         }
 
@@ -198,6 +199,10 @@ class DoneTask:
 
     def __str__(self) -> str:
         return f"/job:{self.job}/task:{self.index}{f' ({self.name})' if self.name else ''}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the task as one object for JSON; see `ClusterState.as_dict`."""
+        return {"job": self.job, "task": self.index, "name": self.name, "uid": self.uid}
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,16 +432,17 @@ class ClusterState:
         """Return the cluster as one object for JSON.
 
         `{"jobs": {job: [{"task", "address", "name", "namespace", "uid", "node", "ready", "status", "index",
-        "accelerators"}, ...]}, "version", "observed_at"}`: `task` is the index of the task in its job,
-        `index` the one that the controller gave the pod; `accelerators` is the number of each resource that
-        the pod declares; `version` is the resourceVersion; `observed_at` is RFC 3339 in UTC. Unknown values
-        are null.
+        "restarts", "accelerators"}, ...]}, "done": [{"job", "task", "name", "uid"}, ...], "version",
+        "observed_at"}`: `task` is the index of the task in its job, `index` the one that the controller gave
+        the pod; `accelerators` is the number of each resource that the pod declares; `version` is the
+        resourceVersion; `observed_at` is RFC 3339 in UTC. Unknown values are null.
         """
         jobs: dict[str, list[dict[str, Any]]] = {job: [] for job in self.endpoints}
         for member in self.members:
             jobs[member.job].append(member.as_dict())
         at = None if self.observed_at is None else self.observed_at.isoformat().replace("+00:00", "Z")
-        return {"jobs": jobs, "version": self.version, "observed_at": at}
+        done = [each.as_dict() for each in self.done]
+        return {"jobs": jobs, "done": done, "version": self.version, "observed_at": at}
 
     def diff(self, older: ClusterState) -> ClusterDiff:
         """Return the changes from `older` to this state; false if and only if the two are equal.
@@ -470,15 +476,17 @@ class ClusterState:
 
     def __repr__(self) -> str:
         sizes = [(job, self.spec.num_tasks(job)) for job in self.spec.jobs]
-        return short_line(f"<ClusterState of {counted(sizes)}>")
+        done = f"; {len(self.done)} done" if self.done else ""
+        return short_line(f"<ClusterState of {counted(sizes)}{done}>")
 
     def _repr_html_(self) -> str:
         columns = ("job", "task", "address", "name", "node", "status")
-        rows = [
+        rows: list[tuple[object, ...]] = [
             (member.job, member.task_index, one.address, one.full_name, one.node, one.status)
             for member in self.members
             for one in [member.endpoint]
         ]
+        rows += [(each.job, each.index, None, each.name, None, "done") for each in self.done]
         return html_table(repr(self), columns, rows)
 
     def __eq__(self, other: object) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from typing import TYPE_CHECKING, Protocol
+from unittest.mock import AsyncMock
 
 import pytest
 import yaml
 
+from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import Answer, Hang, service
 
 from .process import TOKEN, Result, Run
@@ -101,11 +103,14 @@ def test_the_table_lists_jobs_and_tasks_in_order(aioresolve: Command) -> None:
     )
 
 
-def test_wide_adds_columns(aioresolve: Command) -> None:
-    header, *_, last = aioresolve(*TRAIN_AND_PS, "-o", "wide").stdout.splitlines()
-    assert header.split()[5:] == ["NAMESPACE", "READY", "ACCELERATORS", "STATUS"]
+def test_wide_adds_columns(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
+    restarted = {"containerStatuses": [{"name": "main", "ready": True, "restartCount": 2}]}
+    server.patch("train-1", "ml", patch={"status": restarted})
+    header, first, *_, last = aioresolve(*TRAIN_AND_PS, "-o", "wide").stdout.splitlines()
+    assert header.split()[5:] == ["NAMESPACE", "READY", "RESTARTS", "ACCELERATORS", "STATUS"]
+    assert first.split()[6:8] == ["true", "2"]
     assert last.split() == [
-        *("ps", "0", "ps-0", "[fd00::7]:8470", "node-a", "ml", "false", "google.com/tpu=4"),
+        *("ps", "0", "ps-0", "[fd00::7]:8470", "node-a", "ml", "false", "<none>", "google.com/tpu=4"),
         *("its", "Ready", "condition", "is", "False"),
     ]
 
@@ -122,6 +127,7 @@ def test_json_and_yaml_are_one_object(aioresolve: Command, server: ThreadedKuber
         "ready": True,
         "status": "Running",
         "index": 10,
+        "restarts": 0,
         "accelerators": {"google.com/tpu": 4},
     }
     assert found["version"] == str(server.resource_version)
@@ -305,3 +311,12 @@ def test_verbose_logs_each_request_and_the_traceback_of_an_error(aioresolve: Com
     assert result.stdout.startswith("JOB")
     assert "Traceback" not in aioresolve("-l", "worker=app=stuck").stderr
     assert "Traceback" in aioresolve("-l", "worker=app=stuck", "-v").stderr
+
+
+def test_exception_of_a_resolver_is_an_error_with_its_cause(
+    aioresolve: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KubernetesClusterResolver, "observe", AsyncMock(side_effect=KeyError("x")))
+    failed = aioresolve(*TRAIN)
+    assert (failed.code, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("error: KubernetesClusterResolver.observe() raised KeyError: 'x'")

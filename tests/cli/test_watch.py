@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from aioresolve import ClusterState, Endpoint
+from aioresolve import ClusterState, DoneTask, Endpoint
 from aioresolve.cli.commands.watch import WatchView
 from aioresolve.errors import ConnectionFailedError
 from aioresolve.spec import Missing, Observation
-from aioresolve.testing import Answer, GoogleServer, tpu_node
+from aioresolve.testing import Answer, GoogleServer, pod, tpu_node
 
 from .process import HIDE_CURSOR, SHOW_CURSOR, TIMEOUT, Run, Running, Terminal, environment, trainer
 
@@ -49,6 +50,62 @@ def test_the_members_are_printed_first_and_then_each_change(
             ["MOVED", "worker", "1", "10.0.0.10:8470", "2@10.0.0.10:8470"],
             ["MOVED", "worker", "2", "10.0.0.11:8470", "3@10.0.0.11:8470"],
         ]
+
+
+def test_each_restart_in_place_has_its_rows(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    with Running(TRAIN, env) as watch:
+        watch.lines(4)
+        for restarts in (1, 2):
+            server.patch("train-1", "ml", patch=trainer(1, restarts=restarts))
+            assert [line.split()[:3] for line in watch.lines(2)] == [
+                ["LEFT", "worker", "0"],
+                ["JOINED", "worker", "0"],
+            ]
+
+
+# Tasks that have ended with success
+
+
+def job_pod(index: int) -> dict[str, Any]:
+    """Return a pod of an Indexed Job, which is running."""
+    built = pod(f"step-{index}", "ml", labels={"app": "step"}, index=index, ip=f"10.0.1.{index}")
+    built["metadata"]["ownerReferences"] = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "step", "uid": "j", "controller": True}
+    ]
+    return built
+
+
+def test_task_that_ends_with_success_is_shown_as_done(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    server.add(job_pod(0), job_pod(1))
+    followed = ("watch", "kubernetes", "-l", "app=step")
+    with Running(followed, env) as rows, Running((*followed, "-o", "json"), env) as documents:
+        rows.lines(3)
+        first = json.loads(documents.line())
+        assert (first["done"], first["ended"]) == ([], [])
+        server.patch("step-0", "ml", patch={"status": {"phase": "Succeeded"}})
+        assert rows.line().split() == ["DONE", "worker", "0", "10.0.1.0:8470", "<none>"]
+        second = json.loads(documents.line())
+    uid = server.pod("step-0", "ml")["metadata"]["uid"]
+    assert second["done"] == [{"job": "worker", "task": 0, "name": "ml/step-0", "uid": uid}]
+    assert (second["ended"], second["left"]) == (first["joined"][:1], [])
+    assert second["jobs"]["worker"] == first["jobs"]["worker"][1:]
+
+
+def test_terminal_shows_a_task_that_ends_with_success_as_done() -> None:
+    step = Endpoint("10.0.1.0:8470", name="step-0", namespace="ml", uid="u0")
+    last = Endpoint("10.0.1.1:8470", name="step-1", namespace="ml", uid="u1", status="Running")
+    both = ClusterState.of({"worker": [step, last]})
+    one = ClusterState.of({"worker": {1: last}})
+    view = WatchView("-l app=step", Observation(both), is_wide=False)
+    view.update(Observation(replace(one, done=(DoneTask("worker", 0, "ml/step-0", "u0"),))))
+    shown = [str(line).split() for line in getattr(view.render(80, 20), "renderables", [])]
+    assert shown[1:3] == [
+        ["worker", "1", "step-1", "10.0.1.1:8470", "Running"],
+        ["worker", "0", "step-0", "<none>", "done"],
+    ]
+    assert shown[4][1:] == ["DONE", "/job:worker/task:0", "at", "10.0.1.0:8470", "(ml/step-0)"]
 
 
 # Documents

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aioresolve.errors import ConnectionFailedError
 from aioresolve.fleet import Fleet
-from aioresolve.spec import ClusterState, Endpoint, Missing, Observation
+from aioresolve.spec import ClusterState, DoneTask, Endpoint, Missing, Observation
 
 from .browser import axe_core, browser_page
 from .fleets import Scripted, respond_with
@@ -88,6 +89,19 @@ async def test_target_is_opened_by_keyboard_and_link() -> None:
             await page.goto(f"{client.url}#a")
             await page.wait_for_selector("#detail h3")
             assert await page.inner_text("#detail-name") == "a"
+
+
+async def test_tasks_that_are_done_are_listed_and_not_missing() -> None:
+    last = Endpoint("10.0.0.2:1", name="train-1", ready=True, accelerators={"google.com/tpu": 4})
+    state = replace(ClusterState.of({"worker": {1: last}}), done=(DoneTask("worker", 0, "ml/train-0"),))
+    async with served("a") as client:
+        await client.show("a", Observation(state))
+        async with browser_page(f"{client.url}#a") as page:
+            await page.wait_for_selector("#detail h3")
+            assert "job worker: 2 hosts, of which 0 is done" in await page.inner_text("#detail")
+            assert "Done: 1" in await page.inner_text("#detail")
+            rows = await page.locator("#detail tbody tr").all_text_contents()
+            assert rows == ["worker:110.0.0.2:1train-1ready4 google.com/tpu", "worker:0ml/train-0"]
 
 
 async def test_change_arrives_live_also_in_the_opened_target() -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
 import aioresolve
-from aioresolve import ClusterSpec, ClusterState, Endpoint, Fleet, Observation, SimpleClusterResolver
+from aioresolve import (
+    ClusterSpec,
+    ClusterState,
+    DoneTask,
+    Endpoint,
+    Fleet,
+    Observation,
+    SimpleClusterResolver,
+)
 from aioresolve.errors import ConnectionFailedError
 from aioresolve.probe import WorkerProbe
 from aioresolve.spec import Missing
@@ -54,6 +63,9 @@ def test_cluster() -> None:
     assert displayed(PODS)[-6:] == ["worker", "0", "10.0.0.1:1", f"ml/{MARKUP}", "a", "Running"]
     assert displayed(MANY)[-1] == "and 800 more"
     assert repr(MANY.spec) == "<ClusterSpec of 1000 tasks: worker 1000>"
+    ending = replace(PODS, done=(DoneTask("worker", 1, "ml/train-1"),))
+    assert repr(ending) == "<ClusterState of 1 task: worker 1; 1 done>"
+    assert displayed(ending)[-4:] == ["worker", "1", "ml/train-1", "done"]
 
 
 def test_changes() -> None:

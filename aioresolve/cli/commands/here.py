@@ -76,7 +76,7 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
       evidence   for each source whether it was FOUND (unknown if it was not requested), whether it
                  is USED, and the REASON; the cluster is not requested
       json yaml  {"source", "evidence": [{"source", "found", "reason"}], "jobs": {JOB: [{"task",
-                 "address", "name", ...}]}, "version", "observed_at"}
+                 "address", "name", ...}]}, "done", "version", "observed_at"}
       All others are those of `aioresolve kubernetes`.
     """
     request = sources.new_request("here", parameters)
@@ -122,7 +122,7 @@ async def _resolve(
     from aioresolve.spec.observation import MEMBERS
 
     async with resolver:
-        found = await sources.run_with_progress(request, partial(resolver.observe, MEMBERS))
+        found = await sources.run_with_progress(request, partial(resolver._call_observe, MEMBERS))
         state = found.state
         assert state is not None
         return state, await sources.find_task_name(resolver, request, state)

@@ -76,9 +76,10 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
     Outputs:
       table      job, task, and of each pod the name, address, node and status; a narrow terminal
                  shows fewer columns, and none shows a column without values
-      wide       in addition namespace, readiness and accelerators of each pod
+      wide       in addition namespace, readiness, restarts and accelerators of each pod
       json yaml  {"jobs": {JOB: [{"task", "address", "name", "namespace", "uid", "node",
-                 "ready", "status", "index", "accelerators"}]}, "version", "observed_at"}
+                 "ready", "status", "index", "restarts", "accelerators"}]},
+                 "done": [{"job", "task", "name", "uid"}], "version", "observed_at"}
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line
       env jax ... sglang
@@ -126,7 +127,7 @@ async def _resolve(
     want = MEMBERS if needs_pods else NAMES if request.output == "table" else ADDRESSES
 
     async def operation(progress: Progress) -> tuple[str | formats.Table, Observation, str]:
-        found = await resolver.observe(want, progress)
+        found = await resolver._call_observe(want, progress)
         task = await sources.find_task_name(resolver, request, found.state if needs_pods else None)
         given = request.program_options(request.output)
         content = clusters.format_cluster(request.output, found.state, task, given)

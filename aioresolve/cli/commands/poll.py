@@ -64,8 +64,8 @@ Outputs:
          the target, its status (Ready, Degraded, Empty, Stale or Error) with the numbers of usable
          and expected tasks, the tasks of each job, why it is not ready, and how old that is
   json   {"name", "health", "reason", "since", "found": {JOB: N}, "wanted": {JOB: N},
-         "num_wanted", "tasks": {JOB: N}, "jobs", "version", "observed_at", "absent", "unready", "latency",
-         "stale_since", "error": null or {"type", "message", "retryable"}}, on one line for each
+         "num_wanted", "tasks": {JOB: N}, "jobs", "done", "version", "observed_at", "absent", "unready",
+         "latency", "stale_since", "error": null or {"type", "message", "retryable"}}, on one line for each
          response; latency in seconds
 
 \b

@@ -99,7 +99,7 @@ def tpu(
       wide       in addition the accelerator type, state and health of the TPU of each worker; with
                  --list all endpoints
       json yaml  {"jobs": {JOB: [{"task", "address", "name", "slice", "state", "health",
-                 "accelerator_type", "index", ...}]}, "version", "observed_at"};
+                 "accelerator_type", "index", ...}]}, "done", "version", "observed_at"};
                  with --list {"nodes": [...], "unreachable": [...]}
       name       only the addresses, one per line; with --list the full names
       All others are those of `aioresolve kubernetes`.
@@ -218,7 +218,7 @@ def format_workers(
             cells = {name: facts[fact] for name, fact in columns.items()} if output == "wide" else {}
             probe_cells = () if probe is None else zip(probes.COLUMNS, probes.probe_cells(probe), strict=True)
             more.append({**cells, **dict(probe_cells)})
-        return clusters.members_table(state.members, more=more if any(more) else ())
+        return clusters.members_table(state, more=more if any(more) else ())
     if output == "megascale":
         given.setdefault("slices", [one.tasks for one in slices])
     return clusters.format_cluster(output, state, task, given)

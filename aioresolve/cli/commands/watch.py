@@ -36,17 +36,19 @@ MAX_CHANGES = 5
 MAX_MISSING = 8
 """How many reasons for missing tasks a terminal shows."""
 
-STYLES = {"JOINED": "green", "MOVED": "yellow", "LEFT": "red"}
+STYLES = {"JOINED": "green", "MOVED": "yellow", "LEFT": "red", "DONE": "cyan"}
 
 EPILOG = """\
 \b
 Outputs:
   table      on a terminal the cluster, redrawn in place; otherwise a row for each task, and then
-             for each change: its EVENT (JOINED, LEFT, MOVED), job, task and address, and for
-             a task that moved its previous place WAS, as TASK@ADDRESS
+             for each change: its EVENT (JOINED, LEFT, MOVED, or DONE if the task has ended with
+             success), job, task and address, and for a task that moved its previous place WAS, as
+             TASK@ADDRESS
   wide       in addition the identity of each task
-  json       {"jobs", "version", "observed_at", "joined": [TASK, ...], "left": [TASK, ...],
-             "moved": [{"from": TASK, "to": TASK}, ...]}, on one line for each change
+  json       {"jobs", "done", "version", "observed_at", "joined": [TASK, ...], "left": [TASK, ...],
+             "ended": [TASK, ...], "moved": [{"from": TASK, "to": TASK}, ...]}, on one line for each
+             change; "done" are all tasks that are done, "ended" those that this change adds
   yaml       the same, one document for each change
   tf-config  TensorFlow's TF_CONFIG, on one line whenever it changes
 
@@ -172,6 +174,7 @@ async def _follow_in_lines(
                 return clusters.tf_config(state.spec, task, **request.program_options("tf-config"))
         change = state.diff(older)
         rows = [row("LEFT", member) for member in change.left]
+        rows += [row("DONE", member) for member in change.done]
         rows += [
             row("MOVED", move.new, f"{move.old.task_index}@{move.old.endpoint.address}")
             for move in change.moved
@@ -190,7 +193,7 @@ async def _follow_in_lines(
         except (UnknownTaskError, TaskIdentityError) as error:
             status.write(f"this change was not printed: {error}")
         else:
-            if text != last:  # the same cluster for TensorFlow
+            if request.output != "tf-config" or text != last:  # the same cluster for TensorFlow
                 await stdout.write(text)
                 last = text
         older = state
@@ -206,7 +209,7 @@ async def _follow_in_lines(
 def _change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
     """Return a cluster after a change as one object: that of `ClusterState.as_dict`, and the change.
 
-    Each task that joined, left or moved is that of `jobs`, with its `job` in addition.
+    Each task that joined, left, ended with success or moved is that of `jobs`, with its `job` in addition.
     """
 
     def task(member: Member) -> dict[str, Any]:
@@ -216,6 +219,7 @@ def _change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]
     return state.as_dict() | {
         "joined": [task(member) for member in change.joined],
         "left": [task(member) for member in change.left],
+        "ended": [task(member) for member in change.done],
         "moved": [{"from": task(move.old), "to": task(move.new)} for move in change.moved],
     }
 
@@ -248,11 +252,14 @@ class WatchView:
         from aioresolve.cli.live import single_line
 
         self._observation = observation
-        if observation.state is None or observation.state == self._state:
+        if observation.state is None:
             return
-        change = observation.state.diff(self._state)
-        self._state, self._changed_at = observation.state, datetime.now(UTC)
-        groups = {"LEFT": change.left, "MOVED": change.moved, "JOINED": change.joined}
+        older, self._state = self._state, observation.state
+        if self._state == older:
+            return
+        self._changed_at = datetime.now(UTC)
+        change = self._state.diff(older)
+        groups = {"LEFT": change.left, "DONE": change.done, "MOVED": change.moved, "JOINED": change.joined}
         for event, things in groups.items():
             for thing in things:
                 text = f"{_local_time(self._changed_at)}  {event:6}  {thing}"
@@ -271,8 +278,7 @@ class WatchView:
         missing = [single_line(line, "yellow") for line in wrapped[: 2 * MAX_MISSING]]
         below = [*([empty, *missing] if missing else []), *([empty, *self._changes] if self._changes else [])]
         below += [empty, self._status_line()]
-        state = self._state
-        table = clusters.members_table(state.members, is_wide=self._is_wide)
+        table = clusters.members_table(self._state, is_wide=self._is_wide)
         available = max(lines - len(below), 2)
         if len(table.rows) < available:
             return Group(*table_lines(table, columns), *below)

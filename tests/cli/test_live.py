@@ -17,6 +17,7 @@ async def test_failure_to_draw_is_raised_once_at_the_end_of_the_block() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
     drawn = anyio.Event()
     calls = 0
+    is_complete = False
 
     def draw() -> None:
         nonlocal calls
@@ -32,7 +33,6 @@ async def test_failure_to_draw_is_raised_once_at_the_end_of_the_block() -> None:
                 await anyio.lowlevel.checkpoint()
             is_complete = True
 
-    is_complete = False
     with pytest.raises(ZeroDivisionError):
         await work()
     assert (is_complete, calls, logged) == (True, 1, [])

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from msgspec.structs import replace
-
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.deadline import Backoff, Progress, within_deadline
 from aioresolve._core.validation import validate_choice, validate_count, validate_port
-from aioresolve.errors import APIError, ConfigurationError, ResolveError
+from aioresolve.errors import ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
-from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation
+from aioresolve.spec import ClusterState, Missing, Observation
 from aioresolve.spec.observation import MEMBERS, Want
 
 from .api.client import ObjectAPI
-from .api.errors import is_expired
-from .api.queries import CONTEXT_NAMESPACE, NOT_MISSING, NOT_RUNNING, RUNNING, PodQuery
+from .api.queries import CONTEXT_NAMESPACE
 from .api.transport import AiohttpTransport, client_transport
 from .auth import CredentialCache, find_connection, search_for
 from .reflector import ClusterWatch, WatchPolicy
 from .selection import Selection, validate_jobs, validate_namespaces
+from .table_members import TableMembers
 from .tasks.accelerators import device_counts, read_devices
 from .tasks.controllers import Controllers
-from .tasks.order_by import ALL_NODES, NODE_LABEL, in_order_of_names, labels_by_node, validate_order_by
-from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
+from .tasks.order_by import ALL_NODES, NODE_LABEL, labels_by_node, validate_order_by
+from .tasks.pods import ADDRESSES
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
     from aioresolve._core.concurrency import LatestValue
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
     from aioresolve.resolver.this_task import TaskClaim
 
     from .api.objects import Pod
-    from .api.queries import Query
     from .api.transport import Transport
     from .auth import Connection
     from .cluster_cache import ClusterCache
@@ -51,9 +47,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 logger = logging.getLogger("aioresolve.kubernetes")
-
-MAX_NAMED_REQUESTS = 8
-"""The maximum number of pods with inconclusive rows that are requested by name; with more, all are listed."""
 
 
 class KubernetesClusterResolver(ClusterResolver):
@@ -231,7 +224,9 @@ class KubernetesClusterResolver(ClusterResolver):
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request the pods or slices: as rows of a Table if only addresses are needed, and rows have them."""
         if want.complete and not want.identities and self._rows_suffice:
-            state = await self._state_from_rows(progress, with_names=want.names)
+            async with self._opened(progress) as api:
+                rows = TableMembers(api, self._selection, progress, want.names, self._max_concurrency)
+                state = await rows.read()
             if state is not None:
                 return Observation(state)
         cache = await self._filled_cache(want, progress)
@@ -244,33 +239,6 @@ class KubernetesClusterResolver(ClusterResolver):
         if self._selection.not_running == "raise":
             cache.raise_not_running()
         return cache.state(datetime.now(UTC))
-
-    async def _state_from_rows(self, progress: Progress, *, with_names: bool) -> ClusterState | None:
-        """Request rows of a Table, many times cheaper than whole pods; None if they are not sufficient.
-
-        `with_names` the members have names, nodes and statuses; otherwise only addresses.
-        """
-        async with self._opened(progress) as api:
-            list_members = partial(self._list_members, api, progress, with_names)
-            listed = await self._run_queries(api, list_members)
-        if self._selection.not_running == "raise":
-            raise_not_running(
-                {name: why for each in listed.values() for name, why in each.not_running.items()}
-            )
-        elif any(each.has_succeeded for each in listed.values()):
-            return None  # those that are done keep their task indices; which are, only whole pods show
-        jobs: dict[str, list[Any]] = {}
-        for job, selectors in self._selection.jobs.items():
-            jobs[job] = []
-            for selector in selectors:
-                found = [listed[query] for query in self._selection.queries(selector, api.namespace)]
-                names = [name for members in found for name in members.names]
-                each = [members.endpoints() if with_names else members.addresses for members in found]
-                jobs[job] += in_order_of_names(names, [one for members in each for one in members])
-        now = datetime.now(UTC)
-        if with_names:
-            return ClusterState.of(jobs, observed_at=now)
-        return ClusterState.from_spec(ClusterSpec(jobs), observed_at=now)
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
         """List the pods or slices and watch them, with one watch for each selector and namespace.
@@ -392,79 +360,17 @@ class KubernetesClusterResolver(ClusterResolver):
 
         return TaskClaim(self.task_type, self.task_id, "JOB_COMPLETION_INDEX")
 
-    async def _run_queries(self, api: ObjectAPI, call: Callable[[Any], Awaitable[T]]) -> dict[Query[Any], T]:
-        """Return what `call` returns for each distinct selector and namespace; the calls run concurrently."""
-        queries = self._selection.all_queries(api.namespace)
-        results = await gather([partial(call, query) for query in queries], limit=self._max_concurrency)
-        return dict(zip(queries, results, strict=True))
-
-    async def _list_members(
-        self, api: ObjectAPI, progress: Progress, with_names: bool, query: PodQuery
-    ) -> ListedMembers:
-        """Return the members among the pods that `query` matches, in the cheapest way that is exact."""
-        members = None
-        if api.has_tables:
-            members = await self._list_members_as_rows(api, query, progress, with_names=with_names)
-        if members is None:
-            members = ListedMembers()
-            listed = await api.objects(query, progress)
-            members.add_pods(listed.items, self._selection.address, self._selection.port)
-        return members
-
-    async def _list_members_as_rows(
-        self, api: ObjectAPI, query: PodQuery, progress: Progress, *, with_names: bool
-    ) -> ListedMembers | None:
-        """List the pods as rows, and read those whose rows prove nothing in full, as of the same version.
-
-        Return None if rows do not suffice: the server splits them or does not support them, many are
-        inconclusive, or the server no longer has their version.
-        """
-        skips = self._selection.not_running == "skip"
-        rows = await api.rows(replace(query, phases=NOT_MISSING) if skips else query, progress)
-        if rows is None:
-            return None
-        # Names are counted, because in all namespaces several pods may have the same name.
-        unread = Counter(rows.inconclusive)
-        if with_names:  # why a pod is not ready, only the whole pod shows
-            places = zip(rows.names, rows.nodes, strict=True)
-            unread |= Counter(name for name, node in places if not node)
-        try:
-            if len(unread) > MAX_NAMED_REQUESTS and not skips:
-                others = await api.objects(replace(query, phases=NOT_RUNNING, version=rows.version), progress)
-                listed = [others]
-                unread -= Counter(pod.metadata.name for pod in others.items)
-                by_name = replace(query, phases=RUNNING)
-            else:
-                listed, by_name = [], query
-            if len(unread) > MAX_NAMED_REQUESTS:
-                return None
-            listed += await gather(
-                [
-                    partial(api.objects, replace(by_name, name=name, version=rows.version), progress)
-                    for name in unread
-                ],
-                limit=self._max_concurrency,
-            )
-        except APIError as error:
-            if not is_expired(error):
-                raise
-            return None
-        if any(each.version != rows.version for each in listed):  # not every server supports exact versions
-            return None
-        members = ListedMembers()
-        members.add_rows(rows, unread, self._selection.port, with_names=with_names)
-        for each in listed:
-            members.add_pods(each.items, self._selection.address, self._selection.port)
-        return members
-
     async def _filled_cache(self, want: Want, progress: Progress) -> ClusterCache[Any, Any]:
         """Return a cache with what all queries match now, and with the details that are wanted."""
         async with self._opened(progress) as api:
             cache = self._cache(api, want)
-            found = await self._run_queries(
-                api, lambda query: api.objects(query, progress, convert=partial(cache.match, query))
-            )
-            for query, listed in found.items():
+            queries = self._selection.all_queries(api.namespace)
+            calls = [
+                partial(api.objects, query, progress, convert=partial(cache.match, query))
+                for query in queries
+            ]
+            found = await gather(calls, limit=self._max_concurrency)
+            for query, listed in zip(queries, found, strict=True):
                 cache.replace(query, listed.items, listed.version)
             await read_details(api, cache, progress, with_claims=want.identities)
         return cache

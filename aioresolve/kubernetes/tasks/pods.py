@@ -1,12 +1,11 @@
 """Which pods are members of a cluster, at which address, and why the others are not.
 
-A pod is judged by its row in a Table where the row is conclusive, and by the pod object otherwise. How
-members become tasks is in `task_order`.
+A pod is judged here by the pod object; `table_members` judges it by its row in a Table where the row is
+conclusive. How members become tasks is in `task_order`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError, Hint, PodNotRunningError, ResolveError
@@ -19,9 +18,9 @@ from .controller_kinds import IndexLabel, PodSet, index_label, pod_set, run_of
 from .order_by import natural_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from aioresolve.kubernetes.api.objects import Condition, ContainerStatus, Pod, Rows, Terminated
+    from aioresolve.kubernetes.api.objects import Condition, ContainerStatus, Pod, Terminated
 
 ENDED = frozenset({"Failed", "Succeeded"})
 """The phases in which no container runs or will run again."""
@@ -199,68 +198,8 @@ def _address_error(pod: Pod, choice: str | Callable[[Pod], Any], error: Exceptio
 ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
 """The values of `address` other than a callable."""
 
-IP_CHARACTERS = b"0123456789abcdefABCDEF.:"
-
-
 RUNNING = "Running"
 """The status of a member that is ready."""
-
-
-@dataclass(slots=True)
-class ListedMembers:
-    """The members among the pods that one list returned.
-
-    Attributes:
-        names: the name of each member, in the order of the server.
-        addresses: the address of each member, in the same order.
-        placements: the node and the status of each member, in the same order, if they are wanted.
-        not_running: `namespace/name` of each pod that is not running, with the reason.
-        has_succeeded: whether a pod has ended with success.
-    """
-
-    names: list[str] = field(default_factory=list)
-    addresses: list[str] = field(default_factory=list)
-    placements: list[tuple[str | None, str]] = field(default_factory=list)
-    not_running: dict[str, str] = field(default_factory=dict)
-    has_succeeded: bool = False
-
-    def add_rows(self, rows: Rows, unread: Container[str], port: int, *, with_names: bool) -> None:
-        """Add the members that `rows` prove, except for the names that are read in full."""
-        if with_names:  # all of these are ready
-            places = zip(rows.names, rows.nodes, strict=True)
-            self.placements += [(node, RUNNING) for name, node in places if name not in unread]
-        proven = [(name, ip) for name, ip in rows.conclusive if name not in unread]
-        self.names += [name for name, _ in proven]
-        ips = [ip for _, ip in proven]
-        # One check for thousands of addresses, which are in the format of the kubelet.
-        if "".join(ips).encode(errors="replace").translate(None, IP_CHARACTERS):
-            for ip in ips:
-                host_port(ip, port)  # raises an error for a value that is not a host
-        self.addresses += [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
-
-    def endpoints(self) -> list[Endpoint]:
-        """Return the members with the names, nodes and statuses that were wanted."""
-        members = zip(self.names, self.addresses, self.placements, strict=True)
-        return [
-            Endpoint(address, name=name, node=node, status=status)
-            for name, address, (node, status) in members
-        ]
-
-    def add_pods(self, pods: Iterable[Pod], choice: str | Callable[[Pod], Any], port: int) -> None:
-        """Add the members among `pods`; for `choice` and `port` see `pod_address`.
-
-        Raises:
-            ConfigurationError: a running pod cannot have such an address.
-        """
-        for pod in pods:
-            address, fault = membership(pod, choice, port)
-            self.has_succeeded |= pod.status.phase == "Succeeded"
-            if address is not None:
-                self.names.append(pod.metadata.name)
-                self.addresses.append(address)
-                self.placements.append((pod.spec.node_name, not_ready_reason(pod) or RUNNING))
-            elif fault is not None:
-                self.not_running[pod.full_name] = fault
 
 
 MAX_SHOWN = 20

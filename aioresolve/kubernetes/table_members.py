@@ -1,0 +1,189 @@
+"""The members of a cluster from rows of a Table, many times cheaper than whole pods.
+
+A row shows the address of a pod, but not always whether it is a member. Such pods are read in full.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from aioresolve._core.concurrency import gather
+from aioresolve.errors import APIError
+from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, host_port
+
+from .api.errors import is_expired
+from .api.queries import NOT_MISSING, NOT_RUNNING, RUNNING
+from .tasks.order_by import in_order_of_names
+from .tasks.pods import RUNNING as RUNNING_STATUS
+from .tasks.pods import membership, not_ready_reason, raise_not_running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+
+    from aioresolve._core.deadline import Progress
+
+    from .api.client import ObjectAPI
+    from .api.objects import Pod, Rows
+    from .selection import Selection
+
+MAX_NAMED_REQUESTS = 8
+"""The maximum number of pods with inconclusive rows that are requested by name; with more, all are listed."""
+
+IP_CHARACTERS = b"0123456789abcdefABCDEF.:"
+
+
+@dataclass(frozen=True, slots=True)
+class TableMembers:
+    """Reads the members.
+
+    Attributes:
+        with_names: whether they have names, nodes and statuses; otherwise only addresses.
+        limit: the maximum number of concurrent requests.
+    """
+
+    api: ObjectAPI
+    selection: Selection
+    progress: Progress
+    with_names: bool
+    limit: int
+
+    async def read(self) -> ClusterState | None:
+        """Return the cluster, in the order of names; None if rows are not sufficient.
+
+        Raises:
+            PodNotRunningError: pods must run and do not.
+        """
+        selected = self.selection
+        queries = selected.all_queries(self.api.namespace)
+        results = await gather([partial(self._list, query) for query in queries], limit=self.limit)
+        listed = dict(zip(queries, results, strict=True))
+        if selected.not_running == "raise":
+            raise_not_running({name: why for each in results for name, why in each.not_running.items()})
+        elif any(each.has_succeeded for each in results):
+            return None  # those that are done keep their task indices; which are, only whole pods show
+        jobs: dict[str, list[Any]] = {}
+        for job, selectors in selected.jobs.items():
+            jobs[job] = []
+            for selector in selectors:
+                found = [listed[query] for query in selected.queries(selector, self.api.namespace)]
+                names = [name for members in found for name in members.names]
+                each = [members.endpoints() if self.with_names else members.addresses for members in found]
+                jobs[job] += in_order_of_names(names, [one for members in each for one in members])
+        now = datetime.now(UTC)
+        if self.with_names:
+            return ClusterState.of(jobs, observed_at=now)
+        return ClusterState.from_spec(ClusterSpec(jobs), observed_at=now)
+
+    async def _list(self, query: Any) -> ListedMembers:
+        """Return the members among the pods that `query` matches, in the cheapest way that is exact."""
+        members = await self._list_as_rows(query) if self.api.has_tables else None
+        if members is None:
+            members = ListedMembers()
+            listed = await self.api.objects(query, self.progress)
+            members.add_pods(listed.items, self.selection.address, self.selection.port)
+        return members
+
+    async def _list_as_rows(self, query: Any) -> ListedMembers | None:
+        """List the pods as rows, and read those whose rows prove nothing in full, as of the same version.
+
+        Return None if rows do not suffice: the server splits them or does not support them, many are
+        inconclusive, or the server no longer has their version.
+        """
+        skips = self.selection.not_running == "skip"
+        rows = await self.api.rows(replace(query, phases=NOT_MISSING) if skips else query, self.progress)
+        if rows is None:
+            return None
+        # Names are counted, because in all namespaces several pods may have the same name.
+        unread = Counter(rows.inconclusive)
+        if self.with_names:  # why a pod is not ready, only the whole pod shows
+            places = zip(rows.names, rows.nodes, strict=True)
+            unread |= Counter(name for name, node in places if not node)
+        at_version = partial(replace, version=rows.version)
+        try:
+            if len(unread) > MAX_NAMED_REQUESTS and not skips:
+                others = await self.api.objects(at_version(query, phases=NOT_RUNNING), self.progress)
+                listed = [others]
+                unread -= Counter(pod.metadata.name for pod in others.items)
+                by_name = replace(query, phases=RUNNING)
+            else:
+                listed, by_name = [], query
+            if len(unread) > MAX_NAMED_REQUESTS:
+                return None
+            listed += await gather(
+                [partial(self.api.objects, at_version(by_name, name=name), self.progress) for name in unread],
+                limit=self.limit,
+            )
+        except APIError as error:
+            if not is_expired(error):
+                raise
+            return None
+        if any(each.version != rows.version for each in listed):  # not every server supports exact versions
+            return None
+        members = ListedMembers()
+        members.add_rows(rows, unread, self.selection.port, with_names=self.with_names)
+        for each in listed:
+            members.add_pods(each.items, self.selection.address, self.selection.port)
+        return members
+
+
+@dataclass(slots=True)
+class ListedMembers:
+    """The members among the pods that one list returned.
+
+    Attributes:
+        names: the name of each member, in the order of the server.
+        addresses: the address of each member, in the same order.
+        placements: the node and the status of each member, in the same order, if they are wanted.
+        not_running: `namespace/name` of each pod that is not running, with the reason.
+        has_succeeded: whether a pod has ended with success.
+    """
+
+    names: list[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
+    placements: list[tuple[str | None, str]] = field(default_factory=list)
+    not_running: dict[str, str] = field(default_factory=dict)
+    has_succeeded: bool = False
+
+    def add_rows(self, rows: Rows, unread: Container[str], port: int, *, with_names: bool) -> None:
+        """Add the members that `rows` prove, except for the names that are read in full."""
+        if with_names:  # all of these are ready
+            places = zip(rows.names, rows.nodes, strict=True)
+            self.placements += [(node, RUNNING_STATUS) for name, node in places if name not in unread]
+        proven = [(name, ip) for name, ip in rows.conclusive if name not in unread]
+        self.names += [name for name, _ in proven]
+        ips = [ip for _, ip in proven]
+        # One check for thousands of addresses, which are in the format of the kubelet.
+        if "".join(ips).encode(errors="replace").translate(None, IP_CHARACTERS):
+            for ip in ips:
+                host_port(ip, port)  # raises an error for a value that is not a host
+        self.addresses += [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the members with the names, nodes and statuses that were wanted."""
+        members = zip(self.names, self.addresses, self.placements, strict=True)
+        return [
+            Endpoint(address, name=name, node=node, status=status)
+            for name, address, (node, status) in members
+        ]
+
+    def add_pods(self, pods: Iterable[Pod], choice: str | Callable[[Pod], Any], port: int) -> None:
+        """Add the members among `pods`; for `choice` and `port` see `pod_address`.
+
+        Raises:
+            ConfigurationError: a running pod cannot have such an address.
+        """
+        for pod in pods:
+            address, fault = membership(pod, choice, port)
+            self.has_succeeded |= pod.status.phase == "Succeeded"
+            if address is not None:
+                self.names.append(pod.metadata.name)
+                self.addresses.append(address)
+                self.placements.append((pod.spec.node_name, not_ready_reason(pod) or RUNNING_STATUS))
+            elif fault is not None:
+                self.not_running[pod.full_name] = fault

@@ -16,8 +16,7 @@ from unittest import mock
 import pytest
 
 import aioresolve
-from aioresolve.testing import GoogleRequest, KubernetesServer, RequestRecord, pod
-from aioresolve.testing.faults import Fault
+from aioresolve.testing import Fault, GoogleRequest, KubernetesServer, RequestRecord, pod
 
 from .test_public_api import ALL_MODULES
 

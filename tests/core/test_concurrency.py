@@ -18,7 +18,6 @@ import pytest
 
 from aioresolve._core import threads
 from aioresolve._core.concurrency import LatestValue, gather, stream_latest
-from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ResolveError
 
 
@@ -161,16 +160,16 @@ NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME")
 @pytest.mark.usefixtures("no_leak")
 class TestRunInThread:
     async def test_result_is_returned_and_an_error_is_raised(self) -> None:
-        assert await run_in_thread("divide", divmod, 7, 2) == (3, 1)
+        assert await threads.run_in_thread("divide", divmod, 7, 2) == (3, 1)
         NAME.set("caller")
-        assert await run_in_thread("read a variable", NAME.get) == "caller"
+        assert await threads.run_in_thread("read a variable", NAME.get) == "caller"
         for error in (KeyError("mine"), SystemExit(3), KeyboardInterrupt()):
 
             def fail(error: BaseException = error) -> None:
                 raise error
 
             with pytest.raises(type(error)) as caught:
-                await run_in_thread("fail", fail)
+                await threads.run_in_thread("fail", fail)
             assert caught.value is error
 
     async def test_cancelled_call_does_not_wait_for_its_thread(self) -> None:
@@ -181,7 +180,7 @@ class TestRunInThread:
             ended.set()
 
         with anyio.move_on_after(0.01) as scope:
-            await run_in_thread("hang", hang)
+            await threads.run_in_thread("hang", hang)
         assert scope.cancelled_caught
         assert not ended.is_set()
         released.set()
@@ -192,10 +191,10 @@ class TestRunInThread:
         most = threads.MAX_THREADS_PER_PURPOSE
         async with anyio.create_task_group() as group:
             for _ in range(most + 1):
-                group.start_soon(run_in_thread, "hang", released.wait)
+                group.start_soon(threads.run_in_thread, "hang", released.wait)
             await anyio.lowlevel.checkpoint()
             with anyio.fail_after(PATIENCE):
-                assert await run_in_thread("add", sum, (1, 2)) == 3
+                assert await threads.run_in_thread("add", sum, (1, 2)) == 3
             assert sum(thread.name == "aioresolve: hang" for thread in threading.enumerate()) == most
             released.set()
 
@@ -206,14 +205,14 @@ class TestRunInThread:
         released, order = threading.Event(), list[int]()
         async with anyio.create_task_group() as group:
             for number in range(2):
-                group.start_soon(run_in_thread, f"hang {number}", released.wait)
+                group.start_soon(threads.run_in_thread, f"hang {number}", released.wait)
             await anyio.lowlevel.checkpoint()
             for number in range(5):
-                group.start_soon(run_in_thread, f"append {number}", partial(order.append, number))
+                group.start_soon(threads.run_in_thread, f"append {number}", partial(order.append, number))
             await anyio.lowlevel.checkpoint()
             assert order == []
             with anyio.move_on_after(0.01) as scope:
-                await run_in_thread("append 5", order.append, 5)
+                await threads.run_in_thread("append 5", order.append, 5)
             assert scope.cancelled_caught
             released.set()
         assert sorted(order) == [0, 1, 2, 3, 4]
@@ -228,9 +227,9 @@ class TestRunInThread:
             patch.setattr(threading.Thread, "start", refuse)
             for _ in range(2 * threads.MAX_THREADS_PER_PURPOSE):
                 with pytest.raises(ResolveError, match=r"to add: can't start new thread.*ulimit") as caught:
-                    await run_in_thread("add", sum, (1, 2))
+                    await threads.run_in_thread("add", sum, (1, 2))
                 assert caught.value.retryable
-        assert await run_in_thread("add", sum, (1, 2)) == 3
+        assert await threads.run_in_thread("add", sum, (1, 2)) == 3
 
 
 FORK = """

@@ -28,7 +28,6 @@ from aioresolve._core.http import (
     Response,
     translate_errors,
 )
-from aioresolve._core.network import origin
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.testing.lifecycle import CertificateAuthority
 from tests.kubernetes.peers import connect_proxy, never_read, peer, read_head
@@ -261,12 +260,6 @@ async def test_response_that_was_not_requested_is_not_that_to_the_next_request()
         assert (await get(client, url)).body == b"2"
         assert (await get(client, url)).body == b"3"
     assert len(requests) == 3
-
-
-def test_origin_contains_no_secret() -> None:
-    assert origin(f"https://user:{SECRET}@api.example:8443/a?b#c") == "https://api.example:8443"
-    with pytest.raises(ConfigurationError):
-        origin("no url")
 
 
 @pytest.mark.skipif(

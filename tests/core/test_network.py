@@ -1,4 +1,4 @@
-"""TCP connections to names, whose addresses are tried one after another."""
+"""TCP connections to names, whose addresses are tried one after another, and the origins of URLs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from aioresolve._core import network
+from aioresolve.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -80,3 +81,9 @@ async def test_error_is_that_of_the_last_address(monkeypatch: pytest.MonkeyPatch
 async def test_name_that_is_invalid_is_an_os_error() -> None:
     with pytest.raises(OSError, match="label"):
         await network.connect(f"{'x' * 64}.example", 1)
+
+
+def test_origin_contains_no_secret() -> None:
+    assert network.origin("https://user:password@api.example:8443/a?b#c") == "https://api.example:8443"
+    with pytest.raises(ConfigurationError):
+        network.origin("no url")

@@ -11,14 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve import Endpoint, KubernetesClusterResolver, ProbeError
-from aioresolve.kubernetes.api.objects import Added, Deleted
-from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.tasks.accelerators import ClaimedDevices
 from aioresolve.testing import Answer, Hang, pod, resource_claim
 
 from . import samples
 from .loopback import TRAIN, disable_retries
-from .watched_cluster import listed_cache, new_cache, replace, state
+from .watched_cluster import Added, Deleted, PodQuery, listed_cache, new_cache, replace, state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.api.objects import Added, Deleted, Modified
-from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
 from .samples import READY, UNSCHEDULABLE, pod, waiting
@@ -19,7 +17,11 @@ from .watched_cluster import (
     INDEX,
     NOW,
     TRAIN,
+    Added,
+    Deleted,
     Jobs,
+    Modified,
+    PodQuery,
     bookmark,
     contents,
     deleting,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from aioresolve.testing import pod
 from .loopback import request_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from .loopback import Loopback
 
@@ -107,6 +107,21 @@ def oracle(
     return addresses, faults
 
 
+class Results(NamedTuple):
+    """What a resolver read in three ways, or the pods that its errors named."""
+
+    rows: Any
+    whole_pods: Any
+    watch: Any = None
+
+
+async def result_or_pods(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except PodNotRunningError as error:
+        return error.pods
+
+
 @given(
     st.lists(pods(), max_size=14),
     st.dictionaries(
@@ -119,7 +134,7 @@ def oracle(
 @settings(
     max_examples=settings().max_examples // 2, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_both_paths_agree_with_each_other_and_with_the_pods(
+def test_rows_whole_pods_and_watch_return_the_members_of_the_oracle(
     loopback: Loopback,
     held: list[dict[str, Any]],
     jobs: dict[str, list[str]],
@@ -130,30 +145,25 @@ def test_both_paths_agree_with_each_other_and_with_the_pods(
     expected, faults = oracle(known, jobs, namespaces)
     where: Any = None if namespaces == [None] else namespaces
 
-    async def resolve_by_both_paths() -> list[Any]:
-        results: list[Any] = []
-        for not_running in ("skip", "raise"):
-            resolver = loopback.resolver(jobs, namespace=where, not_running=not_running)
-            async with resolver:
-                for call in (resolver.cluster_spec, resolver.cluster_state):
-                    try:
-                        results.append(await call())
-                    except PodNotRunningError as error:
-                        results.append(error.pods)
-                if not_running == "skip":
-                    async with aclosing(resolver.watch()) as watched:
-                        assert await anext(watched) == results[-1]
-        return results
+    async def resolve(not_running: str) -> Results:
+        async with loopback.resolver(jobs, namespace=where, not_running=not_running) as resolver:
+            rows = await result_or_pods(resolver.cluster_spec())
+            whole_pods = await result_or_pods(resolver.cluster_state())
+            if not_running == "raise":
+                return Results(rows, whole_pods)
+            async with aclosing(resolver.watch()) as watched:
+                return Results(rows, whole_pods, await anext(watched))
 
-    spec, state, strict_spec, strict_state = asyncio.run(resolve_by_both_paths())
-    assert {job: spec.job_tasks(job) for job in jobs} == expected
-    assert state.spec == spec
+    members, strict = asyncio.run(resolve("skip")), asyncio.run(resolve("raise"))
+    state = members.whole_pods
+    assert {job: members.rows.job_tasks(job) for job in jobs} == expected
+    assert state.spec == members.rows
+    assert state == members.watch
     if faults:
-        assert strict_spec == strict_state
-        assert set(strict_spec) == faults
+        assert set(strict.rows) == faults
+        assert strict.rows == strict.whole_pods
     else:
-        assert strict_spec == spec
-        assert strict_state == state
+        assert strict == Results(members.rows, state)
     for kind in {request_kind(request) for request in loopback.requests}:
         event(f"a request for {kind}")
     uids = {pod["metadata"]["uid"]: pod["metadata"] for pod in known}

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.api.objects import Added, Deleted
-from aioresolve.kubernetes.api.queries import PodQuery
 
 from .samples import labelled, pod
 from .watched_cluster import (
     TRAIN,
+    Added,
+    Deleted,
+    PodQuery,
     listed_cache,
     names,
     new_cache,

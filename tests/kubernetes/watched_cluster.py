@@ -7,9 +7,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.api.objects import Bookmark, BookmarkMeta, BookmarkObject, Pod
+from aioresolve.kubernetes.api.objects import (
+    Added,
+    Bookmark,
+    BookmarkMeta,
+    BookmarkObject,
+    Deleted,
+    Modified,
+    Pod,
+)
 from aioresolve.kubernetes.api.queries import PodQuery
-from aioresolve.kubernetes.cluster_cache import PodCache as PodCache
+from aioresolve.kubernetes.cluster_cache import PodCache
 from aioresolve.kubernetes.tasks.order_by import validate_order_by
 
 from . import samples
@@ -18,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aioresolve.spec import ClusterState, Observation
+
+# Tests import the private names of caches from here, the only file that knows their modules.
+__all__ = ["Added", "Deleted", "Modified", "PodCache", "PodQuery"]
 
 NOW = datetime(2026, 11, 20, 15, 40, tzinfo=UTC)
 DELETED = "2026-11-20T15:40:41Z"

@@ -46,7 +46,7 @@ def other_loop() -> Iterator[OtherLoop]:
         yield other
     finally:
         other.loop.call_soon_threadsafe(other.loop.stop)
-        other.thread.join()
+        other.thread.join(GENEROUS)
         other.loop.close()
 
 
@@ -94,7 +94,7 @@ async def test_cancelling_waits_until_the_other_loop_has_cleaned_up() -> None:
     async def cancelled() -> bool:
         async with anyio.create_task_group() as group:
             group.start_soon(run_in_grpc_loop, hang)
-            await anyio.to_thread.run_sync(started.wait)
+            assert await anyio.to_thread.run_sync(started.wait, GENEROUS)
             group.cancel_scope.cancel()
         return cleaned_up.is_set()
 
@@ -109,30 +109,31 @@ async def test_call_does_not_wait_for_a_blocked_loop() -> None:
         assert future.result(GENEROUS) == other.thread.ident
 
 
-async def test_second_loop_continues_alone_when_the_first_ends() -> None:
-    started, ran_in = threading.Event(), []
-
-    async def hang_at_first() -> int:
-        ran_in.append(threading.get_ident())
-        if len(ran_in) == 1:
-            started.set()
-            await anyio.sleep_forever()
-        return await current_thread()
+async def test_second_loop_continues_alone_when_the_first_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioresolve.probe.grpc_loop.START_TIMEOUT", GENEROUS)  # the first loop is not blocked
+    second_loop = asyncio.get_running_loop()
+    ready, called = threading.Event(), asyncio.Event()
+    ran_in: list[int] = []
 
     async def first() -> None:
         loop_guard.acquire()
         ready.set()
-        await anyio.to_thread.run_sync(started.wait)
+        await called.wait()
 
-    ready = threading.Event()
+    async def hang_at_first() -> None:
+        ran_in.append(threading.get_ident())
+        if len(ran_in) == 1:
+            # Until the first loop has ended, the second would run the call there again.
+            second_loop.call_soon_threadsafe(thread.join, GENEROUS)
+            called.set()
+            await anyio.sleep_forever()
+
     thread = threading.Thread(target=lambda: asyncio.run(first()))
     thread.start()
-    await anyio.to_thread.run_sync(ready.wait)
+    assert await anyio.to_thread.run_sync(ready.wait, GENEROUS)
     with anyio.fail_after(GENEROUS):
-        assert await run_in_grpc_loop(hang_at_first)
-    # The second run is in the first loop too, if that has not ended by then.
-    assert (ran_in[0], len(ran_in)) == (thread.ident, 2)
-    await anyio.to_thread.run_sync(thread.join)
+        await run_in_grpc_loop(hang_at_first)
+    assert ran_in == [thread.ident, threading.get_ident()]
 
 
 def test_closed_loop_is_ignored() -> None:

@@ -17,16 +17,13 @@ import pytest
 from msgspec.structs import replace
 
 from aioresolve.errors import ConfigurationError, ForbiddenError, IncompleteClusterError
-from aioresolve.rendezvous.agent import POLICY, Agent, ClosedError
-from aioresolve.rendezvous.protocol import Life, Limits
+from aioresolve.rendezvous.agent import POLICY, Agent, ClosedError, Round
+from aioresolve.rendezvous.protocol import Life, Limits, World
 from aioresolve.testing import Answer, Cut, Delay, Reset
 
 from .conftest import USER, join, trainer, until
 
 if TYPE_CHECKING:
-    from aioresolve.rendezvous.agent import Round
-    from aioresolve.rendezvous.protocol import World
-
     from .conftest import Cluster
 
 

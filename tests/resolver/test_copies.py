@@ -13,9 +13,11 @@ import pytest
 
 import aioresolve
 from aioresolve import ClusterSpec, ClusterState, Observation, Want, sync
+from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
@@ -82,18 +84,33 @@ async def test_subclass_of_a_user_is_copied_without_code_of_its_own(monkeypatch:
         assert (facade.task_id, facade.cluster_spec().num_tasks("worker")) == (0, 2)
 
 
-def test_argument_that_cannot_be_pickled_is_the_error() -> None:
+@pytest.fixture
+async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
+    """The kubeconfig of a server with a pod for each of the labels `app=a` and `app=b`."""
+    pods = [pod(app, ip=f"10.0.0.{number}", labels={"app": app}) for number, app in enumerate("ab", 1)]
+    async with KubernetesServer(pods) as server:
+        yield server.write_kubeconfig(tmp_path / "kubeconfig")
+
+
+def test_pickling_a_resolver_with_a_local_function_raises_pickles_own_error() -> None:
     def address(pod: Any) -> str:
-        return str(pod.ip)
+        return str(pod.status.pod_ip)
 
     resolver = aioresolve.KubernetesClusterResolver(address=address)
     with pytest.raises((pickle.PicklingError, AttributeError), match=r"<locals>\.address"):
         pickle.dumps(resolver)
-    assert repr(pickle.loads(cloudpickle.dumps(resolver))) == repr(resolver)
 
 
-def test_later_changes_of_an_argument_are_not_copied() -> None:
+async def test_cloudpickle_copies_a_local_function(kubeconfig: Path) -> None:
+    resolver = aioresolve.KubernetesClusterResolver(
+        {"worker": ["app"]}, kubeconfig=kubeconfig, address=lambda pod: f"{pod.metadata.name}.example"
+    )
+    copied = pickle.loads(cloudpickle.dumps(resolver))
+    assert (await copied.cluster_spec()).job_tasks("worker") == ["a.example:8470", "b.example:8470"]
+
+
+async def test_later_changes_of_an_argument_are_not_copied(kubeconfig: Path) -> None:
     mapping = {"worker": ["app=a"]}
-    resolver = aioresolve.KubernetesClusterResolver(mapping)
+    resolver = aioresolve.KubernetesClusterResolver(mapping, kubeconfig=kubeconfig)
     mapping["worker"].append("app=b")
-    assert repr(copy.deepcopy(resolver)) == repr(resolver)
+    assert (await copy.deepcopy(resolver).cluster_spec()).job_tasks("worker") == ["10.0.0.1:8470"]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from aioresolve import ClusterSpec, SimpleClusterResolver, UnionClusterResolver
 
+pytestmark = pytest.mark.slow
+
 JOBS = st.sampled_from(["worker", "ps"])
 INDICES = st.integers(0, 3)
 ADDRESSES = st.sampled_from(["a:1", "b:2", "c:3"])
@@ -60,16 +62,19 @@ def assert_same_attributes(ours: Any, theirs: Any) -> None:
         assert getattr(ours, attribute) == getattr(theirs, attribute)
 
 
-@given(ARGUMENTS, QUERIES)
-def test_simple_resolver_returns_the_same(tf: Any, arguments: dict[str, Any], query: tuple[Any, ...]) -> None:
+@given(ARGUMENTS, QUERIES, QUERIES)
+def test_simple_resolver_returns_the_same(
+    tf: Any, arguments: dict[str, Any], query: tuple[Any, ...], assigned: tuple[Any, ...]
+) -> None:
     ours, theirs = pair(tf, arguments)
     assert asyncio.run(ours.cluster_spec()) == theirs.cluster_spec()
     assert asyncio.run(ours.num_accelerators()) == theirs.num_accelerators()
     assert_same_attributes(ours, theirs)
     assert_same_masters(ours, theirs, query)
     for resolver in (ours, theirs):
-        resolver.task_type, resolver.task_id, resolver.rpc_layer = query
+        resolver.task_type, resolver.task_id, resolver.rpc_layer = assigned
     assert_same_attributes(ours, theirs)
+    assert_same_masters(ours, theirs, ())
 
 
 @given(st.lists(ARGUMENTS, min_size=1, max_size=3), OVERRIDES, QUERIES)

@@ -1,0 +1,71 @@
+"""Resolvers that users write: their exceptions become errors that name the class and the method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aioresolve import ClusterResolver, Progress, TPUClusterResolver, UnionClusterResolver, Want
+from aioresolve.errors import ResolveError
+from aioresolve.spec import ClusterSpec, ClusterState, Observation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+COMPLETE = Observation(ClusterState.from_spec(ClusterSpec({"worker": ["a:1"]})))
+
+
+class Polled(ClusterResolver):
+    """A resolver that is polled, and raises `bug`."""
+
+    bug = KeyError("WORKERS")
+
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        raise self.bug
+
+
+class Watched(ClusterResolver):
+    """A resolver that reports one observation, and then raises `bug`, or ends."""
+
+    def __init__(self, bug: Exception | None) -> None:
+        super().__init__()
+        self.bug = bug
+
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        return COMPLETE
+
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
+        yield COMPLETE
+        if self.bug is not None:
+            raise self.bug
+
+
+async def test_exception_of_observe_is_the_cause_of_a_resolve_error() -> None:
+    union = UnionClusterResolver(Polled())
+    for call in (
+        Polled().cluster_spec(),
+        Polled().wait(1),
+        anext(Polled().observations()),
+        union.cluster_state(),
+        anext(union.watch()),
+    ):
+        with pytest.raises(ResolveError) as caught:
+            await call
+        assert str(caught.value).startswith("Polled.observe() raised KeyError: 'WORKERS'. ")
+        assert caught.value.__cause__ is Polled.bug
+
+
+async def test_changes_that_raise_or_end_before_the_wait_name_the_class() -> None:
+    for bug, problem in (
+        (ValueError("a bug"), r"Watched\.changes\(\) raised ValueError: a bug"),
+        (None, r"Watched\.changes\(\) has ended"),
+    ):
+        with pytest.raises(ResolveError, match=problem):
+            await Watched(bug).wait(2)
+
+
+def test_completion_shows_no_hooks_of_writers() -> None:
+    assert {"wait", "watch", "cluster_spec", "known_jobs"} < set(dir(Polled()))
+    assert not {"observe", "changes", "_parts", "_timeout"} & set(dir(Polled()))
+    assert not {"fetch_slices", "_fetch_nodes"} & set(dir(TPUClusterResolver("grpc://a:1")))

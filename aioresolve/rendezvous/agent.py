@@ -416,11 +416,7 @@ class Agent:
         return self._pods is None or any(node.has_lease for node in view.state.nodes.values())
 
     async def _look_up(self, view: View) -> bool:
-        """Look up the pods of nodes that no watch reports: they are gone, or have other labels.
-
-        Returns:
-            whether one was looked up.
-        """
+        """Look up pods that no watch reports: gone, or with other labels. Return whether one was."""
         if not self._objects.is_listed:
             return False
         watched, now = {pod.metadata.uid for pod in self._objects.pods.values()}, anyio.current_time()
@@ -432,11 +428,7 @@ class Agent:
         due = [node for node in unwatched if now >= self._lookups.setdefault(node.key, now + LOOKUP_AFTER)]
         for node in due:
             self._lookups[node.key] = now + LOOKUP_AFTER
-            pod = await self._writer.pod(node.name, node.key)
-            if pod is None:
-                self._objects.record_absence(node.key)
-            else:
-                self._objects.record_pod(pod)
+            self._objects.record_pod(node.key, await self._writer.pod(node.name, node.key))
         return bool(due)
 
     # Errors

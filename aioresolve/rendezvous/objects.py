@@ -59,7 +59,6 @@ REQUEST_TIMEOUT = 60.0
 LEASE_DURATION = 40
 """Seconds after which a node outside of pods counts as dead, if its Lease was not renewed."""
 
-
 VERBS = ("create", "get", "list", "patch", "watch")
 """The verbs of a request for one object, for the error if it is denied."""
 
@@ -178,13 +177,9 @@ class Objects(ObjectCache[Any, _Store]):
         if self._is_newer(version):
             self._data, self._state, self._version = config_map.data or {}, None, version
 
-    def record_pod(self, pod: Pod) -> None:
-        """Record whether the process in a pod lives."""
-        self._lives[pod.metadata.uid] = latest_process(pod)
-
-    def record_absence(self, key: str) -> None:
-        """Record that the pod with this uid does not exist."""
-        self._lives[key] = Life.DEAD, 0
+    def record_pod(self, key: str, pod: Pod | None) -> None:
+        """Record whether the process in the pod with this uid lives; None if there is no such pod."""
+        self._lives[key] = (Life.DEAD, 0) if pod is None else latest_process(pod)
 
     def restarts(self, key: str) -> int:
         """Return the restarts of the latest process in the pod with this uid, as far as they are known."""
@@ -226,7 +221,7 @@ class Objects(ObjectCache[Any, _Store]):
 
     def _on_change(self, store: _Store, new: Any) -> None:
         if store is self._pods:
-            self.record_pod(new)
+            self.record_pod(new.metadata.uid, new)
         elif store is self._config_maps:
             self.record(new)
         elif self._renewed.get(new.metadata.name, (None, 0.0))[0] != new.spec.renew_time:
@@ -234,7 +229,7 @@ class Objects(ObjectCache[Any, _Store]):
 
     def _on_removal(self, store: _Store, old: Any, version: str) -> None:
         if store is self._pods:
-            self.record_absence(old.metadata.uid)
+            self.record_pod(old.metadata.uid, None)
         elif store is self._config_maps and self._is_newer(version):
             self._data, self._state, self._version = {}, None, None
 
@@ -334,11 +329,8 @@ class Writer:
         """Return an error with the Role that a rendezvous needs, if a permission is missing."""
         if isinstance(error, ForbiddenError):
             error.manifest = role(self._config_map.namespace or "", self._config_map.name, error.user)
-            hint, values = (
-                "Have it applied by `kubectl apply -f -`:\n{manifest}",
-                {"manifest": error.manifest},
-            )
-            error.hint = Hint(hint, values=values)
+            values = {"manifest": error.manifest}
+            error.hint = Hint("Have it applied by `kubectl apply -f -`:\n{manifest}", values=values)
         return error
 
     async def _send(

@@ -39,13 +39,11 @@ class Rule(NamedTuple):
     is_outside: bool = False
 
 
-LEASE_VERBS = ("create", "delete", "list", "patch", "watch")
-
 RULES = (
     Rule("", "pods", ("get", "list", "watch")),
     Rule("", "configmaps", ("create",)),
     Rule("", "configmaps", ("get", "list", "patch", "watch"), is_named=True),
-    Rule("coordination.k8s.io", "leases", LEASE_VERBS, is_outside=True),
+    Rule("coordination.k8s.io", "leases", ("create", "delete", "list", "patch", "watch"), is_outside=True),
 )
 """What a rendezvous needs. A permission to create cannot be limited to a name."""
 
@@ -105,11 +103,8 @@ class PermissionChecks:
         found = f"may not {', '.join(denied)} in namespace {namespace!r}"
         if rule.is_outside:
             return Finding(f"{found}; only nodes outside of pods have to", "warning")
-        manifest = role(namespace, self.name)
-        hint = Hint(
-            "Have this Role applied and bound to the service account of the pods:\n{manifest}",
-            values={"manifest": manifest},
-        )
+        text = "Have this Role applied and bound to the service account of the pods:\n{manifest}"
+        hint = Hint(text, values={"manifest": role(namespace, self.name)})
         return Finding(found, "failed", hint)
 
     async def _may(self, verb: str, rule: Rule, namespace: str) -> bool:

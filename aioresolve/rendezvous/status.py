@@ -83,7 +83,7 @@ async def fetch_status(api: ObjectAPI, namespace: str, name: str, progress: Prog
         objects.replace(leases, renewed.items, renewed.version)
     for node in state.nodes.values():
         if objects.life(node) is Life.UNKNOWN:
-            objects.record_absence(node.key)
+            objects.record_pod(node.key, None)
     view = View(state, objects.life)
     end = view.closed
     closed = None if end is None else f"{'failed' if end.failed else 'ended'} on {end.by}"

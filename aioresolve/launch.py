@@ -339,12 +339,9 @@ _TASK = ("AIORESOLVE_JOB", "AIORESOLVE_INDEX", "AIORESOLVE_ADDRESS", "AIORESOLVE
 
 
 class VariableReader(NamedTuple):
-    """A kind of program that reads variables.
+    """A kind of program that reads the variables that `function` returns for a task.
 
-    Attributes:
-        function: returns the variables for a task.
-        help: which variables they are.
-        cleared: the variables that the program would read instead of them.
+    `help` says which they are, and `cleared` are variables that it would read instead of them.
     """
 
     function: Callable[..., dict[str, str]]
@@ -353,12 +350,9 @@ class VariableReader(NamedTuple):
 
 
 class HostFileReader(NamedTuple):
-    """A program that reads a host file and starts the tasks itself, and thus is not one of them.
+    """A program that reads the host file that `function` returns, and starts the tasks itself.
 
-    Attributes:
-        function: returns the host file.
-        path_variables: the variables in which the program reads its path; others need an option for it.
-        variables: further variables that the program needs.
+    It reads the path of the file in `path_variables`, or else in an option, and needs further `variables`.
     """
 
     function: Callable[..., str]

@@ -43,20 +43,11 @@ PROGRAM_OPTIONS = frozenset(name for each in _FUNCTIONS.values() for name in lau
 class TerminalSource(NamedTuple):
     """A source at the terminal. Its resolver is that of the row of this name in `aioresolve.sources`.
 
-    The functions are called with the parameters of a command that describe the source.
-
-    Attributes:
-        name: that of the subcommands for it.
-        what: what the source has, for `--help`.
-        options: the options that say which cluster.
-        scope: the request as text, for messages.
-        jobs: the jobs that are named; empty if the source decides.
-        arguments: those of the resolver; raises a UsageError if the parameters contradict each other.
-        job_remedy: how a job `{job}` is requested that is not.
-        note: a note for `--help`.
-        has_conditions: whether the cluster may be incomplete, which a step of Slurm is not.
-        has_port: whether `--port` is the port of its tasks, and thus of the coordinator of a program too.
-        has_slices: whether its tasks belong to slices.
+    `what` it has and a `note` are for `--help`, and `options` say which cluster it is. The functions take the
+    parameters of a command that are of the source: `scope` returns the request as text, `jobs` the jobs that
+    are named, none if the source decides, and `arguments` those of the resolver, or raises a UsageError.
+    `job_remedy` says how another `{job}` is requested. With `has_conditions` the cluster may be incomplete,
+    with `has_port` the port of its tasks is an option, and with `has_slices` its tasks belong to slices.
     """
 
     name: str
@@ -107,25 +98,10 @@ def _pod_arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
         jobs.setdefault(each.job, []).append(f"{each.selector}{suffix}")
     if port is not None:
         arguments["tf_server_port"] = port
-    arguments |= {"job_to_label_mapping": jobs or None, "service": None}
-    if services:
-        arguments |= {"job_to_label_mapping": None, "service": jobs}
+    arguments["service" if services else "job_to_label_mapping"] = jobs
     arguments["kubeconfig"] = arguments["kubeconfig"] or None
     arguments["order_by"] = arguments["order_by"] or "name"
     return arguments
-
-
-def _slurm_arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **parameters,
-        "jobs": one_number_per_job(parameters["jobs"]) or None,
-        "auto_set_gpu": parameters["gpus_per_task"] is not None,
-    }
-
-
-def _tpu_scope(parameters: Mapping[str, Any]) -> str:
-    names = parameters["tpu"]
-    return f"TPU {', '.join(names)}" if names else "the TPU of this environment"
 
 
 _ROWS = (
@@ -133,8 +109,8 @@ _ROWS = (
         "kubernetes",
         "the pods of label selectors",
         options.pod_options,
-        scope=lambda parameters: selector_options(selections(parameters)),
-        jobs=lambda parameters: dict.fromkeys(each.job for each in selections(parameters)),
+        scope=lambda given: selector_options(selections(given)),
+        jobs=lambda given: dict.fromkeys(each.job for each in selections(given)),
         arguments=_pod_arguments,
         job_remedy="add -l {job}=SELECTOR, or --service {job}=NAME",
         has_port=True,
@@ -143,9 +119,11 @@ _ROWS = (
         "tpu",
         "the workers of Cloud TPUs",
         options.tpu_options,
-        scope=_tpu_scope,
-        jobs=lambda parameters: [parameters["job_name"]],
-        arguments=lambda parameters: {**parameters, "tpu": parameters["tpu"] or None},
+        scope=lambda given: (
+            f"TPU {', '.join(given['tpu'])}" if given["tpu"] else "the TPU of this environment"
+        ),
+        jobs=lambda given: [given["job_name"]],
+        arguments=lambda given: {**given, "tpu": given["tpu"] or None},
         job_remedy="pass --job-name {job}",
         note="For NAME see `aioresolve tpu --help`.",
         has_slices=True,
@@ -162,8 +140,12 @@ _ROWS = (
         "the tasks of the step of `srun`",
         options.slurm_options,
         scope=lambda _: "the job step of Slurm",
-        jobs=lambda parameters: [job for job, _ in parameters["jobs"]],
-        arguments=_slurm_arguments,
+        jobs=lambda given: [job for job, _ in given["jobs"]],
+        arguments=lambda given: {
+            **given,
+            "jobs": one_number_per_job(given["jobs"]) or None,
+            "auto_set_gpu": given["gpus_per_task"] is not None,
+        },
         job_remedy="add --jobs {job}=N",
         note="Slurm starts all tasks, and its variables describe them, so that there is nothing to wait for.",
         has_conditions=False,

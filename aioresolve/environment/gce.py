@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import Progress
+from aioresolve._core.natural_order import natural_keys
 from aioresolve._core.validation import validate_choice, validate_port, validate_text
 from aioresolve.errors import (
     APIError,
@@ -27,7 +28,6 @@ from aioresolve.gcp.compute_api import (
     instance_name,
 )
 from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name, is_full_name
-from aioresolve.kubernetes.tasks.order_by import natural_keys
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.existing import existing_names
 from aioresolve.resolver.this_task import TaskClaim

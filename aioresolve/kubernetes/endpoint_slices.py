@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
+from aioresolve._core.natural_order import natural_keys
 from aioresolve.errors import ConfigurationError, Hint
 from aioresolve.spec import Endpoint, host_port
 
@@ -40,7 +41,7 @@ from .api.objects import (
 from .api.queries import Query, Resource
 from .cluster_cache import ClusterCache, QueryStore
 from .tasks.controller_kinds import IndexLabel, PodIndex
-from .tasks.order_by import Ordering, natural_keys
+from .tasks.order_by import Ordering
 from .tasks.pods import MatchedPod, raise_not_running
 
 if TYPE_CHECKING:

@@ -143,7 +143,7 @@ class Reflector:
         timeout: the deadline of a list, in seconds.
 
     Attributes:
-        is_listed: whether there is a version to watch from.
+        can_resume: whether there is a version to watch from.
         error: why the query fails at present; None if it does not.
         stale_since: since when it fails.
     """
@@ -160,14 +160,14 @@ class Reflector:
     ) -> None:
         self._api, self._cache, self._query, self._notify = api, cache, query, notify
         self._policy, self._timeout = policy, timeout
-        self.is_listed = False
+        self.can_resume = False
         self.error: ResolveError | None = None
         self.stale_since: datetime | None = None
         # Makes the query stale without a watch, or current when the watch has caught up.
         self._timer: asyncio.TimerHandle | None = None
         self._opened_at: float | None = None  # of the watch that is open, on the loop's clock
         self._has_received_event = False  # in that watch
-        self._was_listed = self._was_watched = False
+        self._was_watched = False
         self._was_just_listed = False  # without a wait or a healthy watch since
         self._current_at: datetime | None = None  # since the last list or watch, while no watch is open
         self._last_watch_failure: ResolveError | None = None  # since a watch was open
@@ -192,8 +192,8 @@ class Reflector:
     async def _list_and_watch(self) -> None:
         error: ResolveError | None = None
         try:
-            if self.is_listed or not await self._list_by_watch():
-                if not self.is_listed:
+            if self.can_resume or not await self._list_by_watch():
+                if not self.can_resume:
                     await self._list()
                 await self._watch()
         except ResolveError as failure:
@@ -211,7 +211,7 @@ class Reflector:
 
     def on_list(self) -> None:
         """Record that the pods were listed."""
-        self.is_listed = self._was_listed = self._was_just_listed = True
+        self.can_resume = self._was_just_listed = True
         self._current_at = datetime.now(UTC)
         # If watches fail, a list proves only what the pods were at that moment. The query is then stale until
         # a watch is established, instead of seeming to recover with each list.
@@ -254,22 +254,22 @@ class Reflector:
         if self._api.is_closed or error is self._cache_error or self._should_give_up(error):
             raise error
         wait = self._backoff.wait(error)
-        is_silent, was_listed = isinstance(error, DeadlineExceededError), self.is_listed
-        if was_listed:
+        is_silent, could_resume = isinstance(error, DeadlineExceededError), self.can_resume
+        if could_resume:
             self._last_watch_failure = error.with_traceback(None)
         # A single failure of a watch is part of normal operation, but not a long time without events.
-        if not was_listed or self._backoff.failures > 1 or is_silent:
+        if not could_resume or self._backoff.failures > 1 or is_silent:
             self._mark_stale(error)
         # After an expired version (410) or an invalid event, changes were missed. A silent watch may have
         # missed some, and so may the next one: a proxy may hold back all events, and a server that was
         # restored from a backup sends none until it reaches the version to resume from.
-        self.is_listed = was_listed and not (
+        self.can_resume = could_resume and not (
             is_silent
             or isinstance(error, ProtocolError)
             or (isinstance(error, APIError) and error.status not in UNRELATED_TO_VERSION)
         )
         # A version expires without any failure of the server, so list at once, but not in a loop.
-        if was_listed and is_expired(error) and not self._was_just_listed:
+        if could_resume and is_expired(error) and not self._was_just_listed:
             wait = 0.0
         else:
             self._was_just_listed = False
@@ -296,7 +296,7 @@ class Reflector:
         # Before the first list, an error that is not retryable is a mistake of the caller. After it, the
         # request and the credentials were right once, so the cause is an outage: a proxy that redirects to a
         # login page, an identity provider or an API server that is starting, a VPN that is down.
-        if not self._was_listed:
+        if not self._cache.store(self._query).is_listed:
             return not error.retryable and not is_expired(error)
         if self._was_watched or not isinstance(error, ForbiddenError):
             return False
@@ -345,7 +345,7 @@ class Reflector:
         try:
             await self._watch()
         except ResolveError as error:
-            if self.is_listed or error is self._cache_error or self._api.is_closed:
+            if self.can_resume or error is self._cache_error or self._api.is_closed:
                 raise
             # Only a refusal says something about the server. What was slow or broken is tried again.
             if isinstance(error, APIError) and error.status in REFUSALS:
@@ -355,7 +355,7 @@ class Reflector:
             )
             if error.retryable and getattr(error, "retry_after", None):  # from the list too
                 await self._api.sleep(self.on_failure(error))
-        return self.is_listed
+        return self.can_resume
 
     # Watches
 
@@ -366,7 +366,7 @@ class Reflector:
         splitter = EventLines(self._query.resource.decode_event)
         async with AsyncExitStack() as stack:
             events: list[WatchEvent[Any]] = []
-            is_initial = not self.is_listed
+            is_initial = not self.can_resume
             if is_initial:
                 async with self._api.limiter:  # as for a list
                     timeout = min(policy.max_initial_silence, policy.response_timeout)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from aioresolve._core.concurrency import gather
+from aioresolve._core.natural_order import in_order_of_names
 from aioresolve.errors import APIError
 from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, host_port
 
 from .api.errors import is_expired
 from .api.queries import NOT_MISSING, NOT_RUNNING, RUNNING
-from .tasks.order_by import in_order_of_names
 from .tasks.pods import RUNNING as RUNNING_STATUS
 from .tasks.pods import membership, not_ready_reason, raise_not_running
 

@@ -41,7 +41,7 @@ def new_state() -> Reflector:
 def listed_state() -> Reflector:
     """Return the reflector of a query that was listed."""
     watch = new_state()
-    watch.on_list()
+    watch._replace([], "1")
     return watch
 
 
@@ -106,7 +106,7 @@ def test_failures_that_may_be_due_to_the_version_lead_to_a_list() -> None:
         watch.on_open(0.0)
         for _ in range(10):
             watch.on_failure(error_types.get(status, APIError)("failed", status=status))
-        assert watch.is_listed == (status in (401, 403, 408, 429, 502, 503)), status
+        assert watch.can_resume == (status in (401, 403, 408, 429, 502, 503)), status
 
 
 def test_invalid_and_silent_watches_lead_to_a_list_and_broken_ones_do_not() -> None:
@@ -116,7 +116,7 @@ def test_invalid_and_silent_watches_lead_to_a_list_and_broken_ones_do_not() -> N
     silent.on_failure(silence)
     for _ in range(10):
         broken.on_failure(BROKEN)
-    assert [watch.is_listed for watch in (invalid, silent, broken)] == [False, False, True]
+    assert [watch.can_resume for watch in (invalid, silent, broken)] == [False, False, True]
     assert [watch.error for watch in (invalid, silent, broken)] == [None, silence, BROKEN]
 
 

@@ -1,4 +1,4 @@
-"""What tasks can be ordered by: names with their numbers, an index, or labels of pods and nodes.
+"""What tasks can be ordered by: names (`natural_order`), an index, or labels of pods and nodes.
 
 Format: NodeList of `v1`, as Kubernetes 1.36 writes it. Nodes belong to no namespace, so listing them needs a
 ClusterRole.
@@ -8,62 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from aioresolve._core.natural_order import natural_key
 from aioresolve.errors import ConfigurationError
 from aioresolve.kubernetes.api.objects import Struct
 from aioresolve.kubernetes.api.queries import Query, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-T = TypeVar("T")
-
-_digits = re.compile("([0-9]+)")
-
-
-def natural_keys(names: Sequence[str]) -> list[str]:
-    """Return a sort key for each name that compares numbers in names as numbers: worker-2 before worker-10.
-
-    In a key, each number is preceded by its length, so that the key of a name does not depend on other names.
-    """
-    # The regular expression runs once over many names, which is several times faster than once for each.
-    text = "\n".join(names)
-    if text.count("\n") >= max(len(names), 1):  # names contain no line break, but the server is not trusted
-        text = "\n".join(name.replace("\n", " ") for name in names)
-    parts = _digits.split(text)
-    parts[1::2] = [
-        f"{len(number)}{number}" if number[0] != "0" and len(number) < 9 else _number_key(number)
-        for number in parts[1::2]
-    ]
-    return "".join(parts).split("\n") if names else []
-
-
-def _number_key(number: str) -> str:
-    significant = number.lstrip("0") or "0"
-    # A prefix code for the length: 1 to 8, 91 to 98, 991 to 998, ... ascend, and none is a prefix of another.
-    nines, rest = divmod(len(significant) - 1, 8)
-    return f"{'9' * nines}{rest + 1}{significant}"
-
-
-@lru_cache(maxsize=4096)
-def natural_key(value: str) -> str:
-    """Return the sort key of one name or value; see `natural_keys`."""
-    return natural_keys([value])[0]
-
-
-def in_order_of_names(names: Sequence[str], values: Sequence[T]) -> list[T]:
-    """Return `values` in the order of the `names` that belong to them.
-
-    Equal names keep their order. Names that differ in leading zeros only (worker-01, worker-1) are ordered as
-    text. Both hold for `MatchedPod.key` too.
-    """
-    keys = zip(natural_keys(names), names, range(len(names)), strict=True)
-    return [values[position] for _, _, position in sorted(keys)]
-
-
-# Labels
 
 POD_LABEL, NODE_LABEL = "label:", "node-label:"
 """The prefixes of the key of a label of a pod, and of the node that it runs on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aioresolve._core.natural_order import natural_keys
 from aioresolve.errors import ConfigurationError, Hint, PodNotRunningError, ResolveError
 from aioresolve.kubernetes.api.objects import Record
 from aioresolve.spec import Endpoint, host_port
@@ -15,7 +16,6 @@ from aioresolve.spec.display import short_line
 
 from .accelerators import claims_of, declared_accelerators
 from .controller_kinds import IndexLabel, PodSet, index_label, pod_set, run_of
-from .order_by import natural_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -110,7 +110,7 @@ def env(
             "'kubernets' is not a command of `aioresolve`; did you mean 'kubernetes'?",
             id="command",
         ),
-        pytest.param((*TRAIN, "--namespce", "ml"), 2, "'--namespace'", id="option"),
+        pytest.param((*TRAIN, "--namespce", "ml"), 2, "--namespace", id="option"),
         pytest.param(
             ("-l", "app=train"),
             2,

@@ -16,13 +16,7 @@ from aioresolve.spec import ClusterSpec, ClusterState, Observation
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Coroutine,
-    )
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
     from contextlib import AsyncExitStack
 
     from aioresolve import Want

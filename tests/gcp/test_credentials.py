@@ -14,12 +14,7 @@ import google.oauth2.service_account
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
-from aioresolve.errors import (
-    ConfigurationError,
-    CredentialsError,
-    DeadlineExceededError,
-    UnauthorizedError,
-)
+from aioresolve.errors import ConfigurationError, CredentialsError, DeadlineExceededError, UnauthorizedError
 from aioresolve.testing import Answer, Hang, Reset
 
 from .loopback import (

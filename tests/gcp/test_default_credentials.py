@@ -12,16 +12,7 @@ import pytest
 from aioresolve.errors import CredentialsError
 from aioresolve.testing import Answer, Fault, Hang
 
-from .loopback import (
-    ROBOT,
-    all_text,
-    error_from,
-    members,
-    new_resolver,
-    request_my_tpu,
-    services,
-    tls_server,
-)
+from .loopback import ROBOT, all_text, error_from, members, new_resolver, request_my_tpu, services, tls_server
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve.errors import (
-    APIError,
-    ConfigurationError,
-    ConnectionFailedError,
-    ProtocolError,
-)
+from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
 from aioresolve.gcp.metadata_server import MetadataServer, metadata_host, response_timeout
 from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Trickle
 
@@ -129,10 +124,10 @@ async def test_an_invalid_number_of_attempts_means_three(monkeypatch: pytest.Mon
 
 
 async def test_the_environment_says_how_long_an_attempt_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", 0.1)
+    monkeypatch.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", 0.01)
     async with serving() as (server, machine):
         monkeypatch.setenv("GCE_METADATA_TIMEOUT", "20")
-        server.inject(Delay(0.5))
+        server.inject(Delay(0.1))
         assert await machine.zone() == "us-central2-b"
         assert len(server.requests) == 1
 

@@ -6,24 +6,10 @@ import logging
 
 import pytest
 
-from aioresolve.errors import (
-    ConfigurationError,
-    ConnectionFailedError,
-    DeadlineExceededError,
-    TLSError,
-)
+from aioresolve.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError, TLSError
 from aioresolve.testing import GoogleServer, Hang, tpu_node
 
-from .loopback import (
-    PATH,
-    TOKEN,
-    all_text,
-    error_from,
-    request_my_tpu,
-    tls_server,
-    user_credentials,
-    within,
-)
+from .loopback import PATH, TOKEN, all_text, error_from, request_my_tpu, tls_server, user_credentials, within
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

@@ -11,11 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.errors import (
-    ConfigurationError,
-    ForbiddenError,
-    PodNotRunningError,
-)
+from aioresolve.errors import ConfigurationError, ForbiddenError, PodNotRunningError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 from aioresolve.kubernetes.api.objects import (
     Added,

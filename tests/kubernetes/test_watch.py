@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve import (
-    APIError,
-    ForbiddenError,
-    ResolveError,
-    UnauthorizedError,
-)
+from aioresolve import APIError, ForbiddenError, ResolveError, UnauthorizedError
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Redirect, Stall, WatchError, pod
 
 from .loopback import JOBS, TOKEN, TRAIN, client_sockets, is_list

@@ -12,10 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve import (
-    ConfigurationError,
-    ResolveError,
-)
+from aioresolve import ConfigurationError, ResolveError
 from aioresolve.testing import Answer, End
 
 from .loopback import JOBS, is_list, trusted_peer

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 from aioresolve.errors import ProbeError
 from aioresolve.probe import Device, WorkerProbe
-from aioresolve.probe.devices import (
-    MAX_DEVICES,
-    parse_memory_metric,
-    parse_runtime_status,
-    parse_status,
-)
+from aioresolve.probe.devices import MAX_DEVICES, parse_memory_metric, parse_runtime_status, parse_status
 
 from .samples import SPARSE_CORE, TENSOR_CORE, TWO_CPUS, memory_metric, runtime_status, status
 

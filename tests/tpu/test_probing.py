@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve import TPUClusterResolver
-from aioresolve.errors import (
-    DeadlineExceededError,
-    ProbeDeadlineError,
-    ProbeError,
-)
+from aioresolve.errors import DeadlineExceededError, ProbeDeadlineError, ProbeError
 from aioresolve.testing import Hang, TPUWorker, tpu_node
 
 if TYPE_CHECKING:

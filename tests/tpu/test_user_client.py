@@ -8,12 +8,7 @@ from typing import Any, cast
 import pytest
 
 from aioresolve import TPUClusterResolver
-from aioresolve.errors import (
-    ConfigurationError,
-    DeadlineExceededError,
-    ProtocolError,
-    TPULookupError,
-)
+from aioresolve.errors import ConfigurationError, DeadlineExceededError, ProtocolError, TPULookupError
 
 from .services import FakeHttpError, FakeService
 

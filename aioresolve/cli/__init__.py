@@ -34,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: SIGTERM was received (143), or the reader closed stdout (141).
     """
+    if sys.hexversion < 0x030B0000:
+        found = f"{sys.version_info.major}.{sys.version_info.minor}"
+        sys.stderr.write(f"error: aioresolve requires Python 3.11 or later; this is Python {found}\n")
+        return 2
     if arguments is None:  # this process runs nothing else
         _exit_on_signals()
     # Otherwise the interpreter searches the objects of all modules for garbage before it exits.

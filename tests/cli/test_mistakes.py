@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,6 +135,13 @@ def test_message_names_what_exists_or_what_to_do(
 ) -> None:
     result = run(arguments, env)
     assert (result.code, text in result.stderr) == (code, True), result.stderr
+
+
+def test_old_python_is_refused(run: Run, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "hexversion", 0x030A00F0)
+    result = run(("--version",), env)
+    assert result.code == 2
+    assert result.stderr.startswith("error: aioresolve requires Python 3.11 or later; this is Python 3.")
 
 
 def test_missing_extra_is_named(run: Run, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,14 +42,8 @@ class Watched(ClusterResolver):
 
 
 async def test_exception_of_observe_is_the_cause_of_a_resolve_error() -> None:
-    union = UnionClusterResolver(Polled())
-    for call in (
-        Polled().cluster_spec(),
-        Polled().wait(1),
-        anext(Polled().observations()),
-        union.cluster_state(),
-        anext(union.watch()),
-    ):
+    polled, union = Polled(), UnionClusterResolver(Polled())
+    for call in (polled.cluster_spec(), polled.wait(1), union.cluster_state(), anext(union.watch())):
         with pytest.raises(ResolveError) as caught:
             await call
         assert str(caught.value).startswith("Polled.observe() raised KeyError: 'WORKERS'. ")

@@ -62,13 +62,7 @@ async def test_a_node_without_a_name_has_the_requested_one() -> None:
     assert one.node.name == "projects/p/locations/z/nodes/my-tpu"
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        None,
-        {"name": 7},
-    ],
-)
+@pytest.mark.parametrize("response", [None, {"name": 7}])
 async def test_a_response_that_is_not_a_node_is_a_protocol_error(response: Any) -> None:
     with pytest.raises(ProtocolError, match="the service object"):
         await resolver_of(FakeService(respond=lambda: response)).cluster_spec()

@@ -35,6 +35,9 @@ INTERNAL_PACKAGES = frozenset(
 INTERRUPT_TIMEOUT = 5.0
 """Seconds that an interrupted call may take to clean up before its caller stops waiting for it."""
 
+SIGNAL_PERIOD = 0.5
+"""Seconds after which a waiting caller handles a signal that arrived just before it began to wait."""
+
 EXIT_TIMEOUT = 5.0
 """Seconds that the exit of the interpreter waits for connections to be closed."""
 
@@ -82,6 +85,9 @@ class LoopThread:
             # Not by a BlockingPortal, which waits here: an interrupt at that time would not cancel the call.
             if not self.is_running or not self.call_soon(partial(self._start, call)):
                 raise _exiting_error()
+            # Python wakes no wait for a lock if the signal arrives between its last check and the wait.
+            while not call.result.done():
+                wait([call.result], SIGNAL_PERIOD)
             return call.result.result()
         except ResolveError as error:
             raise without_internal_frames(error)  # noqa: B904 - it is the same error

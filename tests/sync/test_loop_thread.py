@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import signal
 import threading
@@ -91,6 +92,21 @@ def test_interrupted_call_that_does_not_end_does_not_block_its_caller(
         thread.run(shielded)
     signal.signal(signal.SIGUSR1, before)
     thread.call_soon(released.set)
+
+
+def test_signal_that_does_not_wake_the_caller_interrupts_it(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_thread, "SIGNAL_PERIOD", 0.01)
+
+    async def endless() -> None:
+        _thread.interrupt_main(signal.SIGUSR1)  # as a signal just before the caller begins to wait
+        await anyio.sleep_forever()
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    with pytest.raises(Interrupt):
+        thread.run(endless)
+    signal.signal(signal.SIGUSR1, before)
 
 
 async def create_event() -> anyio.Event:

@@ -8,42 +8,44 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from .cli.process import COMMAND, environment
+from .cli.process import environment
 from .kubernetes.kubeconfigs import EXEC_V1, kubeconfig, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parent.parent
 
 PATIENCE = 60.0
 """Seconds after which a process that should have ended is considered hung."""
 
-END = 20.0
-"""Seconds after a deadline or a signal until the process has ended; on an idle machine it takes one."""
+WAIT_FOREVER = """
+from aioresolve._core import threads
+from aioresolve.sync import loop_thread
+threads.MAX_EXIT_WAIT = loop_thread.EXIT_TIMEOUT = loop_thread.INTERRUPT_TIMEOUT = 3600.0
+"""
+"""Makes the waits at the exit of a process endless, so that a process which begins one does not end."""
+
+COMMAND = "import sys; from aioresolve.cli import main; sys.exit(main())"
 
 DEADLINE = 5
 """Seconds until the deadline of a call: on a busy machine, some pass before it hangs."""
 
 ASYNC = """
-import asyncio, time, aioresolve
+import asyncio, aioresolve
 async def main():
-    print(time.time(), flush=True)
     await {call}
 asyncio.run(main())
 """
 SYNC = """
-import time
 from aioresolve import sync as aioresolve
-print(time.time(), flush=True)
 {call}
 """
 KUBERNETES = 'aioresolve.KubernetesClusterResolver({"worker": "app=train"}).cluster_spec'
@@ -103,9 +105,9 @@ class Hanging:
 
         self.wait = wait
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, code: str, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, "-c", f"{WAIT_FOREVER}{code}", *arguments],
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -137,15 +139,13 @@ HANGS: dict[str, Callable[[Hanging], None]] = {
 }
 
 
-def check_end(folder: Path, source: str, end_process: Callable[[Hanging], float]) -> None:
-    """Fail if a process with a call that hangs does not end in time, or if it leaves something behind.
-
-    `end_process` starts the process, and returns how many seconds after the deadline or signal it has ended.
-    """
+@contextmanager
+def hanging_call(folder: Path, source: str) -> Iterator[Hanging]:
+    """Yield a call that hangs; fail if something of it remains after the block."""
     with ExitStack() as at_exit:
         hanging = Hanging(folder / "hanging", at_exit)
         HANGS[source](hanging)
-        assert end_process(hanging) < END
+        yield hanging
         assert hanging.remains() == []
 
 
@@ -154,56 +154,39 @@ def end(process: subprocess.Popen[str]) -> tuple[str, str]:
     return process.communicate(timeout=PATIENCE)
 
 
-def interrupt(process: subprocess.Popen[str], number: int) -> tuple[float, str, str]:
-    """Send a signal; return after how many seconds the process has ended, and what it has written."""
-    sent_at = time.time()
-    process.send_signal(number)
-    stdout, stderr = end(process)
-    return time.time() - sent_at, stdout, stderr
-
-
 @pytest.mark.parametrize(("source", "code"), [*((each, ASYNC) for each in HANGS), ("plugin", SYNC)])
 def test_process_ends_at_the_deadline_of_its_call(tmp_path: Path, source: str, code: str) -> None:
-    def end_process(hanging: Hanging) -> float:
+    with hanging_call(tmp_path, source) as hanging:
         call = f"{hanging.call}(timeout={DEADLINE})"
-        process = hanging.start("-c", hanging.source + code.format(call=call))
-        called_at, stderr = end(process)
+        process = hanging.start(hanging.source + code.format(call=call))
+        _, stderr = end(process)
         assert process.returncode == 1
         assert "Error" in stderr
-        return time.time() - (float(called_at) + DEADLINE)
-
-    check_end(tmp_path, source, end_process)
 
 
 @pytest.mark.parametrize(("source", "code"), [("plugin", ASYNC), ("client", ASYNC), ("plugin", SYNC)])
 def test_process_ends_at_ctrl_c(tmp_path: Path, source: str, code: str) -> None:
-    def end_process(hanging: Hanging) -> float:
-        call = f"{hanging.call}(timeout={PATIENCE})"
-        process = hanging.start("-c", hanging.source + code.format(call=call))
-        delay, _, stderr = interrupt(process, signal.SIGINT)
+    with hanging_call(tmp_path, source) as hanging:
+        call = f"{hanging.call}(timeout={2 * PATIENCE})"
+        process = hanging.start(hanging.source + code.format(call=call))
+        process.send_signal(signal.SIGINT)
+        _, stderr = end(process)
         assert stderr.endswith("KeyboardInterrupt\n")
         assert process.returncode == -signal.SIGINT
-        return delay
-
-    check_end(tmp_path, source, end_process)
 
 
 def test_command_ends_at_its_deadline(tmp_path: Path) -> None:
-    def end_process(hanging: Hanging) -> float:
-        process = hanging.start(*COMMAND[1:], *hanging.arguments, "--timeout", f"{DEADLINE}s")
-        started_at = time.time()
+    with hanging_call(tmp_path, "plugin") as hanging:
+        process = hanging.start(COMMAND, *hanging.arguments, "--timeout", f"{DEADLINE}s")
         stdout, stderr = end(process)
         assert (process.returncode, stdout) == (3, "")
         assert f"within {DEADLINE} s" in stderr
-        return time.time() - (started_at + DEADLINE)
-
-    check_end(tmp_path, "plugin", end_process)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("name", ["", "wait", "watch", "exec", "poll", "doctor"])
 def test_command_ends_at_a_signal(tmp_path: Path, name: str, number: int, code: int) -> None:
-    def end_process(hanging: Hanging) -> float:
+    with hanging_call(tmp_path, "plugin") as hanging:
         arguments = [
             *([name] if name else []),
             *hanging.arguments,
@@ -213,11 +196,9 @@ def test_command_ends_at_a_signal(tmp_path: Path, name: str, number: int, code: 
             file = hanging.folder / "fleet.yaml"
             file.write_text("targets:\n  train:\n    kubernetes: {jobs: {worker: app=train}}\n")
             arguments = [name, str(file)]
-        process = hanging.start(*COMMAND[1:], *arguments)
-        delay, stdout, stderr = interrupt(process, number)
+        process = hanging.start(COMMAND, *arguments)
+        process.send_signal(number)
+        stdout, stderr = end(process)
         assert name or (stdout, stderr) == ("", "")
         assert "Traceback" not in stderr
         assert process.returncode == code
-        return delay
-
-    check_end(tmp_path, "plugin", end_process)

@@ -100,7 +100,8 @@ def test_signal_that_does_not_wake_the_caller_interrupts_it(
     monkeypatch.setattr(loop_thread, "SIGNAL_PERIOD", 0.01)
 
     async def endless() -> None:
-        _thread.interrupt_main(signal.SIGUSR1)  # as a signal just before the caller begins to wait
+        await anyio.sleep(0.05)  # until the caller waits
+        _thread.interrupt_main(signal.SIGUSR1)  # wakes no wait, as a signal just before it begins
         await anyio.sleep_forever()
 
     before = signal.signal(signal.SIGUSR1, interrupt)

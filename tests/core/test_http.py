@@ -57,9 +57,9 @@ KEY: Any = SimpleNamespace(
 AIOHTTP_ERRORS = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofStream)
 
 
-def context(*, is_closed: bool = False) -> RequestContext:
-    where = "https://api.example:443 (from a file)"
-    return RequestContext("GET /x", "https://api.example:443", where, HINTS, is_closed=lambda: is_closed)
+CONTEXT = RequestContext(
+    "GET /x", "https://api.example:443", "https://api.example:443 (from a file)", HINTS, lambda: False
+)
 
 
 CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
@@ -115,7 +115,7 @@ async def test_each_error_is_translated_with_its_hint(case: str) -> None:
         raise error
 
     with pytest.raises(kind) as caught:
-        await translate_errors(call(), context())
+        await translate_errors(call(), CONTEXT)
     translated = caught.value
     assert words in str(translated)
     assert translated.retryable is retryable
@@ -136,15 +136,6 @@ CAUSES: dict[str, type[Exception]] = {
     "an invalid header": ValueError,
 }
 """The errors below those of aiohttp."""
-
-
-async def test_error_after_closing_reports_that_the_owner_was_closed() -> None:
-    async def call() -> None:
-        raise aiohttp.ServerDisconnectedError
-
-    with pytest.raises(ConnectionFailedError, match="the owner was closed") as caught:
-        await translate_errors(call(), context(is_closed=True))
-    assert not caught.value.retryable
 
 
 WEBSOCKETS = {"WSServerHandshakeError", "WSMessageTypeError"}

@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks import publish
 
-from .fleet.browser import axe_core, browser_page
+from .fleet.browser import axe_core, browser_page, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,13 +92,6 @@ NUMBER_OF_CUT_BLOCKS = """
 [...document.querySelectorAll("pre > code")].filter(code => code.scrollWidth > code.clientWidth).length
 """
 
-# Only these: the whole result has megabytes.
-SERIOUS_VIOLATIONS = """
-axe.run({resultTypes: ["violations"]}).then(result => result.violations
-  .filter(rule => ["serious", "critical"].includes(rule.impact))
-  .map(rule => [rule.id, ...rule.nodes.map(node => node.html)]))
-"""
-
 
 @pytest.fixture(scope="module")
 def url(site: Path) -> Iterator[str]:
@@ -122,4 +115,4 @@ async def test_pages_fit_and_are_accessible(width: int, scheme: str, url: str, t
             assert await page.evaluate("document.documentElement.scrollWidth") == width, name
             assert await page.evaluate(NUMBER_OF_CUT_BLOCKS) == 0, name
             await page.evaluate(script)
-            assert await page.evaluate(SERIOUS_VIOLATIONS) == [], name
+            assert await violations(page, "serious", "critical") == [], name

@@ -54,6 +54,16 @@ def _note_message(problems: list[str], message: Any) -> None:
         problems.append(f"{message.type}: {message.text}")
 
 
+async def violations(page: Any, *impacts: str) -> list[str]:
+    """Return the rules of axe-core that the page breaks, with the elements; only of `impacts`, if given."""
+    # The page selects them: the whole result has megabytes.
+    script = """impacts => axe.run({resultTypes: ["violations"]}).then(result => result.violations
+      .filter(rule => !impacts.length || impacts.includes(rule.impact))
+      .map(rule => `${rule.id}: ${rule.nodes.map(node => node.html)}`))"""
+    found: list[str] = await page.evaluate(script, list(impacts))
+    return found
+
+
 def axe_core(folder: Path) -> str:
     """Return the script of axe-core, which npm downloads."""
     npm = shutil.which("npm")

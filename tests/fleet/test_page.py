@@ -11,7 +11,7 @@ from aioresolve.errors import ConnectionFailedError
 from aioresolve.fleet import Fleet
 from aioresolve.spec import ClusterState, DoneTask, Endpoint, Missing, Observation
 
-from .browser import axe_core, browser_page
+from .browser import axe_core, browser_page, violations
 from .fleets import Scripted, respond_with
 from .test_server import served
 
@@ -192,9 +192,3 @@ async def test_page_is_accessible(scheme: str, width: int, tmp_path: Path) -> No
             await page.click("#grid button.degraded")
             await page.wait_for_selector("#detail h3")
             assert await violations(page) == []
-
-
-async def violations(page: Any) -> list[str]:
-    """Return the rules of axe-core that the page breaks, with the elements."""
-    result = await page.evaluate("axe.run()")
-    return [f"{rule['id']}: {[node['html'] for node in rule['nodes']]}" for rule in result["violations"]]

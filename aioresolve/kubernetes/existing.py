@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from aioresolve._core.concurrency import gather
 from aioresolve.resolver.existing import existing_names
 
@@ -28,12 +30,11 @@ async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
     """
     if isinstance(query, SliceQuery):
         nothing, noun = f"no endpoint belongs to Service {query.service} in {query.where}", "Services"
-        everywhere = SliceQuery(query.selector).path
     else:
         nothing, noun = f"no pod matches {query.selector} in {query.where}", "pods"
-        everywhere = f"{query.resource.prefix}/{query.resource.name}"
     calls = [partial(api.metadata, query.path)]
     if query.namespace is not None:
+        everywhere = replace(query, namespace=None).path
         calls += [partial(api.metadata, everywhere, query.selector), partial(api.metadata, NAMESPACES)]
     there, *others = await gather(calls, limit=len(calls))
     elsewhere, namespaces = others or (None, None)

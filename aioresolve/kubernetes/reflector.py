@@ -564,7 +564,7 @@ class ClusterWatch:
             try:
                 self._last = self._cache.observation(now)
             except ResolveError as error:
-                # Two pods with one index, for example: there is no state until one of them is deleted.
+                # Two pods with one index, for example: the state is known again once one of them is deleted.
                 if not error.retryable:
                     raise
                 self._last = self._last.stale(error, now)

@@ -178,7 +178,7 @@ class Objects(ObjectCache[Any, _Store]):
             self._data, self._state, self._version = config_map.data or {}, None, version
 
     def record_pod(self, key: str, pod: Pod | None) -> None:
-        """Record whether the process in the pod with this uid lives; None if there is no such pod."""
+        """Record whether the process in the pod with this uid lives; None if the pod does not exist."""
         self._lives[key] = (Life.DEAD, 0) if pod is None else latest_process(pod)
 
     def restarts(self, key: str) -> int:

@@ -511,7 +511,7 @@ class ClusterResolver(Copyable, abc.ABC):
         try:
             found = await within_deadline(TIMEOUT, repr(self), lambda _: self._unmatched(observation))
         except ResolveError as error:
-            logging.getLogger("aioresolve").debug("there is no list of what exists: %s", error)
+            logging.getLogger("aioresolve").debug("could not list what exists: %s", error)
             return observation
         return replace(observation, unmatched=found)
 

@@ -38,7 +38,7 @@ MAX_BODY = 64 * 1024 * 1024
 """The maximum size of a response, decompressed, in bytes: three times the table rows of 150,000 pods."""
 
 FAILURES = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofStream, OSError, ValueError)
-"""What aiohttp raises if there is no complete response; `_connection_error` distinguishes the causes."""
+"""What aiohttp raises if a response is missing or incomplete; `_connection_error` finds the cause."""
 
 _BROKEN = (
     aiohttp.ClientPayloadError,

@@ -456,7 +456,7 @@ KINDS: Mapping[tuple[str, str], Kind] = {
         group_labels=frozenset({RAY_REPLICA, "ray.io/worker-group-replica-name"}),
         role_labels=frozenset({RAY_GROUP, RAY_TYPE}),
     ),
-    # Its pods state the number; there is no object.
+    # Its pods state the number, because a pod group has no object of its own.
     ("", "PodGroup"): Kind("pod group", lambda spec: {}, "", ((POD_GROUP_NAME,),)),
 }
 """The kinds by API group and kind; in the group of the Kubeflow training operator, all kinds are alike.

@@ -51,38 +51,6 @@ from typing import TYPE_CHECKING, dataclass_transform
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = [
-    "APIError",
-    "ConfigurationError",
-    "ConnectionFailedError",
-    "CredentialsError",
-    "DeadlineExceededError",
-    "EnvironmentVariableError",
-    "FailedClusterError",
-    "ForbiddenError",
-    "Hint",
-    "IncompleteClusterError",
-    "InstanceNotRunningError",
-    "InvalidClusterError",
-    "LaunchError",
-    "MissingDependencyError",
-    "PartialClusterError",
-    "PodIndexError",
-    "PodNotRunningError",
-    "ProbeDeadlineError",
-    "ProbeError",
-    "ProtocolError",
-    "ResolveError",
-    "TLSError",
-    "TPULookupError",
-    "TPUNotFoundError",
-    "TPUNotReadyError",
-    "TaskConflictError",
-    "TaskIdentityError",
-    "UnauthorizedError",
-    "UnknownTaskError",
-]
-
 _ARGUMENT = re.compile(r"\{(?P<name>[a-z_]+)(?:=(?P<value>[^{}]*))?\}")
 
 

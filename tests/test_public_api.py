@@ -90,7 +90,6 @@ ALL_MODULES = [
 
 PUBLIC_MODULES = [
     "aioresolve",
-    "aioresolve.errors",
     "aioresolve.fleet",
     "aioresolve.kubernetes",
     "aioresolve.probe",

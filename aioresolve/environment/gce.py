@@ -29,7 +29,6 @@ from aioresolve.gcp.compute_api import (
 )
 from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name, is_full_name
 from aioresolve.resolver.base import ClusterResolver
-from aioresolve.resolver.existing import existing_names
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import (
     ClusterState,
@@ -40,6 +39,7 @@ from aioresolve.spec import (
     ReadOnlyMapping,
     host_port,
 )
+from aioresolve.spec.display import existing_names
 from aioresolve.tpu.finder import shared_metadata_server
 
 from .base import counted

@@ -229,7 +229,7 @@ class ClusterCache(ObjectCache[T, S]):
             job: number_tasks(job, selectors, allow_gaps=self._allow_gaps)
             for job, selectors in self._jobs.items()
         }
-        return ClusterState._trusted(
+        return ClusterState(
             {job: tasks.endpoints for job, tasks in jobs.items()},
             ClusterSpec._trusted(partial(_addresses, jobs)),
             oldest_version(store.version for store in self._stores.values()),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from aioresolve._core.concurrency import gather
-from aioresolve.resolver.existing import existing_names
+from aioresolve.spec.display import existing_names
 
 from .api.queries import parse_selector
 from .endpoint_slices import SERVICE_NAME, SliceQuery

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("aioresolve.probe")
 
+EXISTING_TIMEOUT = 2.0
+"""Seconds that a source has to list what exists; a message does not wait for it any longer."""
+
 NO_SERVER = frozenset({"refused", "unimplemented"})
 """The codes of a ProbeError of workers that run no server which reports devices."""
 
@@ -506,10 +509,10 @@ class ClusterResolver(Copyable, abc.ABC):
         Requests are sent only if there are some. The observation is unchanged if the source does not respond
         in time.
         """
-        from .existing import TIMEOUT
-
         try:
-            found = await within_deadline(TIMEOUT, repr(self), lambda _: self._unmatched(observation))
+            found = await within_deadline(
+                EXISTING_TIMEOUT, repr(self), lambda _: self._unmatched(observation)
+            )
         except ResolveError as error:
             logging.getLogger("aioresolve").debug("could not list what exists: %s", error)
             return observation

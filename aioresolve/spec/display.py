@@ -1,4 +1,4 @@
-"""How values display in notebooks (`_repr_html_`), and in one line (`repr`)."""
+"""How values display in notebooks (`_repr_html_`) and in one line (`repr`), and names in a message."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ MAX_ROWS = 200
 
 MAX_LINE = 200
 """The length of a `repr`, in characters."""
+
+MAX_NAMES = 8
+"""How many existing names a message has."""
 
 
 def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -43,3 +46,15 @@ def counted(numbers: Iterable[tuple[str, int]]) -> str:
     total = sum(number for _, number in jobs)
     listed = ", ".join(f"{job} {number}" for job, number in jobs)
     return f"{total} task{'' if total == 1 else 's'}" + (f": {listed}" if listed else "")
+
+
+def existing_names(names: Iterable[str], typed: str) -> str:
+    """Return the names in alphabetical order; if there are many, those most like the `typed` one first."""
+    known = sorted(set(names))
+    if len(known) > MAX_NAMES:
+        import difflib  # few messages need it
+
+        near = difflib.get_close_matches(typed, known, MAX_NAMES, cutoff=0.5)
+        known = [*near, *(name for name in known if name not in near)]
+    more = len(known) - MAX_NAMES
+    return ", ".join(known[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

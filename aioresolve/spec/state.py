@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
@@ -101,8 +101,8 @@ class Endpoint:
     Attributes:
         address: `host:port`, with an IPv6 address in brackets.
         name: the name of the pod, TPU worker or instance.
-        uid: a unique identifier of this incarnation of the task, such as the uid of the pod.
         namespace: the Kubernetes namespace of `name`.
+        uid: a unique identifier of this incarnation of the task, such as the uid of the pod.
         node: the machine that the task runs on.
         ready: whether the task is ready to serve.
         status: as text, `Running` or why the task is not ready, such as `CrashLoopBackOff: 7 restarts`.
@@ -117,8 +117,8 @@ class Endpoint:
     address: str
     _: KW_ONLY
     name: str | None = None
-    uid: str | None = None
     namespace: str | None = None
+    uid: str | None = None
     node: str | None = field(default=None, compare=False)
     ready: bool | None = field(default=None, compare=False)
     status: str | None = field(default=None, compare=False)
@@ -159,20 +159,10 @@ class Member:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the task as one object for JSON; see `ClusterState.as_dict`."""
-        endpoint = self.endpoint
-        return {
-            "task": self.task_index,
-            "address": endpoint.address,
-            "name": endpoint.name,
-            "namespace": endpoint.namespace,
-            "uid": endpoint.uid,
-            "node": endpoint.node,
-            "ready": endpoint.ready,
-            "status": endpoint.status,
-            "index": endpoint.index,
-            "restarts": endpoint.restarts,
-            "accelerators": None if endpoint.accelerators is None else dict(endpoint.accelerators),
-        }
+        found = {each.name: getattr(self.endpoint, each.name) for each in fields(self.endpoint)}
+        if self.endpoint.accelerators is not None:
+            found["accelerators"] = dict(self.endpoint.accelerators)
+        return {"task": self.task_index, **found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +280,8 @@ class ClusterState:
     >>> state, state.endpoints["worker"][0].full_name
     (<ClusterState of 2 tasks: worker 2>, 'ml/train-0')
 
+    Create one by `of` or `from_spec`, which check their arguments; the constructor does not.
+
     Two states are equal if they have the same members: endpoints by job and task index. Comparisons ignore
     `done`, `version`, `observed_at`, readiness, nodes, the order of jobs, and jobs without tasks.
 
@@ -301,10 +293,6 @@ class ClusterState:
         observed_at: when the response arrived, in UTC, if known.
         done: the tasks that have ended with success while others still run, by job and task index. Their
             indices are missing in `spec`.
-
-    Raises:
-        InvalidClusterError: `endpoints` and `spec` contradict each other.
-        ConfigurationError: `observed_at` has no time zone.
     """
 
     endpoints: Mapping[str, tuple[Endpoint, ...]]
@@ -314,20 +302,7 @@ class ClusterState:
     done: tuple[DoneTask, ...] = ()
 
     def __post_init__(self) -> None:
-        if set(self.endpoints) != set(_checked(self.spec).jobs):
-            raise InvalidClusterError(
-                f"the endpoints have the jobs {list(self.endpoints)}, but the spec has {self.spec.jobs}"
-            )
-        for job in self.spec.jobs:
-            addresses = [self.spec.task_address(job, index) for index in self.spec.task_indices(job)]
-            if [getattr(endpoint, "address", None) for endpoint in self.endpoints[job]] != addresses:
-                raise InvalidClusterError(
-                    f"job {job!r} has the addresses {reprlib.repr(addresses)} in the spec, but the endpoints"
-                    f" {reprlib.repr(self.endpoints[job])}"
-                )
-        by_job = {job: tuple(self.endpoints[job]) for job in self.spec.jobs}
-        object.__setattr__(self, "endpoints", ReadOnlyMapping(by_job))
-        object.__setattr__(self, "observed_at", _in_utc(self.observed_at))
+        object.__setattr__(self, "endpoints", ReadOnlyMapping(self.endpoints))
 
     @classmethod
     def of(
@@ -364,7 +339,7 @@ class ClusterState:
                     )
         spec = ClusterSpec({job: {i: e.address for i, e in tasks.items()} for job, tasks in by_job.items()})
         ordered = {job: tuple(tasks.values()) for job, tasks in by_job.items()}
-        return cls._trusted(ordered, spec, version, _in_utc(observed_at), ())
+        return cls(ordered, spec, version, _in_utc(observed_at))
 
     @classmethod
     def from_spec(
@@ -376,29 +351,11 @@ class ClusterState:
         done: tuple[DoneTask, ...] = (),
     ) -> Self:
         """Return a state of endpoints that have an address only."""
-        endpoints = _AddressedEndpoints(_checked(spec))
-        return cls._trusted(endpoints, spec, version, _in_utc(observed_at), done)
-
-    @classmethod
-    def _trusted(
-        cls,
-        endpoints: Mapping[str, tuple[Endpoint, ...]],
-        spec: ClusterSpec,
-        version: str | None,
-        observed_at: datetime | None,
-        done: tuple[DoneTask, ...],
-    ) -> Self:
-        """Return the state of these parts, which are not validated. For callers that know that they agree.
-
-        `endpoints` are in the order of `spec.jobs`, and must not be changed afterwards. Times are in UTC.
-        """
-        state = object.__new__(cls)
-        object.__setattr__(state, "endpoints", ReadOnlyMapping(endpoints))
-        object.__setattr__(state, "spec", spec)
-        object.__setattr__(state, "version", version)
-        object.__setattr__(state, "observed_at", observed_at)
-        object.__setattr__(state, "done", done)
-        return state
+        if not isinstance(spec, ClusterSpec):
+            raise InvalidClusterError(
+                f"the spec of a ClusterState must be a ClusterSpec; got {reprlib.repr(spec)}"
+            )
+        return cls(_AddressedEndpoints(spec), spec, version, _in_utc(observed_at), done)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -504,14 +461,6 @@ class ClusterState:
     def _non_empty(self) -> dict[str, tuple[Endpoint, ...]]:
         """Return the endpoints by job, without jobs that have none."""
         return {job: endpoints for job, endpoints in self.endpoints.items() if endpoints}
-
-
-def _checked(spec: Any) -> ClusterSpec:
-    if not isinstance(spec, ClusterSpec):
-        raise InvalidClusterError(
-            f"the spec of a ClusterState must be a ClusterSpec; got {reprlib.repr(spec)}"
-        )
-    return spec
 
 
 def _in_utc(time: datetime | None) -> datetime | None:

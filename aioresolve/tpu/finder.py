@@ -19,8 +19,9 @@ from aioresolve.errors import (
     ResolveError,
 )
 from aioresolve.gcp.resource_names import ALL_ZONES, is_full_name, tpu_name
-from aioresolve.resolver.existing import TIMEOUT, existing_names
+from aioresolve.resolver.base import EXISTING_TIMEOUT
 from aioresolve.spec import ClusterState, Missing, Observation, host_port
+from aioresolve.spec.display import existing_names
 
 from .discovery import (
     TPU_PORT,
@@ -244,7 +245,7 @@ class SliceFinder:
         """Return which TPUs there are, as text; empty if they are not listed in time."""
         from aioresolve.gcp.tpu_api import TPUAPI
 
-        with anyio.move_on_after(TIMEOUT), suppress(ResolveError):
+        with anyio.move_on_after(EXISTING_TIMEOUT), suppress(ResolveError):
             project, zone = await self.find_location(source, clients, progress)
             if is_full_name(source.names[0]):
                 _, project, _, zone, *_ = source.names[0].split("/")

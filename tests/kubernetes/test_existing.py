@@ -87,7 +87,7 @@ async def test_what_may_not_be_listed_is_not_mentioned(cluster: Loopback, fault:
 async def test_a_server_that_does_not_list_in_time_explains_nothing(
     cluster: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve.resolver.existing.TIMEOUT", 0.05)
+    monkeypatch.setattr("aioresolve.resolver.base.EXISTING_TIMEOUT", 0.05)
     cluster.server.inject(Hang(), match=lambda request: "limit" in request.query, times=None)
     assert await reasons(cluster.resolver({"worker": "app=trian"}, namespace="ml")) == []
 

@@ -40,11 +40,11 @@ async def doctor(
     >>> from aioresolve import ClusterSpec, SimpleClusterResolver
     >>> checks = await aioresolve.doctor(SimpleClusterResolver(ClusterSpec({"worker": ["127.0.0.1:1"]})))
     >>> [(check.name, check.result) for check in checks]
-    [('tasks', 'ok'), ('addresses', 'failed'), ('devices', 'skipped'), ('this task', 'ok')]
+    [('tasks', 'ok'), ('addresses', 'failed'), ('this task', 'ok')]
 
     For Kubernetes it checks the configuration, the connection to the API server, the clock, the credentials
     and permissions, what each selector matches, indices, names and addresses of the pods; for TPUs the
-    metadata server, the credentials, the API and each TPU; for each task a TCP connection and its devices.
+    metadata server, the credentials, the API and each TPU; for each task a TCP connection.
     Checks that do not need one another run concurrently. Failures are results, not exceptions.
 
     Args:

@@ -1,4 +1,4 @@
-"""The checks of a `KubernetesClusterResolver` for `aioresolve.doctor`, from the kubeconfig to the devices."""
+"""The checks of a `KubernetesClusterResolver` for `aioresolve.doctor`, from the kubeconfig to the tasks."""
 
 from __future__ import annotations
 

@@ -25,13 +25,9 @@ from .wait import MAX_CONNECTIONS, find_unreachable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from aioresolve.probe.workers import LibtpuPorts
     from aioresolve.spec import Member, Observation, Task
 
 Result: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
-
-MAX_TASKS = MAX_CONNECTIONS
-"""The number of tasks that are connected to and probed, all at once."""
 
 MAX_NAMED = 3
 """The number of tasks, or of different states, that a check names."""
@@ -42,7 +38,6 @@ SHARE = 0.8
 START_PROGRAM = Hint(
     "Check that the program of the task runs and listens on that port, and that no firewall blocks it."
 )
-NO_DEVICES = Hint("Ignore this unless the tasks are TensorFlow servers, or TPU hosts on which libtpu runs.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,20 +193,11 @@ class FoundTasks:
 
     Attributes:
         state: the cluster; set it before they run.
-        libtpu_ports: the ports of libtpu as `probe_workers` takes them, if they are known.
         may_refuse: whether a task is fine although nothing listens at its port, as on a TPU without a server.
-        unreachable: the addresses that accept no connection, to the reason.
     """
 
     state: ClusterState = field(default_factory=lambda: ClusterState.of({}))
-    libtpu_ports: LibtpuPorts = ()
     may_refuse: bool = False
-    unreachable: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def shown(self) -> list[Member]:
-        """The tasks to connect to: the first ones."""
-        return list(self.state.members)[:MAX_TASKS]
 
     @property
     def counts(self) -> str:
@@ -221,56 +207,22 @@ class FoundTasks:
 
     async def check_addresses(self, remedy: Hint) -> Finding:
         """Connect to each task; `remedy` is for tasks that accept no connection."""
-        members = self.shown
+        members = self.state.members[:MAX_CONNECTIONS]
         if not members:
             return Finding("there is no task to connect to", "skipped")
         addresses = list(dict.fromkeys(member.endpoint.address for member in members))
-        self.unreachable = await find_unreachable(addresses, "tcp", timeout=SHARE * time_left())
+        unreachable = await find_unreachable(addresses, "tcp", timeout=SHARE * time_left())
         total, more = len(members), len(self.state.members) - len(members)
         untried = f"; {more} more were not tried" if more else ""
-        lost = [member for member in members if member.endpoint.address in self.unreachable]
+        lost = [member for member in members if member.endpoint.address in unreachable]
         if not lost:
             return Finding(f"{total} of {total} tasks accept a TCP connection{untried}")
-        reasons = [f"{_name(member)}: {self.unreachable[member.endpoint.address]}" for member in lost]
+        reasons = [f"{_name(member)}: {unreachable[member.endpoint.address]}" for member in lost]
         found = f"{len(lost)} of {total} tasks accept no TCP connection: {some(reasons)}{untried}"
         refusal = os.strerror(errno.ECONNREFUSED)
-        if self.may_refuse and all(reason.endswith(refusal) for reason in self.unreachable.values()):
-            self.unreachable.clear()  # libtpu may listen on another port
+        if self.may_refuse and all(reason.endswith(refusal) for reason in unreachable.values()):
             return Finding(found, "warning", remedy)
         return Finding(found, "failed", remedy)
-
-    async def check_devices(self) -> Finding:
-        """Probe each task that accepts a connection."""
-        # Imported here because it loads grpc.
-        from aioresolve.probe import LIBTPU_PORTS, probe_workers
-
-        addresses = dict.fromkeys(member.endpoint.address for member in self.shown)
-        reachable = [each for each in addresses if each not in self.unreachable]
-        if not reachable:
-            return Finding("no task accepts a connection", "skipped")
-        left = time_left()
-        probes = await probe_workers(
-            reachable,
-            timeout=SHARE * left,
-            worker_timeout=SHARE * SHARE * left,
-            libtpu_ports=self.libtpu_ports or LIBTPU_PORTS,
-        )
-        if errors := [probe.error for probe in probes if probe.error is not None]:
-            found = (
-                f"{len(errors)} of {len(probes)} tasks report no devices: {some(e.summary for e in errors)}"
-            )
-            return Finding(found, "warning", errors[0].hint or NO_DEVICES)
-        counts = Counter(
-            ", ".join(f"{number} {kind}" for kind, number in sorted(probe.accelerators.items()))
-            or "only CPUs"
-            for probe in probes
-        )
-        found = "; ".join(
-            f"{number} of {len(probes)} tasks have {devices}" for devices, number in counts.most_common()
-        )
-        if len(counts) == 1:
-            return Finding(found)
-        return Finding(found, "warning", Hint("Give all tasks of a job the same devices."))
 
     async def check_this_task(self, this_task: Callable[[ClusterState], Awaitable[Task]]) -> Finding:
         """Find the task of this process."""
@@ -316,7 +268,7 @@ def task_checks(
     after: tuple[str, ...],
     remedy: Hint = START_PROGRAM,
 ) -> list[PlannedCheck]:
-    """Return the checks of the tasks: their addresses, their devices, and which one this process is.
+    """Return the checks of the tasks: their addresses, and which one this process is.
 
     Args:
         tasks: the cluster, which the checks in `after` set.
@@ -326,7 +278,6 @@ def task_checks(
     """
     return [
         PlannedCheck("addresses", lambda _: tasks.check_addresses(remedy), after),
-        PlannedCheck("devices", lambda _: tasks.check_devices(), ("addresses",)),
         PlannedCheck("this task", lambda _: tasks.check_this_task(this_task), after),
     ]
 

@@ -14,7 +14,7 @@ from aioresolve.resolver.checks import Finding, FoundTasks, PlannedCheck, failed
 
 from .discovery import GivenWorkers, LocalTPU, NamedTPUs, WorkersFile, read_workers
 from .readiness import REMEDIES
-from .slices import cluster_of, libtpu_ports
+from .slices import cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -154,7 +154,6 @@ class _TPUChecks:
 
     def _set_tasks(self, slices: Sequence[TPUSlice]) -> Finding:
         self.tasks.state = cluster_of(slices, self.job, {}, datetime.now(UTC))
-        self.tasks.libtpu_ports = libtpu_ports(slices)
         return Finding(self.tasks.counts)
 
 

@@ -69,7 +69,7 @@ def test_healthy_cluster_exits_with_0(run: Run, env: dict[str, str], here: tuple
 
 def test_failure_exits_with_1_and_has_a_remedy_spelled_as_an_option(run: Run, env: dict[str, str]) -> None:
     done = run(("doctor", "kubernetes", "-n", "ml", "-l", "app=none"), env)
-    assert (done.code, done.stderr) == (1, "error: 1 of 18 checks failed\n")
+    assert (done.code, done.stderr) == (1, "error: 1 of 17 checks failed\n")
     assert rows(done.stdout)["pods with app=none"] == "failed"
     _, _, remedies = done.stdout.partition("\n\n")
     assert "values of app there: ps, stuck, train" in done.stdout

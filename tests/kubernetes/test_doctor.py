@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CONNECTION = ["configuration", "credentials", "TCP", "TLS"]
 SERVER = ["API server", "clock", "authentication", "list pods", "watch pods"]
 PODS = ["pods with app=train", "indices of worker", "tasks", "size", "ResourceClaims", "headless Service"]
-TASKS = ["addresses", "devices", "this task"]
+TASKS = ["addresses", "this task"]
 ALL = [*CONNECTION, *SERVER, *PODS, *TASKS]
 FAILURE = b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"
 
@@ -82,7 +82,6 @@ async def test_healthy_cluster_has_only_ok_rows(loopback: Loopback) -> None:
         ("pods with app=train", "2 pods in namespace 'ml': 2 running"),
         ("indices of worker", "0 to 1, without gaps"),
         ("tasks", "worker: 2"),
-        ("devices", "1 of 1 tasks have 4 TPU"),
         ("headless Service", "ml/train exists, and is headless"),
     ):
         assert checks[name].found.startswith(found)
@@ -324,7 +323,7 @@ async def test_selector_that_matches_nothing(loopback: Loopback) -> None:
         "failed",
         "no pod matches app=train in namespace 'ml'; there are no pods",
     )
-    assert [checks[name].result for name in TASKS] == ["skipped"] * 3
+    assert [checks[name].result for name in TASKS] == ["skipped"] * 2
     checks = await diagnose(loopback, jobs={"worker": "a b"})
     assert checks["pods with a b"].result == "failed"
     assert "Correct the selector 'a b'" in remedy(checks["pods with a b"])

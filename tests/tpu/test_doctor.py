@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ZONE, PROJECT = "us-central2-b", "demo-project"
 FULL = f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"
 NAMED = ["source", "project and zone", "credentials", "TPU my-tpu"]
-TASKS = ["tasks", "addresses", "devices", "this task"]
+TASKS = ["tasks", "addresses", "this task"]
 
 
 async def diagnose(*arguments: Any, **options: Any) -> dict[str, Check]:
@@ -57,7 +57,6 @@ async def test_healthy_tpu_has_only_ok_rows(google: GoogleServer) -> None:
         "credentials": f"anonymous (no credentials are sent to a plain http endpoint), for {google.url}",
     }
     assert checks["TPU my-tpu"].found.endswith("READY HEALTHY, 1 worker")
-    assert checks["devices"].found == "1 of 1 tasks have 4 TPU"
 
 
 async def test_absent_metadata_server_matters_only_if_it_is_needed(
@@ -151,7 +150,7 @@ async def test_tpu_that_is_not_healthy(google: GoogleServer, not_healthy: str, r
 async def test_worker_without_a_server_is_a_warning(google: GoogleServer) -> None:
     google.add(node())
     checks = await diagnose("my-tpu")
-    assert (checks["addresses"].result, checks["devices"].result) == ("warning", "warning")
+    assert checks["addresses"].result == "warning"
     assert "Nothing listens on 8470 unless a program starts a server" in remedy(checks["addresses"])
 
 

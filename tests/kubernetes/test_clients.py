@@ -154,7 +154,7 @@ FAULTS: list[tuple[Fault, type[ResolveError], str]] = [
 async def test_permanent_faults_are_typed_errors_without_a_secret(
     loopback: Loopback, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve._core.http.response.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve._core.http.MAX_BODY", 1 << 20)
     async with client_of(kind, loopback) as client:
         for fault, error_type, words in FAULTS[:5] if kind.startswith("sync") else FAULTS:
             loopback.server.inject(fault, Trickle(1 << 16, 0.0), times=None)

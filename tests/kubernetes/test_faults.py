@@ -229,7 +229,7 @@ CASES = {
 async def test_permanent_fault_is_one_error_with_cause_place_and_hint(
     loopback: Loopback, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve._core.http.response.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve._core.http.MAX_BODY", 1 << 20)
     monkeypatch.setattr("aioresolve.kubernetes.api.client.MAX_PAGES", 5)
     monkeypatch.setattr("aioresolve.kubernetes.api.client.PAGE", 2)
     case = CASES[name]

@@ -228,7 +228,7 @@ class AsyncClientTransport(Transport):
     async def send(self, request: Request) -> Response:
         body = None if request.body is None else json.loads(request.body)
         async with self._open.reading(self._request(request, body=body)) as opened:
-            return await opened.aread()
+            return await opened.complete()
 
     @asynccontextmanager
     async def stream(
@@ -237,7 +237,8 @@ class AsyncClientTransport(Transport):
         request = Request("GET", path, query, {**ACCEPT_JSON, "Accept-Encoding": "identity"})
         opening = self._request(request, _request_timeout=timeout_to_connect_only())
         async with self._open.reading(opening) as opened:
-            await opened.read_failure()
+            if opened.response.status != 200:
+                await opened.complete()
             yield opened
 
     async def aclose(self) -> None:

@@ -21,7 +21,7 @@ import msgspec
 
 from aioresolve.errors import DeadlineExceededError, Hint, ResolveError
 
-from .telemetry import record_retry
+from .telemetry import log_retry
 from .validation import validate_seconds
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ async def send_with_retries(
             if is_too_long(wait):
                 raise
             progress.failed(scope, error)
-            record_retry(error, attempt=backoff.failures, wait=wait)
+            log_retry(error, attempt=backoff.failures, wait=wait)
         await anyio.sleep(wait)
 
 

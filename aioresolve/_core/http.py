@@ -471,9 +471,8 @@ class HTTPClient:
             ConfigurationError: the URL is invalid.
         """
         context = self._context(url, scope, hints)
-        credentials: Credentials | None = await auth.credentials()
-        is_first = True
-        while credentials is not None:
+        credentials = await auth.credentials()
+        for is_last in (False, True):
             call: HTTPCall | None = None
             if self._logger is not None:
                 number, server = 1 if attempts is None else next(attempts), origin(str(url))
@@ -485,15 +484,18 @@ class HTTPClient:
                 async with self._open.reading(opening) as opened:
                     if opened.response.status != 200:
                         await opened.complete()
-                    is_rejected = opened.response.status == 401 and is_first
+                    is_rejected = opened.response.status == 401 and not is_last
                     if not is_rejected:
                         yield opened
                 if call is not None:
                     call.set_response(opened.response.status, opened.length)
             if not is_rejected:
                 return
-            is_first, credentials = False, await auth.renew(credentials, opened.response)
-        yield opened
+            renewed = await auth.renew(credentials, opened.response)
+            if renewed is None:
+                yield opened  # which is complete
+                return
+            credentials = renewed
 
     async def close_idle(self) -> None:
         """Close the connections, unless one is in use; the next request opens another.

@@ -1,13 +1,13 @@
-"""Log records with structured `extra`, and OpenTelemetry spans and metrics if the process uses it.
+"""Log records with structured `extra`, and spans of OpenTelemetry if the process uses it.
 
-Nothing has to be enabled. Log records go to loggers of the standard library. Spans and metrics go to the
-global providers of OpenTelemetry after the process has imported `opentelemetry.trace` or
-`opentelemetry.metrics`, as any setup of its SDK does; in any other process they cost one look-up in
-`sys.modules`. docs/observability.md has the loggers, the keys of `extra`, and the metrics. Names and
-attributes follow OpenTelemetry's semantic conventions (https://opentelemetry.io/docs/specs/semconv/).
+Nothing has to be enabled. Log records go to loggers of the standard library. Spans go to the global provider
+of OpenTelemetry after the process has imported `opentelemetry.trace`, as any setup of its SDK does; in any
+other process they cost one look-up in `sys.modules`. docs/observability.md has the loggers and the keys of
+`extra`. Names and attributes of spans follow OpenTelemetry's semantic conventions
+(https://opentelemetry.io/docs/specs/semconv/).
 
-Records, spans and metrics contain no headers and no bodies. From the query of a URL they contain only the
-selectors of Kubernetes, in the scope and in the text of log records.
+Records and spans contain no headers and no bodies. From the query of a URL they contain only the selectors of
+Kubernetes, in the scope and in the text of log records.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ import logging
 import re
 import sys
 import time
-from collections import Counter as Totals
-from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from aioresolve._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sized
+    from collections.abc import Collection, Mapping
     from types import TracebackType
 
-    from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
     from opentelemetry.trace import Span, Tracer
 
 Attributes: TypeAlias = dict[str, str | int]
@@ -43,8 +40,8 @@ retry_logger = logging.getLogger("aioresolve.retry")
 class _Call:
     """A call to a server, used as a context manager: it has a duration, and a response or an error.
 
-    It is a log record, a measurement, and while OpenTelemetry is in use a span of kind CLIENT. `name` is that
-    of the span, one of a small set; `what` is the request as text.
+    It is a log record, and while OpenTelemetry is in use a span of kind CLIENT. `name` is that of the span,
+    one of a small set; `what` is the request as text.
     """
 
     def __init__(
@@ -53,7 +50,7 @@ class _Call:
         self._logger = logger
         self._name, self._what, self._extra, self._attributes = name, what, extra, attributes
         self._result = ""
-        self._outcome: Attributes = {}  # attributes of the span and of measurements
+        self._outcome: Attributes = {}  # attributes of the span
         self._span: Span | None = None
         self._started = 0.0
 
@@ -69,7 +66,7 @@ class _Call:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        seconds, metrics = time.perf_counter() - self._started, instruments()
+        seconds = time.perf_counter() - self._started
         if error is not None:
             self._outcome |= {**self._outcome_of(error), "error.type": error_type(error)}
         if self._logger.isEnabledFor(logging.INFO):
@@ -80,8 +77,6 @@ class _Call:
                 extra |= error_extra(error)
                 text = extra["error"]
                 self._logger.info("%s failed after %.3f s: %s", self._what, seconds, text, extra=extra)
-        if metrics is not None:
-            self._measure(metrics, seconds)
         if self._span is not None:
             from opentelemetry.trace import StatusCode
 
@@ -92,9 +87,6 @@ class _Call:
 
     def _outcome_of(self, error: BaseException) -> Attributes:
         return {}
-
-    def _measure(self, metrics: _Instruments, seconds: float) -> None:
-        raise NotImplementedError
 
 
 class HTTPCall(_Call):
@@ -123,12 +115,11 @@ class HTTPCall(_Call):
         expected: Collection[int] = (),
     ) -> None:
         template = _NAMES_IN_PATHS.sub(r"\1s/{\1}", path)
-        self._server = server_attributes(server)
-        self._request = {"http.request.method": method, "url.scheme": urlsplit(server).scheme}
         self._expected = expected
         attributes: Attributes = {
-            **self._server,
-            **self._request,
+            **server_attributes(server),
+            "http.request.method": method,
+            "url.scheme": urlsplit(server).scheme,
             "url.full": server + path,
             "url.path": path,
             "url.template": template,
@@ -147,11 +138,6 @@ class HTTPCall(_Call):
         self._outcome["http.response.status_code"] = status
         if status >= 400 and status not in self._expected:
             self._outcome["error.type"] = str(status)
-
-    def _measure(self, metrics: _Instruments, seconds: float) -> None:
-        attributes = {**self._server, **self._outcome}
-        metrics.requests.add(1, attributes)
-        metrics.request_seconds.record(seconds, {**attributes, **self._request})
 
 
 class ProbeCall(_Call):
@@ -178,10 +164,6 @@ class ProbeCall(_Call):
         names = {"rpc.response.status_code": "status", "aioresolve.code": "code"}
         values = {attribute: getattr(error, name, None) for attribute, name in names.items()}
         return {attribute: value for attribute, value in values.items() if isinstance(value, str)}
-
-    def _measure(self, metrics: _Instruments, seconds: float) -> None:
-        # Without the worker: a thousand workers would make a thousand histograms.
-        metrics.probe_seconds.record(seconds, {"rpc.system.name": "grpc", **self._outcome})
 
 
 # Events between calls
@@ -211,30 +193,23 @@ class Outage:
             self._logger.info("%s is available again after %.1f s", self._source, seconds, extra=outage)
 
 
-def record_retry(error: Exception, *, attempt: int, wait: float) -> None:
-    """Log and count a retry, `wait` seconds after the attempt with this number (from 1) and error."""
-    server: str | None = getattr(error, "host", None)
+def log_retry(error: Exception, *, attempt: int, wait: float) -> None:
+    """Log a retry, `wait` seconds after the attempt with this number (from 1) and error."""
     extra: dict[str, Any] = {**error_extra(error), "attempt": attempt, "wait": wait}
-    if server is not None:
+    if (server := getattr(error, "host", None)) is not None:
         extra["server"] = server
-    retry_logger.debug(
-        "attempt %d failed, retrying in %.3f s: %s", attempt, wait, extra["error"], extra=extra
-    )
-    if (metrics := instruments()) is not None:
-        attributes = {} if server is None else server_attributes(server)
-        metrics.retries.add(1, {**attributes, "error.type": error_type(error)})
+    text = "attempt %d failed, retrying in %.3f s: %s"
+    retry_logger.debug(text, attempt, wait, extra["error"], extra=extra)
 
 
-def record_watch_restart(server: str, scope: str, reason: str, *, seconds: float) -> None:
-    """Log and count the restart of a watch whose last connection lived for `seconds`.
+def log_watch_restart(server: str, scope: str, reason: str, *, seconds: float) -> None:
+    """Log the restart of a watch whose last connection lived for `seconds`.
 
     `reason` is one of a small set: `ended`, `broken`, `silent`, `expired`, ...
     """
     extra = {"server": server, "scope": scope, "reason": reason, "seconds": seconds}
     text = "watch of %s at %s restarts after %.1f s: %s"
     watch_logger.info(text, scope, server, seconds, reason, extra=extra)
-    if (metrics := instruments()) is not None:
-        metrics.restarts.add(1, {**server_attributes(server), "aioresolve.watch.reason": reason})
 
 
 # Attributes
@@ -280,105 +255,9 @@ def error_extra(error: BaseException) -> dict[str, str]:
     return {"error": error_text(error), "error_type": error_type(error)}
 
 
-# OpenTelemetry
-
-_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Bucket boundaries of histograms in seconds, as in the conventions."""
-
-_polled: set[TargetGauges] = set()
-"""What the gauges show. An exporter reads it at any time, in its own thread."""
-
-
-class TargetGauges:
-    """The gauges of one target of a fleet, from the first `update` until `close`.
-
-    Targets of several fleets may have one name, and so the same attributes, of which OpenTelemetry keeps one
-    value: the sum of their tasks, and the longest time for which one of them is stale.
-    """
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-        self.tasks: Mapping[str, Sized] = {}
-        self.stale_since: datetime | None = None
-
-    def update(self, stale_since: datetime | None) -> None:
-        """Show `tasks` from now on, and since when they are stale, if they are."""
-        self.stale_since = stale_since
-        _polled.add(self)
-        instruments()  # creates the gauges, if metrics are in use
-
-    def close(self) -> None:
-        """Remove the target from the gauges."""
-        _polled.discard(self)
-
-
-class _Instruments(NamedTuple):
-    requests: Counter
-    request_seconds: Histogram
-    probe_seconds: Histogram
-    retries: Counter
-    restarts: Counter
-
-
-def instruments() -> _Instruments | None:
-    """Return the metric instruments; None in a process that does not use OpenTelemetry's metrics."""
-    return None if sys.modules.get("opentelemetry.metrics") is None else _instruments()
-
-
 @cache
 def _tracer() -> Tracer:
     # Before a provider is set this is a proxy, which uses the provider as soon as there is one.
     from opentelemetry import trace
 
     return trace.get_tracer("aioresolve", __version__)
-
-
-@cache
-def _instruments() -> _Instruments:
-    # Proxies as well. A process has one provider, and its instruments are created once.
-    from opentelemetry import metrics
-
-    meter = metrics.get_meter("aioresolve", __version__)
-
-    def histogram(name: str, description: str) -> Histogram:
-        return meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=_BUCKETS)
-
-    meter.create_observable_gauge(
-        "aioresolve.members", [_observe_tasks], "{task}", "Tasks that are members of a cluster."
-    )
-    meter.create_observable_gauge(
-        "aioresolve.target.staleness",
-        [_observe_staleness],
-        "s",
-        "Time since the state of a target was last up to date; 0 if the latest request succeeded.",
-    )
-    return _Instruments(
-        requests=meter.create_counter("aioresolve.requests", "{request}", "HTTP requests."),
-        request_seconds=histogram("http.client.request.duration", "Duration of HTTP client requests."),
-        probe_seconds=histogram("rpc.client.call.duration", "Duration of probes of workers."),
-        retries=meter.create_counter("aioresolve.retries", "{retry}", "Requests repeated after a failure."),
-        restarts=meter.create_counter("aioresolve.watch.restarts", "{restart}", "Restarts of watches."),
-    )
-
-
-def _observe_tasks(_: CallbackOptions) -> list[Observation]:
-    from opentelemetry.metrics import Observation
-
-    totals = Totals[tuple[str, str]]()
-    for each in tuple(_polled):
-        for job, tasks in each.tasks.items():
-            totals[each.target, job] += len(tasks)
-    return [
-        Observation(total, {"aioresolve.target": target, "aioresolve.job": job})
-        for (target, job), total in totals.items()
-    ]
-
-
-def _observe_staleness(_: CallbackOptions) -> list[Observation]:
-    from opentelemetry.metrics import Observation
-
-    now, longest = datetime.now(UTC), dict[str, float]()
-    for each in tuple(_polled):
-        seconds = 0.0 if each.stale_since is None else (now - each.stale_since).total_seconds()
-        longest[each.target] = max(seconds, longest.get(each.target, 0.0))
-    return [Observation(seconds, {"aioresolve.target": target}) for target, seconds in longest.items()]

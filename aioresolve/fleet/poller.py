@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 import anyio.lowlevel
 
-from aioresolve._core import telemetry
 from aioresolve._core.concurrency import first_error, reject_stray_cancellation, wait_until_done
 from aioresolve._core.connections import Connections, KeptOpen
 from aioresolve._core.deadline import within_deadline
+from aioresolve._core.telemetry import Outage
 from aioresolve.errors import DeadlineExceededError, ResolveError
 from aioresolve.resolver.polling import PollSchedule
 from aioresolve.spec.observation import ADDRESSES
@@ -211,22 +211,15 @@ class StatusStream:
         """Run `work` for each target, in its own task; endless. `wakeup` announces each status to take."""
 
         async def run_target(target: Target) -> None:
-            outage = telemetry.Outage(logger, f"target {target.name!r}", target=target.name)
-            gauges = telemetry.TargetGauges(target.name)
+            outage = Outage(logger, f"target {target.name!r}", target=target.name)
 
             def report(status: TargetStatus) -> None:
                 # A key that is set again keeps its position, so that the longest waiting target is first.
                 self._pending[target] = status
                 wakeup.put(None)
                 outage.update(status.error)
-                if status.state is not None:
-                    gauges.tasks = status.state.endpoints
-                gauges.update(target.failing_since)
 
-            try:
-                await target.run_unless_removed(partial(work, target, report))
-            finally:
-                gauges.close()
+            await target.run_unless_removed(partial(work, target, report))
 
         self._run_target = run_target
         try:

@@ -29,7 +29,7 @@ import msgspec
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import RETRYABLE_STATUSES, Backoff, RetryPolicy, within_deadline
-from aioresolve._core.telemetry import Outage, record_retry, record_watch_restart
+from aioresolve._core.telemetry import Outage, log_retry, log_watch_restart
 from aioresolve.errors import (
     APIError,
     ConnectionFailedError,
@@ -202,7 +202,7 @@ class Reflector:
         if lifetime is not None:
             reason = "ended" if error is None else RESTART_REASONS.get(type(error), "failed")
             reason = "expired" if error is not None and is_expired(error) else reason
-            record_watch_restart(self._api.host, self._query.scope, reason, seconds=lifetime)
+            log_watch_restart(self._api.host, self._query.scope, reason, seconds=lifetime)
             self._set_timer(self._policy.max_gap, self.on_gap)
         if error is not None and (wait := self.on_failure(error)):
             await self._api.sleep(wait)
@@ -273,7 +273,7 @@ class Reflector:
             wait = 0.0
         else:
             self._was_just_listed = False
-        record_retry(error, attempt=self._backoff.failures, wait=wait)
+        log_retry(error, attempt=self._backoff.failures, wait=wait)
         return wait
 
     def on_gap(self) -> None:

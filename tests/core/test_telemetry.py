@@ -1,4 +1,4 @@
-"""What an operator sees of calls: log records, and spans and metrics of OpenTelemetry."""
+"""What an operator sees of calls: log records, and spans of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 import pytest
-from opentelemetry.sdk.metrics.export import Histogram, HistogramDataPoint
 from opentelemetry.trace import SpanKind, StatusCode
 
 from aioresolve import sync
 from aioresolve.errors import DeadlineExceededError, ResolveError
-from aioresolve.fleet import Fleet
 from aioresolve.probe import ProbeChannels, probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker, pod
-from tests.fleet.fleets import Scripted, fail, respond_with, take, until
 from tests.gcp.loopback import TOKEN as GOOGLE_TOKEN
 from tests.gcp.loopback import refreshable_credentials, request_my_tpu, tls_server
 from tests.kubernetes.loopback import JOBS, TOKEN, run_loopback
@@ -111,7 +108,7 @@ async def test_failed_request_and_its_retry_are_logged(
     assert extra(retry)["server"] == extra(succeeded)["server"]
 
 
-async def test_no_record_span_or_measurement_contains_a_secret(
+async def test_no_record_and_no_span_contains_a_secret(
     recording: Recording, loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
     loopback.server.inject(Answer(401, body=f"unknown token {TOKEN}".encode()), times=None)
@@ -239,109 +236,18 @@ async def test_probe_is_a_span_with_the_name_of_its_rpc_and_its_outcome_and_a_re
     logged = [extra(record) for record in records(caplog, "aioresolve.probe")]
     assert logged[0] == {"server": tensorflow.address, "source": "tensorflow", "seconds": True}
     assert logged[2]["error_type"] == "UNIMPLEMENTED"
-    # Without the workers, of which there may be thousands.
-    points = recording.points("rpc.client.call.duration")
-    assert [count for found, count in points if found["rpc.method"] == first.name] == [1, 1, 1]
 
 
-# Metrics
-
-
-async def test_requests_and_retries_are_counted_by_outcome(recording: Recording, loopback: Loopback) -> None:
-    for fault in (Answer(503, headers={"Retry-After": "0"}), Reset(after=10)):
-        loopback.server.inject(fault)
-    await loopback.resolver(not_running="skip").cluster_spec()
-    server = {"server.address": "127.0.0.1", "server.port": loopback.server.port}
-    requests: list[tuple[dict[str, Any], float]] = [
-        ({**server, "http.response.status_code": 200}, 1),
-        ({**server, "http.response.status_code": 503, "error.type": "503"}, 1),
-        ({**server, "error.type": BROKEN}, 1),
-    ]
-    retries: list[tuple[dict[str, Any], float]] = [
-        ({**server, "error.type": kind}, 1) for kind in ("503", BROKEN)
-    ]
-    assert in_order(recording.points("aioresolve.requests")) == in_order(requests)
-    assert in_order(recording.points("aioresolve.retries")) == in_order(retries)
-    request = {"http.request.method": "GET", "url.scheme": "https"}
-    durations = in_order([({**outcome, **request}, count) for outcome, count in requests])
-    assert in_order(recording.points("http.client.request.duration")) == durations
-
-
-async def test_duration_of_a_request_cancelled_by_the_deadline_is_in_seconds(
+async def test_request_that_the_deadline_ends_is_a_cancelled_span(
     recording: Recording, loopback: Loopback
 ) -> None:
     loopback.server.inject(Hang(), times=None)
     with pytest.raises(DeadlineExceededError):
-        await loopback.resolver(not_running="skip", timeout=0.5).cluster_spec()
+        await loopback.resolver(not_running="skip", timeout=0.1).cluster_spec()
     assert error_types(recording) == ["cancelled"]
-    point = only_histogram_point(recording, "http.client.request.duration")
-    assert 0.0 < point.sum < 60.0
-    conventional = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-    assert tuple(point.explicit_bounds) == conventional
-    assert (point.attributes or {})["error.type"] == "cancelled"
 
 
-async def test_gauges_show_the_members_and_the_staleness_of_targets_while_they_are_polled(
-    recording: Recording,
-) -> None:
-    east = Scripted(respond_with(2))
-    fleet = Fleet({"us-east": east, "us-west": Scripted()})
-    async with aclosing(fleet.poll(interval=0.01)) as statuses:
-        await take(statuses, 2)
-        assert in_order(recording.points("aioresolve.members")) == in_order(
-            [
-                ({"aioresolve.job": "worker", "aioresolve.target": "us-east"}, 2),
-                ({"aioresolve.job": "worker", "aioresolve.target": "us-west"}, 1),
-            ]
-        )
-        assert stale_seconds(recording) == {"us-east": 0.0, "us-west": 0.0}
-        east.respond = fail
-        await until(lambda: fleet.readings["us-east"].is_stale)
-        first = stale_seconds(recording)
-        assert first["us-east"] > 0.0
-        assert stale_seconds(recording)["us-east"] > first["us-east"]
-        fleet.remove("us-east")
-        await until(lambda: list(stale_seconds(recording)) == ["us-west"])
-        assert len(recording.points("aioresolve.members")) == 1
-    assert recording.points("aioresolve.members") == []
-
-
-async def test_targets_of_one_name_in_two_fleets_are_one_point_with_the_sum_of_their_members(
-    recording: Recording,
-) -> None:
-    small, large = (Fleet({"us-east": Scripted(respond_with(number))}) for number in (2, 3))
-    async with aclosing(large.poll(interval=0.01)) as of_large:
-        await take(of_large, 1)
-        async with aclosing(small.poll(interval=0.01)) as of_small:
-            await take(of_small, 1)
-            await until(lambda: members(recording) == {"us-east": 5})
-            assert stale_seconds(recording) == {"us-east": 0.0}
-        assert members(recording) == {"us-east": 3}
-
-
-def members(recording: Recording) -> dict[str, float]:
-    points = recording.points("aioresolve.members")
-    return {found["aioresolve.target"]: value for found, value in points}
-
-
-def stale_seconds(recording: Recording) -> dict[str, float]:
-    points = recording.points("aioresolve.target.staleness")
-    return {found["aioresolve.target"]: value for found, value in points}
-
-
-def only_histogram_point(recording: Recording, name: str) -> HistogramDataPoint:
-    metric = recording.metrics[name]
-    assert isinstance(metric.data, Histogram)
-    assert metric.unit == "s"
-    (point,) = metric.data.data_points
-    return point
-
-
-def in_order(points: list[tuple[dict[str, Any], float]]) -> list[tuple[list[tuple[str, str]], float]]:
-    return sorted(([(name, str(each[name])) for name in sorted(each)], count) for each, count in points)
-
-
-# Processes without OpenTelemetry, or with providers set after the first call
+# Processes without OpenTelemetry, or with a provider set after the first call
 
 SCRIPT = """
 import asyncio, sys
@@ -356,35 +262,26 @@ async def resolve():
 asyncio.run(resolve())
 assert not [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]
 
-from opentelemetry import metrics, trace
+from opentelemetry import trace
 asyncio.run(resolve())
 
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+exporter = InMemorySpanExporter()
 tracers = TracerProvider()
 tracers.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(tracers)
-metrics.set_meter_provider(MeterProvider([reader]))
 asyncio.run(resolve())
 
 print(*[span.name for span in exporter.get_finished_spans()])
-(resource,) = reader.get_metrics_data().resource_metrics
-print(*sorted(metric.name for metric in resource.scope_metrics[0].metrics))
 """
 
 
 @pytest.mark.slow
-def test_opentelemetry_is_loaded_only_by_the_process_and_its_providers_may_be_set_late(
+def test_opentelemetry_is_loaded_only_by_the_process_and_its_provider_may_be_set_late(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-W", "error", "-c", SCRIPT, str(tmp_path / "kubeconfig")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        "GET /api/v1/pods",
-        "aioresolve.requests http.client.request.duration",
-    ]
+    assert (done.returncode, done.stdout, done.stderr) == (0, "GET /api/v1/pods\n", "")

@@ -38,16 +38,14 @@ Raises:
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aioresolve import launch
 from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve._core.service_account import is_in_pod
+from aioresolve.environment.detection import choose, examine_pod
 from aioresolve.errors import ConfigurationError, MissingDependencyError
-from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
-from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 from aioresolve.resolver.completeness import validate_condition
 from aioresolve.spec.observation import Want
 from aioresolve.sync.loop_thread import get_loop_thread
@@ -71,7 +69,7 @@ except (ImportError, AttributeError) as error:
     ) from error
 
 if TYPE_CHECKING:
-    from aioresolve._core.deadline import Progress
+    from collections.abc import Mapping
 
 __all__ = ["AioresolveCluster"]
 
@@ -84,20 +82,13 @@ DEFAULT_TIMEOUT = 300
 COUNT, ID = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
-@dataclass(frozen=True, slots=True)
-class _Processes:
-    coordinator: str
-    count: int
-    id: int
-
-
 class AioresolveCluster(ClusterEnv):
     """The cluster environment; JAX calls its methods."""
 
     name: str = "aioresolve"
 
     # JAX calls the three methods one after another; all results must describe one state of the cluster.
-    _processes: _Processes | None = None
+    _found: Mapping[str, str] | None = None
 
     @classmethod
     def is_env_present(cls) -> bool:
@@ -112,24 +103,26 @@ class AioresolveCluster(ClusterEnv):
                 f"${COUNT} and ${ID} are set, but JAX_COORDINATOR_ADDRESS is not",
                 hint="Set it to host:port of process 0, or start the program by `aioresolve exec --for jax`.",
             )
-        cls._processes = _resolve(timeout_secs)
-        return cls._processes.coordinator
+        cls._found = _resolve(timeout_secs)
+        return cls._found["JAX_COORDINATOR_ADDRESS"]
 
     @classmethod
     def get_process_count(cls) -> int:
         """Return the number of processes."""
-        return _number(COUNT) if _is_started_by_exec() else cls._resolved().count
+        return _number(COUNT, cls._variables())
 
     @classmethod
     def get_process_id(cls) -> int:
         """Return the number of this process: the rank of its pod."""
-        return _number(ID, minimum=0) if _is_started_by_exec() else cls._resolved().id
+        return _number(ID, cls._variables(), minimum=0)
 
     @classmethod
-    def _resolved(cls) -> _Processes:
-        if cls._processes is None:  # the caller of initialize() passed a coordinator address
-            cls._processes = _resolve(None)
-        return cls._processes
+    def _variables(cls) -> Mapping[str, str]:
+        if _is_started_by_exec():
+            return os.environ
+        if cls._found is None:  # the caller of initialize() passed a coordinator address
+            cls._found = _resolve(None)
+        return cls._found
 
 
 # JAX has appended it to its list, behind its own support for Kubernetes.
@@ -142,64 +135,41 @@ def _is_started_by_exec() -> bool:
     return COUNT in os.environ or ID in os.environ
 
 
-def _resolve(timeout: float | None) -> _Processes:
+def _resolve(timeout: float | None) -> Mapping[str, str]:
     port = DEFAULT_PORT
     if os.environ.get("JAX_COORDINATOR_PORT"):
-        port = _number("JAX_COORDINATOR_PORT", maximum=65535)
+        port = _number("JAX_COORDINATOR_PORT", os.environ, maximum=65535)
     return get_loop_thread().run(partial(_wait_for_processes, port, timeout or DEFAULT_TIMEOUT))
 
 
-async def _wait_for_processes(port: int, timeout: float) -> _Processes:
+async def _wait_for_processes(port: int, timeout: float) -> Mapping[str, str]:
+    """Return the variables of `launch.jax` for this process, once all of its processes are there."""
     deadline = Deadline.after(timeout)
-    selector, peers = await _find_peers(timeout)
-    resolver = KubernetesClusterResolver(
-        {"worker": selector},
-        port,
-        executable_location=ExecutableLocation.WITHIN_CLUSTER,
-        namespace=CONTEXT_NAMESPACE,
-        order_by="index",
-    )
+    examine = partial(examine_pod, port=port)
+    _, found = await within_deadline(timeout, "the lookup of the pod of this process", examine)
+    found, new_resolver = choose([found])
+    resolver = new_resolver(order_by="index")
     if os.environ.get("AIORESOLVE_COUNT"):
-        count = _number("AIORESOLVE_COUNT")
+        count = _number("AIORESOLVE_COUNT", os.environ)
     else:
-        read = partial(_read_count, resolver, peers)
-        count = await within_deadline(deadline.next_timeout, f"the number of {peers}", read)
+        observe = partial(resolver._call_observe, Want(sizes=True))
+        observation = await within_deadline(deadline.next_timeout, "the number of processes", observe)
+        if (expected := observation.expected.get("worker")) is None:
+            raise ConfigurationError(
+                f"the number of processes is not known ({found.reason}): no controller states it, or it may"
+                " not be read",
+                hint="Set AIORESOLVE_COUNT in the pod template, or let the service account get the"
+                " controller.",
+            )
+        count = expected.number
     # Pods may become ready only after their processes have found one another.
     condition = validate_condition(count, None, False, False, 0.0, needs_all=True)
     state = await resolver._wait(condition, timeout=deadline.next_timeout, interval=30.0)
-    task = await resolver.this_task(state, timeout=deadline.next_timeout)
-    return _Processes(launch.jax(state, task)["JAX_COORDINATOR_ADDRESS"], count, task.rank)
+    return launch.jax(state, await resolver.this_task(state, timeout=deadline.next_timeout))
 
 
-async def _find_peers(timeout: float) -> tuple[str, str]:
-    """Return the label selector of the pods of the processes, and what they are, as text."""
-    selector = os.environ.get("AIORESOLVE_SELECTOR")
-    if selector:
-        return selector, f"the pods of AIORESOLVE_SELECTOR, {selector!r}"
-    pod = await within_deadline(timeout, "the lookup of the pod of this process", fetch_own_pod)
-    workload = workload_of(pod)
-    if workload is None:
-        raise ConfigurationError(
-            f"pod {pod.full_name} does not belong to a workload such as a Job, JobSet or LeaderWorkerSet",
-            hint="Set AIORESOLVE_SELECTOR to a label selector of the pods, and AIORESOLVE_COUNT to their"
-            " number, in the pod template.",
-        )
-    return workload.selector, f"the pods of {workload}"
-
-
-async def _read_count(resolver: KubernetesClusterResolver, peers: str, progress: Progress) -> int:
-    """Return how many pods their controllers want, including those that have succeeded."""
-    observation = await resolver._call_observe(Want(sizes=True), progress)
-    if (expected := observation.expected.get("worker")) is not None:
-        return expected.number
-    raise ConfigurationError(
-        f"the number of {peers} is not known: no controller states it, or it may not be read",
-        hint="Set AIORESOLVE_COUNT in the pod template, or let the service account get the controller.",
-    )
-
-
-def _number(variable: str, *, minimum: int = 1, maximum: int = 999_999) -> int:
-    text = os.environ.get(variable, "")
+def _number(variable: str, variables: Mapping[str, str], *, minimum: int = 1, maximum: int = 999_999) -> int:
+    text = variables.get(variable, "")
     if text.isascii() and text.isdigit() and minimum <= int(text) <= maximum:
         return int(text)
     found = f"is {text!r}, not a number from {minimum} to {maximum}" if text else "is not set"

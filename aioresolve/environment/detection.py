@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from aioresolve.kubernetes import Pod
     from aioresolve.resolver.base import ClusterResolver
 
-    NewResolver: TypeAlias = Callable[[], ClusterResolver]
+    NewResolver: TypeAlias = Callable[..., ClusterResolver]
 
 ResolverT_co = TypeVar("ResolverT_co", covariant=True)
 
@@ -175,7 +175,7 @@ async def collect_evidence(progress: Progress, *, port: int | None = None) -> tu
         reason = f"not requested, because of {decided.source}"
         requested = [Evidence(source, None, reason) for source in (TPU_VM, KUBERNETES, COMPUTE_ENGINE)]
     elif is_pod:
-        pod, kubernetes = await _examine_pod(progress, port)
+        pod, kubernetes = await examine_pod(progress, port)
         if tpu.new_resolver is not None:
             tpu = _tpu_variables_of_pod(tpu, tpu_slice, pod, kubernetes)
         reason = "this is a pod: the metadata server would be that of its node"
@@ -317,9 +317,10 @@ def _new_tpu_resolver() -> ClusterResolver:
 # Kubernetes
 
 
-async def _examine_pod(progress: Progress, port: int | None) -> tuple[Pod | None, Evidence]:
+async def examine_pod(progress: Progress, port: int | None) -> tuple[Pod | None, Evidence]:
     """Return the pod of this process, and whether it belongs to a workload; requests the pod."""
     from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
+    from aioresolve.kubernetes.tasks.controller_kinds import index_label
 
     try:
         pod = await fetch_own_pod(progress)
@@ -339,7 +340,9 @@ async def _examine_pod(progress: Progress, port: int | None) -> tuple[Pod | None
             f"pod {pod.full_name} does not belong to a workload such as a Job, JobSet or LeaderWorkerSet, and"
             f" ${SELECTOR} is not set",
         )
-    new_resolver = partial(_new_pod_resolver, selector, pod, given("tf_server_port", port))
+    order_by = "name" if index_label(pod).in_role is None else "index"
+    arguments = {"order_by": order_by, **given("tf_server_port", port)}
+    new_resolver = partial(_new_pod_resolver, selector, **arguments)
     return pod, Evidence(KUBERNETES, True, reason, new_resolver)
 
 
@@ -390,16 +393,12 @@ def _refused(tpu: Evidence, reason: str) -> Evidence:
     return replace(tpu, error=error, is_partial=False)
 
 
-def _new_pod_resolver(selector: str, pod: Pod, port: dict[str, Any]) -> ClusterResolver:
+def _new_pod_resolver(selector: str, **arguments: Any) -> ClusterResolver:
     from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
-    from aioresolve.kubernetes.tasks.controller_kinds import index_label
 
+    location = ExecutableLocation.WITHIN_CLUSTER
     return KubernetesClusterResolver(
-        {"worker": selector},
-        executable_location=ExecutableLocation.WITHIN_CLUSTER,
-        namespace=CONTEXT_NAMESPACE,
-        order_by="name" if index_label(pod).in_role is None else "index",
-        **port,
+        {"worker": selector}, executable_location=location, namespace=CONTEXT_NAMESPACE, **arguments
     )
 
 

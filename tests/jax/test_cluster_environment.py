@@ -78,7 +78,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("AIORESOLVE_", "JAX_", "KUBE", "POD_", "MEGASCALE_", "OMPI_", "SLURM_", "TPU_")):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(AioresolveCluster, "_processes", None)
+    monkeypatch.setattr(AioresolveCluster, "_found", None)
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_number_of_processes_is_that_of_the_job(server: ThreadedKubernetesServer
 def test_exception_of_the_resolver_is_an_error_with_its_cause(
     server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIORESOLVE_SELECTOR", "app=train")
+    server.add(pod("train-0", "ml", labels=JOB, index=0, ip=IPS[0]))
     monkeypatch.setattr(KubernetesClusterResolver, "observe", AsyncMock(side_effect=KeyError("x")))
     with pytest.raises(ResolveError, match=r"observe\(\) raised KeyError"):
         detect()
@@ -250,8 +250,8 @@ def test_invalid_variable_of_exec_is_named(
 @pytest.mark.parametrize(
     ("variables", "problem"),
     [
-        ({}, "the number of the pods of Job 'train' is not known.*Set AIORESOLVE_COUNT"),
-        ({"AIORESOLVE_SELECTOR": "app=x"}, "the number of the pods of AIORESOLVE_SELECTOR, 'app=x'"),
+        ({}, r"the number of processes is not known \(pod ml/train-0 .* Job 'train'.*Set AIORESOLVE_COUNT"),
+        ({"AIORESOLVE_SELECTOR": "app=x"}, r"is not known \(.* \$AIORESOLVE_SELECTOR is 'app=x'\)"),
         ({"AIORESOLVE_COUNT": "many"}, r"\$AIORESOLVE_COUNT is 'many', not a .* Correct AIORESOLVE_COUNT\.$"),
         (
             {"AIORESOLVE_COUNT": "2", "JAX_COORDINATOR_PORT": "99999"},

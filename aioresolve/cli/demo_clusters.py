@@ -64,7 +64,7 @@ targets:
   slices:
     tpu: {name: [slice-0, slice-1]}
   machines:
-    gce: {group: machines}
+    gce: {group: machines, project: demo-project, zone: us-central2-b}
 """
 
 

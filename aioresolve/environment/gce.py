@@ -5,29 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import Progress
 from aioresolve._core.natural_order import natural_keys
 from aioresolve._core.validation import validate_choice, validate_port, validate_text
-from aioresolve.errors import (
-    APIError,
-    ConfigurationError,
-    Hint,
-    InstanceNotRunningError,
-    ProtocolError,
-    ResolveError,
-)
-from aioresolve.gcp.compute_api import (
-    RUNNING,
-    ComputeAPI,
-    InstanceName,
-    UserComputeClient,
-    batches,
-    instance_name,
-)
-from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name, is_full_name
+from aioresolve.errors import APIError, ConfigurationError, InstanceNotRunningError, ResolveError
+from aioresolve.gcp.client import MAX_CONCURRENCY
+from aioresolve.gcp.compute_api import ComputeAPI, InstanceName, batches
+from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import (
@@ -49,22 +36,20 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from aioresolve._core.connections import Connections
-    from aioresolve.gcp.compute_api import GroupMember, Instance, ManagedInstance
+    from aioresolve.gcp.compute_api import Instance, ManagedInstance
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.probe.accelerators import Declared
     from aioresolve.spec.observation import Want
-
-    InstanceAPI: TypeAlias = ComputeAPI | UserComputeClient
 
 T = TypeVar("T")
 
 DEFAULT_PORT = 8470
 """The port of a TensorFlow server, the default in TensorFlow's documentation of this resolver."""
 
-MAX_CONCURRENT_REQUESTS = 16
-
 MAX_SHOWN = 20
 """How many instances a message names; `InstanceNotRunningError.instances` has all of them."""
+
+RUNNING = "RUNNING"
 
 STOPPED = frozenset(
     {"DEPROVISIONING", "PENDING_STOP", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
@@ -110,20 +95,15 @@ class GCEClusterResolver(ClusterResolver):
     host name or address, unless `task_id` is given.
 
     Args:
-        project: the id or number of the project; if None, that of this VM, as its metadata server reports it.
-        zone: the zone of the group; if None, that of this VM.
+        project: the id or number of the project.
+        zone: the zone of the group.
         instance_group: the name of the group, or its full name or URL, which contains project and zone or
-            region. If None, the managed group that this VM belongs to.
+            region, as it has to for a regional group. If None, the managed group that this VM belongs to.
         port: the port of each task.
         task_type: the job of the tasks; `"worker"` if None.
         task_id: the task index of this process, if known.
         rpc_layer: the protocol of the tasks, which `master` puts before the address.
         credentials: google-auth credentials; `"default"` and None mean application default credentials.
-        service: what `googleapiclient.discovery.build("compute", "v1")` returned. It is called in worker
-            threads, in place of `credentials`. The caller closes it.
-        region: the region of a regional group, in place of `zone`.
-        address: which address of an instance to use: `"internal_ip"` or `"external_ip"` of its first network
-            interface, or `"hostname"`, its internal DNS name.
         not_running: what to do with instances that are not `RUNNING`. `"raise"`: calls raise
             InstanceNotRunningError, which lists all of them, except those that their group deletes.
             `"skip"`: they are left out, as in TensorFlow.
@@ -143,10 +123,7 @@ class GCEClusterResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = "grpc",
         credentials: AnyCredentials = "default",
-        service: Any = None,
         *,
-        region: str | None = None,
-        address: Literal["internal_ip", "external_ip", "hostname"] = "internal_ip",
         not_running: Literal["raise", "skip"] = "raise",
         timeout: float = 30.0,
     ) -> None:
@@ -156,38 +133,27 @@ class GCEClusterResolver(ClusterResolver):
             rpc_layer=rpc_layer,
             timeout=timeout,
         )
-        self._project = validate_text("project", project)
-        self._zone = validate_text("zone", zone)
-        self._region = validate_text("region", region)
-        self._group = validate_text("instance_group", instance_group)
-        if self._group is None and (self._zone or self._region):
+        project, zone = validate_text("project", project), validate_text("zone", zone)
+        name = validate_text("instance_group", instance_group)
+        if name is None and (project or zone):
             raise ConfigurationError(
                 "no group is given",
                 argument="instance_group",
-                hint="Pass its name, or leave out {zone} and {region} too: then it is the group of this VM.",
+                hint="Pass its name, or leave out {project} and {zone} too: then it is the group of this VM.",
             )
-        if self._group is not None:
-            # Raises for an invalid name now, not in the first call.
-            other = None if is_full_name(self._group) else "unknown"
-            zone = self._zone if self._is_located else other
-            instance_group_name(self._group, self._project or other, zone, self._region)
+        self._group = None if name is None else instance_group_name(name, project, zone)
         self._port = validate_port("port", port)
-        self._address = validate_choice("address", address, ("internal_ip", "external_ip", "hostname"))
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
         from aioresolve.gcp.credentials import GoogleCredentials
 
-        self._user_client: InstanceAPI | None = None if service is None else UserComputeClient(service)
-        is_default = service is not None or credentials in (None, "default")
-        # The user's client has its own credentials: ours are not even validated then, as in TensorFlow.
-        self._credentials = GoogleCredentials("default" if is_default else credentials)
+        self._credentials = GoogleCredentials(credentials)
+        is_default = credentials in (None, "default")
         self._credentials_key = "default" if is_default else id(credentials)
 
     _has_clients = True
 
     def __repr__(self) -> str:
-        location = self._zone or self._region
-        where = f" in {location}" if location else ""
-        return f"<{type(self).__name__} of {self._group or 'the group of this VM'}{where}>"
+        return f"<{type(self).__name__} of {self._group or 'the group of this VM'}>"
 
     @property
     def known_jobs(self) -> Sequence[str]:
@@ -211,11 +177,6 @@ class GCEClusterResolver(ClusterResolver):
     def _job(self) -> str:
         return self.task_type or ""
 
-    @property
-    def _is_located(self) -> bool:
-        """Whether the location of the group is given."""
-        return bool(self._zone or self._region or (self._group and is_full_name(self._group)))
-
     # Resolving
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
@@ -226,38 +187,30 @@ class GCEClusterResolver(ClusterResolver):
                 run, and their group does not delete them.
         """
         async with self._connected() as connections:
-            group = await self._find_group(connections, progress)
-            api = self._user_client
-            if api is None:
-                api = await connections.get(self, ("compute", self._credentials_key), self._new_api)
-            return await (self._observe_members if want.complete else self._observe_all)(api, group, progress)
+            group, api = await self._group_and_api(connections, progress)
+            if not want.complete:
+                return await self._observe_all(api, group, progress)
+            members = await api.group_members(group, progress)
+            running, absent = await self._find_instances(api, group, members, progress)
+            if absent and self._not_running == "raise":
+                managed = await _managed_instances(api, group, progress) or {}
+                leaving = {name for name, one in managed.items() if one.current_action in LEAVING}
+                if lacking := [one for name, one in absent.items() if name not in leaving]:
+                    raise _not_running_error(group, lacking)
+            return Observation(self._state(running))
 
     async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
         unknown = [one for one in observation.absent if NOT_FOUND in one.reason]
-        if not unknown or self._user_client is not None:
+        if not unknown:
             return ()
-        progress = Progress()
         async with self._connected() as connections:
-            group = await self._find_group(connections, progress)
-            api = await connections.get(self, ("compute", self._credentials_key), self._new_api)
-            names = await api.groups(group, progress)
+            group, api = await self._group_and_api(connections, Progress())
+            names = await api.groups(group, Progress())
         there = f"groups in {group.location}: {existing_names(names, group.name) or 'none'}"
         return tuple(replace(one, reason=f"{one.reason}; {there}") for one in unknown)
 
-    async def _observe_members(
-        self, api: InstanceAPI, group: InstanceGroupName, progress: Progress
-    ) -> Observation:
-        members = await api.group_members(group, progress)
-        running, absent = await self._find_instances(api, group, members, progress)
-        if absent and self._not_running == "raise":
-            managed = await _managed_instances(api, group, progress) or {}
-            leaving = {name for name, one in managed.items() if one.current_action in LEAVING}
-            if lacking := [one for name, one in absent.items() if name not in leaving]:
-                raise _not_running_error(group, lacking)
-        return Observation(self._state(group, running))
-
     async def _observe_all(
-        self, api: InstanceAPI, group: InstanceGroupName, progress: Progress
+        self, api: ComputeAPI, group: InstanceGroupName, progress: Progress
     ) -> Observation:
         calls: list[Callable[[], Awaitable[Any]]] = [
             partial(api.group_members, group, progress),
@@ -270,10 +223,10 @@ class GCEClusterResolver(ClusterResolver):
                 raise
             # As for a TPU, it may be created (again) under that name.
             reason = f"{group} {NOT_FOUND}"
-            return Observation(self._state(group, {}), (Missing(self._job, group.name, reason, tasks=None),))
+            return Observation(self._state({}), (Missing(self._job, group.name, reason, tasks=None),))
         running, absent = await self._find_instances(api, group, members, progress)
         if managed is None:
-            return Observation(self._state(group, running), tuple(absent.values()))
+            return Observation(self._state(running), tuple(absent.values()))
         # The group may start those that are stopped.
         missing = {name: replace(one, is_final=False) for name, one in absent.items()}
         ending: dict[InstanceName, Missing] = {}
@@ -291,25 +244,25 @@ class GCEClusterResolver(ClusterResolver):
         # A group that is scaled to zero is not complete: it is waited for.
         expected = {self._job: ExpectedTasks(number, f"the instances of {group}")} if number else {}
         return Observation(
-            self._state(group, running),
+            self._state(running),
             tuple(_in_order(missing).values()),
             tuple(_in_order(ending).values()),
             expected=expected,
         )
 
     async def _find_instances(
-        self, api: InstanceAPI, group: InstanceGroupName, members: Sequence[GroupMember], progress: Progress
+        self,
+        api: ComputeAPI,
+        group: InstanceGroupName,
+        members: Mapping[InstanceName, str],
+        progress: Progress,
     ) -> tuple[dict[InstanceName, Instance], dict[InstanceName, Missing]]:
         """Return the members of a group that run and all others, after requesting those that run."""
-        absent: dict[InstanceName, str] = {}
+        absent = {name: status for name, status in members.items() if status != RUNNING}
         zones: dict[str, list[str]] = {}
-        for member in members:
-            name = _parse_url(member.instance, group)
-            # Clients for tests may leave the status out.
-            if member.status in ("", RUNNING):
+        for name in members:
+            if name not in absent:
                 zones.setdefault(name.zone, []).append(name.name)
-            else:
-                absent[name] = member.status
 
         async def request(zone: str, names: Sequence[str]) -> dict[InstanceName, Instance | None]:
             found = {one.name: one for one in await api.instances(group.project, zone, names, progress)}
@@ -317,7 +270,7 @@ class GCEClusterResolver(ClusterResolver):
 
         calls = [partial(request, zone, batch) for zone, names in zones.items() for batch in batches(names)]
         running: dict[InstanceName, Instance] = {}
-        for found in await gather(calls, limit=MAX_CONCURRENT_REQUESTS):
+        for found in await gather(calls, limit=MAX_CONCURRENCY):
             for name, instance in found.items():
                 if instance is None:
                     absent[name] = "listed by its group, but not found: it was just deleted"
@@ -332,17 +285,10 @@ class GCEClusterResolver(ClusterResolver):
             for name, reason in _in_order(absent).items()
         }
 
-    def _state(self, group: InstanceGroupName, running: Mapping[InstanceName, Instance]) -> ClusterState:
-        hosts = {name: self._host(group, name, instance) for name, instance in running.items()}
-        if without := [name.name for name, host in hosts.items() if not host]:
-            raise ConfigurationError(
-                f"instances without an external address: {', '.join(without[:MAX_SHOWN])}",
-                argument="address",
-                hint="Leave it out, or create the instances with external addresses.",
-            )
+    def _state(self, running: Mapping[InstanceName, Instance]) -> ClusterState:
         endpoints = [
             Endpoint(
-                host_port(hosts[name], self._port),
+                host_port(instance.internal_ip, self._port),
                 name=name.name,
                 uid=str(instance.id) or None,
                 node=name.zone,
@@ -353,41 +299,27 @@ class GCEClusterResolver(ClusterResolver):
         ]
         return ClusterState.of({self._job: endpoints}, observed_at=datetime.now(UTC))
 
-    def _host(self, group: InstanceGroupName, name: InstanceName, instance: Instance) -> str:
-        match self._address:
-            case "internal_ip":
-                return instance.internal_ip
-            case "external_ip":
-                return instance.external_ip
-        return instance.hostname or internal_dns_name(name, instance.self_link, group.project)
-
-    async def _find_group(self, connections: Connections, progress: Progress) -> InstanceGroupName:
-        """Return the full name of the group; the metadata server is requested for what was not given."""
-        group, project, zone = self._group, self._project, self._zone
-        unknown = [] if group else ["instance_group"]
-        unknown += ["project"] if group and not (project or is_full_name(group)) else []
-        unknown += ["zone"] if group and not self._is_located else []
-        problem = "no instance group was given, and this machine is not known to belong to a managed one"
-        if group:
-            problem = f"unknown {' and '.join(unknown)} of instance group {group!r}: the metadata server"
-            problem += " of this machine did not report it"
-        try:
-            metadata = await shared_metadata_server(self, connections) if unknown else None
-            if metadata is not None and not group:
-                group = await metadata.attribute(CREATED_BY, progress)
-                if group is None:
+    async def _group_and_api(
+        self, connections: Connections, progress: Progress
+    ) -> tuple[InstanceGroupName, ComputeAPI]:
+        """Return the group, by default that of this VM, which its metadata server knows; and the API."""
+        group = self._group
+        if group is None:
+            metadata = await shared_metadata_server(self, connections)
+            try:
+                created_by = await metadata.attribute(CREATED_BY, progress)
+                if created_by is None:
                     raise ConfigurationError(f"its metadata server has no attribute {CREATED_BY}")
-                return instance_group_name(group)
-            if metadata is not None and "project" in unknown:
-                project = await metadata.project_id(progress)
-            if metadata is not None and "zone" in unknown:
-                zone = await metadata.zone(progress)
-        except ResolveError as error:
-            if error.retryable:
-                raise
-            hint = Hint(f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}.")
-            raise ConfigurationError(f"{problem}: {error.summary}", hint=hint) from error
-        return instance_group_name(group or "", project, zone, self._region)
+                group = instance_group_name(created_by)
+            except ResolveError as error:
+                if error.retryable:
+                    raise
+                raise ConfigurationError(
+                    "no instance group was given, and this machine is not known to belong to a managed one:"
+                    f" {error.summary}",
+                    hint="Pass {instance_group}.",
+                ) from error
+        return group, await connections.get(self, ("compute", self._credentials_key), self._new_api)
 
     async def _declared_accelerators(
         self, task_type: str | None, task_id: int | None, timeout: float
@@ -422,21 +354,10 @@ def _not_running_error(group: InstanceGroupName, absent: Sequence[Missing]) -> I
 def _managed_reason(status: str, instance: ManagedInstance) -> str:
     """Return why an instance does not run, given its status, and what its group does about it."""
     action = instance.current_action if instance.current_action != "NONE" else ""
-    causes = "; ".join(f"{error.code}: {error.message[:300]}".strip(": ") for error in instance.errors[:3])
+    errors = instance.last_attempt.errors.errors[:3]
+    causes = "; ".join(f"{error.code}: {error.message[:300]}".strip(": ") for error in errors)
     reason = f"{status}, {action} by its group" if action else status
     return f"{reason} ({causes})" if causes else reason
-
-
-def internal_dns_name(name: InstanceName, self_link: str, project: str) -> str:
-    """Return the zonal DNS name of an instance.
-
-    Format: https://cloud.google.com/compute/docs/internal-dns. It contains the id of the project, which the
-    URL of the instance has even if `project` is the number.
-    """
-    _, found, rest = self_link.partition("/projects/")
-    own = rest.partition("/")[0] if found else project
-    # The domain of a project such as example.com:my-project follows its id.
-    return ".".join([name.name, name.zone, "c", *reversed(own.split(":")), "internal"])
 
 
 def _in_order(found: Mapping[InstanceName, T]) -> dict[InstanceName, T]:
@@ -446,21 +367,13 @@ def _in_order(found: Mapping[InstanceName, T]) -> dict[InstanceName, T]:
 
 
 async def _managed_instances(
-    api: InstanceAPI, group: InstanceGroupName, progress: Progress
+    api: ComputeAPI, group: InstanceGroupName, progress: Progress
 ) -> dict[InstanceName, ManagedInstance] | None:
     """Return what the manager of a group reports; None if it has no manager."""
     try:
-        found = await api.managed_instances(group, progress)
+        return await api.managed_instances(group, progress)
     except APIError as error:
-        # Without permission, or with a client of the user, only the instances that exist are known.
-        if error.status not in (403, 404, 501) or error.retryable:
+        # Without permission, only the instances that exist are known.
+        if error.status not in (403, 404) or error.retryable:
             raise
         return None if error.status == 404 else {}
-    return {_parse_url(one.instance, group): one for one in found}
-
-
-def _parse_url(url: str, group: InstanceGroupName) -> InstanceName:
-    try:
-        return instance_name(url, "" if group.is_regional else group.location)
-    except ValueError as error:
-        raise ProtocolError(f"the list of {group} is invalid: {error}", scope=str(group)) from error

@@ -103,33 +103,23 @@ def tpu_name(
     return TPUName(project, zone, name, collection)
 
 
-def instance_group_name(
-    text: str, project: str | None = None, zone: str | None = None, region: str | None = None
-) -> InstanceGroupName:
+def instance_group_name(text: str, project: str | None = None, zone: str | None = None) -> InstanceGroupName:
     """Return the name of an instance group, from a name alone, or the URL or full name of it or its manager.
 
-    A name alone requires a project, and a zone, or the region of a regional group. With a full name they may
-    be given too, and must be the same.
+    A name alone requires a project and a zone. With a full name they may be given too, and must be the same.
     """
     kind, full_name = "instance group", "projects/PROJECT/zones/ZONE/instanceGroups/NAME"
-    name = text
+    name, is_regional = text, False
     if is_full_name(text):
         match = _GROUP_NAME.fullmatch(text)
         if match is None:
             raise _invalid(text, kind, full_name)
+        is_regional = match[2] == "regions"
         project = _agreed(kind, text, "project", match[1], project)
-        if match[2] == "zones":
-            zone = _agreed(kind, text, "zone", match[3], zone)
-        else:
-            region = _agreed(kind, text, "region", match[3], region)
+        zone = _agreed(kind, text, "zone", match[3], zone)
         name = match[4]
-    if zone and region:
-        raise ConfigurationError(
-            f"{kind} {name!r} cannot be in the zone {zone!r} and in the region {region!r}",
-            hint="Pass {zone} for a zonal group, or {region} for a regional one.",
-        )
-    project, location, name = _validated(kind, name, full_name, project, zone or region)
-    return InstanceGroupName(project, location, name, bool(region))
+    project, location, name = _validated(kind, name, full_name, project, zone)
+    return InstanceGroupName(project, location, name, is_regional)
 
 
 def validate_project(text: str) -> str:

@@ -73,10 +73,8 @@ REGIONAL_GROUP = "projects/p/regions/r/instanceGroups/g"
     ("text", "places", "message"),
     [
         ("g", {}, "unknown project and zone of instance group 'g'. Pass `project=` and `zone=`, or the full"),
-        ("g", {"zone": "z-a", "region": "r"}, "cannot be in the zone 'z-a' and in the region 'r'"),
-        (REGIONAL_GROUP, {"zone": "z-a"}, "cannot be in the zone 'z-a' and in the region 'r'"),
-        (REGIONAL_GROUP, {"region": "s"}, "is in region 'r', but 's' was given as well. Leave out `region=`"),
-        ("g", {"project": "p", "region": "R"}, "'R' is not a valid zone or region"),
+        (REGIONAL_GROUP, {"zone": "z-a"}, "is in zone 'r', but 'z-a' was given as well. Leave out `zone=`"),
+        ("g", {"project": "p", "zone": "Z"}, "'Z' is not a valid zone or region"),
         (f"{GROUP}/h", {}, "is not a valid name of an instance group"),
     ],
 )
@@ -92,8 +90,7 @@ def test_an_instance_group_is_in_a_zone_or_a_region() -> None:
     zonal = instance_group_name(GROUP, "p", "z-a")
     assert zonal == instance_group_name("g", "p", "z-a") == InstanceGroupName("p", "z-a", "g")
     assert (zonal.path(), zonal.is_regional) == (GROUP, False)
-    regional = instance_group_name(REGIONAL_GROUP, region="r")
-    assert regional == instance_group_name("g", "p", region="r")
+    regional = instance_group_name(REGIONAL_GROUP)
     assert (str(regional), regional.is_regional) == (REGIONAL_GROUP, True)
     assert regional.path("instanceGroupManagers") == "projects/p/regions/r/instanceGroupManagers/g"
 

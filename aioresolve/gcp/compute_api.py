@@ -68,13 +68,15 @@ class Instance(_Struct, frozen=True):
     id: str | int = ""
     status: str = ""
     network_interfaces: tuple[NetworkInterface, ...] = ()
-    guest_accelerators: tuple[AttachedAccelerator, ...] = ()
+    attached_accelerators: tuple[AttachedAccelerator, ...] = msgspec.field(
+        default=(), name="guestAccelerators"
+    )
 
     @property
     def accelerators(self) -> dict[str, int]:
         """The number of its accelerators by type, such as `{"nvidia-h100-80gb": 8}`."""
         counts: dict[str, int] = {}
-        for one in self.guest_accelerators:
+        for one in self.attached_accelerators:
             kind = one.accelerator_type.rpartition("/")[2]
             if kind and one.accelerator_count > 0:
                 counts[kind] = counts.get(kind, 0) + one.accelerator_count

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import zlib
 from contextlib import contextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from .store import ENDPOINT_SLICE, POD, SERVICE
@@ -20,17 +20,14 @@ _MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 _CONTROLLER = "endpointslice-controller.k8s.io"
 _HEADLESS = "service.kubernetes.io/headless"
 
-_Group = tuple[str, str]
-"""The address family of a slice, and its ports as JSON."""
-
 
 class EndpointSliceController:
     """Keeps the EndpointSlices of Services up to date with the pods of a store.
 
-    It derives slices as the controller of Kubernetes does (k8s.io/endpointslice): which pods have an
-    endpoint, its conditions, the ports by name, and one set of slices for each address family. An endpoint
-    remains in its slice; a new one goes to a slice that has space, or to a new slice. Unlike the real
-    controller, it acts at once: together with the write of the pod.
+    Which pods have an endpoint, its conditions, the ports by name, and one set of slices for each address
+    family are those of the controller of Kubernetes (k8s.io/endpointslice). Unlike that, it acts at once,
+    together with the write of the pod, and orders the endpoints by the names of the pods: beyond
+    `max_endpoints`, a new pod may move others to the next slice.
 
     Attributes:
         max_endpoints: the maximum number of endpoints in a slice.
@@ -39,9 +36,8 @@ class EndpointSliceController:
     def __init__(self, store: Store) -> None:
         self.max_endpoints = 100
         self._store = store
-        self._stale: set[str] = set()  # the keys of the Services whose slices have to be checked
+        self._written = set[tuple[str, str]]()  # its slices, by namespace and name
         self._is_paused = False
-        self._created = 0
         store.listen(self._on_write)
 
     @contextmanager
@@ -56,106 +52,55 @@ class EndpointSliceController:
                 self._sync()
 
     def _on_write(self, event: Event | None) -> None:
-        if event is None:
-            self._stale |= {service.key for service in self._store.objects(SERVICE)}
-        elif event.either.kind is SERVICE:
-            self._stale.add(event.either.key)
-        elif event.either.kind is POD:
-            pods = [pod for pod in (event.previous, event.object) if pod is not None]
-            for service in self._store.objects(SERVICE):
-                selector = service.as_dict()["spec"].get("selector")
-                if any(_selects(selector, service.namespace, pod) for pod in pods):
-                    self._stale.add(service.key)
-        self._sync()
+        if event is None or event.either.kind in (SERVICE, POD):
+            self._sync()
 
     def _sync(self) -> None:
+        """Write the slices that differ from those that the Services and pods require."""
         if self._is_paused:
             return
-        self._is_paused = True  # writes of slices call this method too
-        try:
-            for key in sorted(self._stale):
-                self._reconcile(*key.split("/"))
-            self._stale.clear()
-        finally:
-            self._is_paused = False
-
-    def _reconcile(self, namespace: str, name: str) -> None:
-        """Write the slices of a Service that differ from those that its pods require."""
-        found = self._store.get(namespace, name, SERVICE)
-        service = None if found is None else found.as_dict()
-        wanted = {} if service is None else self._wanted(service)
-        rest = {group: dict(endpoints) for group, endpoints in wanted.items()}
-        slices: list[tuple[dict[str, Any], _Group, list[dict[str, Any]]]] = []
-        for old in self._slices(namespace, name):
-            group = old["addressType"], json.dumps(old["ports"] or [])
-            names = [endpoint["targetRef"]["name"] for endpoint in old["endpoints"] or ()]
-            left = rest.get(group, {})
-            slices.append((old, group, [left.pop(each) for each in names if each in left]))
-        placed = set[_Group]()
-        for old, group, endpoints in slices:
-            endpoints += _take(rest.get(group, {}), self.max_endpoints - len(endpoints))
-            # A Service without endpoints keeps one empty slice.
-            if endpoints or (group in rest and not wanted[group] and group not in placed):
-                placed.add(group)
-                if (old["endpoints"] or []) != endpoints:
-                    self._store.put({**old, "endpoints": endpoints}, ENDPOINT_SLICE)
-            else:
-                self._store.remove(namespace, old["metadata"]["name"], ENDPOINT_SLICE)
-        for group, left in rest.items():
-            while service is not None and (left or group not in placed):
-                placed.add(group)
-                self._create(service, group, _take(left, self.max_endpoints))
-
-    def _wanted(self, service: Mapping[str, Any]) -> dict[_Group, dict[str, dict[str, Any]]]:
-        """Return the endpoints of a Service by the name of their pod, for each family and set of ports."""
-        spec, namespace = service["spec"], service["metadata"]["namespace"]
-        wanted: dict[_Group, dict[str, dict[str, Any]]] = {}
-        if not spec.get("selector"):
-            return wanted
-        pods = [pod.as_dict() for pod in self._store.objects() if _selects(spec["selector"], namespace, pod)]
-        for family in spec.get("ipFamilies") or ["IPv4"]:
-            for pod in pods:
-                built = _endpoint(pod, service, family)
-                if built is not None:
-                    group = family, json.dumps(_ports(pod, service))
-                    wanted.setdefault(group, {})[pod["metadata"]["name"]] = built
-            if not any(each == family for each, _ in wanted):
-                wanted[family, "[]"] = {}
-        return wanted
-
-    def _create(self, service: Mapping[str, Any], group: _Group, endpoints: list[dict[str, Any]]) -> None:
-        self._created += 1
-        metadata = service["metadata"]
-        family, ports = group
-        name = metadata["name"]
-        owner = {"apiVersion": "v1", "kind": SERVICE.name, "name": name, "uid": metadata["uid"]}
-        labels = {**metadata.get("labels", {}), _MANAGED_BY: _CONTROLLER, SERVICE_NAME: name, _HEADLESS: ""}
-        written = {
-            "metadata": {
-                "name": f"{name}-{self._created:05}",
-                "namespace": metadata["namespace"],
-                "labels": labels,
-                "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
-            },
-            "addressType": family,
-            "endpoints": endpoints,
-            "ports": json.loads(ports),
+        wanted = {
+            (found["metadata"]["namespace"], found["metadata"]["name"]): found
+            for each in self._store.objects(SERVICE)
+            for found in self._slices(each.as_dict())
         }
-        self._store.put(written, ENDPOINT_SLICE)
+        for key in self._written - wanted.keys():
+            self._store.remove(*key, ENDPOINT_SLICE)
+        for key, found in wanted.items():
+            old = self._store.get(*key, ENDPOINT_SLICE)
+            if old is None or (old.as_dict()["endpoints"] or []) != found["endpoints"]:
+                self._store.put(found, ENDPOINT_SLICE)
+        self._written = set(wanted)
 
-    def _slices(self, namespace: str, name: str) -> list[dict[str, Any]]:
-        """Return the slices of a Service that this controller manages."""
-        return [
-            stored.as_dict()
-            for stored in self._store.objects(ENDPOINT_SLICE)
-            if stored.namespace == namespace
-            and (stored.labels.get(SERVICE_NAME), stored.labels.get(_MANAGED_BY)) == (name, _CONTROLLER)
-        ]
-
-
-def _take(endpoints: dict[str, dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    """Remove the first `number` endpoints and return them."""
-    return [endpoints.pop(name) for name in list(islice(endpoints, max(number, 0)))]
+    def _slices(self, service: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the slices of a Service; one without endpoints has an empty slice for each family."""
+        metadata, spec = service["metadata"], service["spec"]
+        if not spec.get("selector"):
+            return
+        namespace, name = metadata["namespace"], metadata["name"]
+        pods = [pod.as_dict() for pod in self._store.objects() if _selects(spec["selector"], namespace, pod)]
+        owner = {"apiVersion": "v1", "kind": SERVICE.name, "name": name, "uid": metadata["uid"]}
+        common = {
+            "namespace": namespace,
+            "labels": metadata.get("labels", {})
+            | {_MANAGED_BY: _CONTROLLER, SERVICE_NAME: name, _HEADLESS: ""},
+            "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
+        }
+        for family in spec.get("ipFamilies") or ["IPv4"]:
+            by_ports: dict[str, list[dict[str, Any]]] = {}
+            for pod in pods:
+                if (built := _endpoint(pod, service, family)) is not None:
+                    by_ports.setdefault(json.dumps(_ports(pod, service)), []).append(built)
+            for ports, endpoints in (by_ports or {"[]": []}).items():
+                group = zlib.crc32(f"{family}{ports}".encode())  # the same after each write
+                for start in range(0, len(endpoints) or 1, self.max_endpoints):
+                    own = {"name": f"{name}-{group:08x}-{start // self.max_endpoints}"}
+                    yield {
+                        "metadata": own | common,
+                        "addressType": family,
+                        "endpoints": endpoints[start : start + self.max_endpoints],
+                        "ports": json.loads(ports),
+                    }
 
 
 def _endpoint(pod: Mapping[str, Any], service: Mapping[str, Any], family: str) -> dict[str, Any] | None:
@@ -204,5 +149,5 @@ def _ports(pod: Mapping[str, Any], service: Mapping[str, Any]) -> list[dict[str,
     return ports
 
 
-def _selects(selector: Mapping[str, str] | None, namespace: str, pod: StoredObject) -> bool:
-    return bool(selector) and pod.namespace == namespace and (selector or {}).items() <= pod.labels.items()
+def _selects(selector: Mapping[str, str], namespace: str, pod: StoredObject) -> bool:
+    return pod.namespace == namespace and selector.items() <= pod.labels.items()

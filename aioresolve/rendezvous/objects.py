@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import msgspec
 
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ForbiddenError, Hint, ResolveError
+from aioresolve.kubernetes.api.errors import rbac_subject
 from aioresolve.kubernetes.api.objects import (
     Added,
     Deleted,
@@ -34,7 +35,6 @@ from aioresolve.kubernetes.tasks.pods import (
     restarts_in_place,
 )
 
-from .permissions import role
 from .protocol import Life, decode_state
 
 if TYPE_CHECKING:
@@ -66,6 +66,59 @@ VERBS = ("create", "get", "list", "patch", "watch")
 def config_map_of(run_id: str) -> str:
     """Return the name of the ConfigMap of the job with this `--rdzv-id`; `/NAME` is the name itself."""
     return run_id[1:] if run_id.startswith("/") else f"torchrun-{run_id.lower()}"
+
+
+class Rule(NamedTuple):
+    """Verbs that a rendezvous needs for a resource.
+
+    Attributes:
+        group: the API group; empty for the core group.
+        verbs: the RBAC verbs.
+        is_named: whether they are needed only for the ConfigMap of the rendezvous.
+        is_outside: whether only nodes outside of pods need them.
+    """
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    is_named: bool = False
+    is_outside: bool = False
+
+
+RULES = (
+    Rule("", "pods", ("get", "list", "watch")),
+    Rule("", "configmaps", ("create",)),
+    Rule("", "configmaps", ("get", "list", "patch", "watch"), is_named=True),
+    Rule("coordination.k8s.io", "leases", ("create", "delete", "list", "patch", "watch"), is_outside=True),
+)
+"""What a rendezvous needs. A permission to create cannot be limited to a name."""
+
+
+def role(namespace: str, name: str, user: str = "") -> str:
+    """Return the Role for the ConfigMap `name` as YAML, bound to the user if the name is not empty."""
+    lines = [
+        f"- {{apiGroups: [{json.dumps(rule.group)}], resources: [{rule.resource}]"
+        + (f", resourceNames: [{name}]" if rule.is_named else "")
+        + f", verbs: [{', '.join(rule.verbs)}]}}\n"
+        for rule in RULES
+        if not rule.is_outside
+    ]
+    rules = f"""\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: {name}, namespace: {namespace}}}
+rules:
+{"".join(lines)}"""
+    if not user:
+        return rules
+    return f"""{rules}---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: {name}, namespace: {namespace}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: {name}}}
+subjects:
+- {rbac_subject(user)}
+"""
 
 
 class ConfigMap(Struct, kw_only=True, frozen=True):

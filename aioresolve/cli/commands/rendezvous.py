@@ -12,7 +12,7 @@ from aioresolve.cli.application import run_async
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
-    from aioresolve.rendezvous.status import RendezvousStatus
+    from aioresolve.rendezvous.inspection import RendezvousStatus
 
 COLUMNS = ("RANK", "POD", "NODE", "ADDRESS", "STATE", "REASON")
 
@@ -59,8 +59,8 @@ def rendezvous(job: str, **parameters: Any) -> None:
 
 async def _fetch(job: str, request: sources.ClusterRequest) -> RendezvousStatus:
     from aioresolve.kubernetes.api.client import open_api
+    from aioresolve.rendezvous.inspection import fetch_status
     from aioresolve.rendezvous.objects import config_map_of
-    from aioresolve.rendezvous.status import fetch_status
 
     connection = await completion.find_connection(request.arguments)
     namespace = request.arguments["namespace"] or connection.default_namespace()

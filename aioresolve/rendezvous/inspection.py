@@ -1,18 +1,26 @@
-"""The state of a rendezvous for its operator: the round, the nodes and the missing pods."""
+"""What an operator learns about a rendezvous: its round, nodes and missing pods, and the permissions."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import ConfigurationError, Hint
+from aioresolve.kubernetes.api.client import AS_JSON
+from aioresolve.kubernetes.api.errors import error_from_response
 from aioresolve.kubernetes.api.queries import PodQuery
+from aioresolve.kubernetes.api.transport import Request
+from aioresolve.kubernetes.server_checks import AUTHENTICATION
 from aioresolve.kubernetes.tasks.controller_kinds import run_of
 from aioresolve.kubernetes.tasks.pods import ENDED
+from aioresolve.resolver.checks import Finding, PlannedCheck
 from aioresolve.spec import host_port
 
-from .objects import LABEL, ConfigMapQuery, LeaseQuery, Objects, why_missing
+from .objects import LABEL, RULES, ConfigMapQuery, LeaseQuery, Objects, role, why_missing
 from .protocol import Life, View
 
 if TYPE_CHECKING:
@@ -21,6 +29,11 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.kubernetes.api.client import ObjectAPI
     from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes.server_checks import ServerChecks
+
+    from .objects import Rule
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -117,3 +130,53 @@ def _nodes(view: View, pods: dict[str, Pod]) -> Iterator[NodeStatus]:
         if pod.status.phase not in ENDED:
             place = (pod.metadata.name, pod.spec.node_name)
             yield NodeStatus(None, *place, None, "missing", why_missing(pod))
+
+
+@dataclass
+class PermissionChecks:
+    """The checks of a rendezvous for `aioresolve doctor`; without a namespace, in that of the context."""
+
+    server: ServerChecks
+    name: str
+    namespace: str | None
+
+    def plan(self) -> list[PlannedCheck]:
+        """Return the checks in the order in which a user reads them."""
+        return [
+            *self.server.plan(),
+            *(
+                PlannedCheck(
+                    f"{', '.join(rule.verbs)} {rule.resource}", partial(self._check, rule), (AUTHENTICATION,)
+                )
+                for rule in RULES
+            ),
+        ]
+
+    async def _check(self, rule: Rule, _: Progress) -> Finding:
+        namespace = self.namespace or self.server.connection.default_namespace()
+        denied = [verb for verb in rule.verbs if not await self._may(verb, rule, namespace)]
+        if not denied:
+            return Finding(f"may {', '.join(rule.verbs)} in namespace {namespace!r}")
+        found = f"may not {', '.join(denied)} in namespace {namespace!r}"
+        if rule.is_outside:
+            return Finding(f"{found}; only nodes outside of pods have to", "warning")
+        text = "Have this Role applied and bound to the service account of the pods:\n{manifest}"
+        hint = Hint(text, values={"manifest": role(namespace, self.name)})
+        return Finding(found, "failed", hint)
+
+    async def _may(self, verb: str, rule: Rule, namespace: str) -> bool:
+        attributes = {"namespace": namespace, "verb": verb, "group": rule.group, "resource": rule.resource}
+        if rule.is_named:
+            attributes["name"] = self.name
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        api = self.server.api
+        headers = {"Accept": AS_JSON, "Content-Type": AS_JSON}
+        response = await api.send(Request("POST", REVIEWS, {}, headers, json.dumps(body).encode()))
+        if response.status != 201:
+            query = PodQuery("", namespace)
+            raise error_from_response(response, query, host=api.host, source=api.source, verbs=(verb,))
+        return bool(json.loads(response.body)["status"]["allowed"])

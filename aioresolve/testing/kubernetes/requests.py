@@ -2,7 +2,8 @@
 
 Negotiation follows k8s.io/apiserver/pkg/endpoints/handlers/negotiation: the first acceptable clause, in the
 order of `q`. The query follows https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
-and k8s.io/apimachinery/pkg/apis/meta/internalversion/validation.
+and k8s.io/apimachinery/pkg/apis/meta/internalversion/validation. Selectors:
+https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from .selectors import Requirement, SelectorError, field_terms, label_requirements
 from .statuses import Failure, invalid_option
 from .store import KINDS, POD, Kind, StoredObject
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 ANONYMOUS = "system:anonymous"
 
@@ -184,6 +184,72 @@ def included_object(query: Mapping[str, str]) -> IncludeObject:
             raise Failure("BadRequest", f"Unable to convert to Table as requested: includeObject: {problem}")
 
 
+_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_KEY = rf"(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?{_NAME}"
+_VALUE = rf"(?:{_NAME})?"
+_REQUIREMENT = re.compile(
+    rf"\s*(?:!\s*(?P<absent>{_KEY})|(?P<key>{_KEY})\s*"
+    rf"(?:(?P<operator>==?|!=|[<>](?=\s*[0-9]+\s*(?:,|$)))\s*(?P<value>{_VALUE})"
+    rf"|(?<=\s)(?P<set>in|notin)\s*\((?P<values>\s*{_VALUE}\s*(?:,\s*{_VALUE}\s*)*)\))?)\s*(?P<end>,|$)"
+)
+_BEGINNING = re.compile(rf"\s*!?\s*(?:{_KEY})?\s*(?:==?|!=|[<>])?\s*(?P<next>[^\s=!(),<>]+|.|$)")
+"""As much of an invalid requirement as may be valid, and what follows."""
+
+_EQUALITIES = {"=": "in", "==": "in", "!=": "notin"}
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One term of a label selector; the operator is `in`, `notin`, `<`, `>`, `exists` or `!`."""
+
+    key: str
+    operator: str
+    values: frozenset[str]
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return whether `labels` satisfy this term; a missing key satisfies only `notin` and `!`."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "exists" | "!":
+                return (value is None) is (self.operator == "!")
+            case "in" | "notin":
+                return (value in self.values) is (self.operator == "in")
+        if not re.fullmatch("[+-]?[0-9]+", value or "", re.ASCII):
+            return False
+        number, bound = int(value or ""), int(min(self.values))
+        return number > bound if self.operator == ">" else number < bound
+
+
+def _label_requirements(text: str) -> Iterator[Requirement]:
+    """Yield the terms of a label selector, of which every one must match; 400 if it is invalid."""
+    position, end = 0, text.strip()
+    while end:
+        found = _REQUIREMENT.match(text, position)
+        if found is None:
+            rest = _BEGINNING.match(text, position)
+            problem = f"found '{rest and rest['next']}', expected: identifier"
+            raise Failure("BadRequest", f"unable to parse requirement: {problem}")
+        position, end = found.end(), found["end"]
+        operator = found["set"] or found["operator"] or ("!" if found["absent"] else "exists")
+        values = (found["values"] or found["value"] or "").split(",")
+        yield Requirement(
+            key=found["key"] or found["absent"],
+            operator=_EQUALITIES.get(operator, operator),
+            values=frozenset(map(str.strip, values)),
+        )
+
+
+def _field_terms(text: str, kind: Kind) -> Iterator[tuple[str, str, bool]]:
+    """Yield the terms (field, value, is equal) of a field selector; 400 if it is invalid."""
+    for term in filter(None, text.split(",")):
+        name, operator, value = (*re.split("(!=|==?)", term, maxsplit=1), "", "")[:3]
+        if not operator:
+            raise Failure("BadRequest", f"invalid selector: '{text}'; can't understand '{term}'")
+        if name not in ("metadata.name", "metadata.namespace", *kind.selectable):
+            raise Failure("BadRequest", f"field label not supported: {name}")
+        yield name, value, operator != "!="
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The objects that a request selects; those of all namespaces if `namespace` is None."""
@@ -228,11 +294,8 @@ class ListOptions:
 
 def list_options(target: Target, query: Mapping[str, str]) -> ListOptions:
     """Parse the query of a list or watch."""
-    try:
-        labels = label_requirements(query.get("labelSelector", ""))
-        fields = field_terms(query.get("fieldSelector", ""), target.kind)
-    except SelectorError as error:
-        raise Failure("BadRequest", str(error)) from None
+    labels = tuple(_label_requirements(query.get("labelSelector", "")))
+    fields = tuple(_field_terms(query.get("fieldSelector", ""), target.kind))
     match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents")
     if initial is not None and match != "NotOlderThan":
         problem = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"

@@ -10,9 +10,19 @@ import google.oauth2.credentials
 import pytest
 
 from aioresolve.errors import CredentialsError
-from aioresolve.testing import Answer, Fault, Hang
+from aioresolve.testing import Answer, Fault, GoogleServer, Hang
 
-from .loopback import ROBOT, all_text, error_from, members, new_resolver, request_my_tpu, services, tls_server
+from .loopback import (
+    ROBOT,
+    TOKEN,
+    all_text,
+    error_from,
+    members,
+    new_resolver,
+    request_my_tpu,
+    services,
+    tls_server,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,15 +60,34 @@ async def test_an_authorized_user_is_found_where_gcloud_wrote_it(
         assert (await request_my_tpu()).state == "READY"
 
 
-async def test_a_federated_workload_impersonates_a_service_account(
+def federated(folder: Path, server: GoogleServer) -> Path:
+    """Write the configuration of a federated workload, whose token server is at `/sts`; return its file."""
+    (folder / "subject").write_text("subject")
+    kind = "urn:ietf:params:oauth:token-type:"
+    configuration = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/a/providers/b",
+        "subject_token_type": f"{kind}jwt",
+        "token_url": f"{server.url}/sts",
+        "credential_source": {"file": str(folder / "subject")},
+    }
+    (folder / "pool.json").write_text(json.dumps(configuration))
+    issued = {"access_token": TOKEN, "issued_token_type": f"{kind}access_token", "token_type": "Bearer"}
+    server.inject(
+        Answer(200, json.dumps(issued | {"expires_in": 3600}).encode()),
+        match=lambda request: request.path == "/sts",
+    )
+    return folder / "pool.json"
+
+
+async def test_a_federated_workload_exchanges_its_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with tls_server() as server:
-        file = server.write_external_account(tmp_path / "pool.json", impersonate=ROBOT)
-        monkeypatch.setenv(VARIABLE, str(file))
+        monkeypatch.setenv(VARIABLE, str(federated(tmp_path, server)))
         assert (await request_my_tpu()).state == "READY"
-        assert services(server) == ["sts", "iamcredentials", "tpu"]
-        assert members(server) == [f"serviceAccount:{ROBOT}"]
+        assert server.requests[0].path == "/sts"
+        assert members(server) == ["user:alice@example.com"]
 
 
 async def test_a_vm_uses_its_metadata_server_and_keeps_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +131,7 @@ async def test_a_vm_needs_no_package_but_google_auth(tmp_path: Path, monkeypatch
     async with tls_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         assert (await request_my_tpu()).state == "READY"
-        monkeypatch.setenv(VARIABLE, str(server.write_external_account(tmp_path / "pool.json")))
+        monkeypatch.setenv(VARIABLE, str(federated(tmp_path, server)))
         assert (await request_my_tpu()).state == "READY"
 
 
@@ -183,8 +212,8 @@ async def test_after_a_rejection_the_credentials_are_searched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with tls_server() as server:
-        file = server.write_external_account(tmp_path / "pool.json")
-        file.with_suffix(".token").write_text("stale")
+        file = server.write_service_account_key(tmp_path / "key.json")
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"client_email": "another@example.com"}))
         monkeypatch.setenv(VARIABLE, str(file))
         resolver = new_resolver()
         assert isinstance(await error_from(resolver.node()), CredentialsError)

@@ -100,14 +100,9 @@ async def test_only_known_tokens_are_accepted_until_they_expire() -> None:
         assert "good" not in "".join(map(repr, server.requests))
 
 
-async def test_credential_files_are_readable_only_by_their_owner(tmp_path: Path) -> None:
+async def test_key_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     async with GoogleServer() as server:
-        for file in (
-            server.write_service_account_key(tmp_path / "a"),
-            server.write_external_account(tmp_path / "c", impersonate="a@b"),
-        ):
-            assert os.stat(file).st_mode & 0o777 == 0o600
-        assert os.stat(tmp_path / "c.token").st_mode & 0o777 == 0o600
+        assert os.stat(server.write_service_account_key(tmp_path / "a")).st_mode & 0o777 == 0o600
 
 
 # The metadata server
@@ -144,8 +139,6 @@ async def test_faults_have_the_bodies_of_google() -> None:
         server.inject(Answer(503), match=lambda request: request.service == "tpu", times=2)
         assert (await fetch(server, "/computeMetadata/v1/instance/id", headers=FLAVOR)).status == 200
         assert [(await fetch(server, path)).status for _ in range(3)] == [503, 503, 200]
-        server.inject(Answer(429))
-        assert (await fetch(server, path)).error["details"][0]["reason"] == "RATE_LIMIT_EXCEEDED"
         server.inject(Answer(200, b"raw", headers={"X-Own": "1"}))
         got = await fetch(server, path)
         assert (got.body, got.headers["X-Own"]) == (b"raw", "1")

@@ -54,17 +54,7 @@ def _rpc_failure(
 
 
 def failure_of_status(status: int) -> Reply:
-    """Return a general failure with that status; 429 names an exceeded quota."""
-    if status == 429:
-        return _rpc_failure(
-            429,
-            "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute' of service"
-            " 'tpu.googleapis.com' for consumer 'project_number:123456789012'.",
-            "RATE_LIMIT_EXCEEDED",
-            quota_metric="tpu.googleapis.com/read_requests",
-            service="tpu.googleapis.com",
-            consumer="projects/123456789012",
-        ).reply
+    """Return a general failure with that status."""
     return _rpc_failure(status, f"The server returned status {status}.").reply
 
 
@@ -87,11 +77,6 @@ def no_such_page() -> Failure:
     """404 for a path that no API has, as an HTML page."""
     page = b"<!DOCTYPE html>\n<html lang=en>\n  <title>Error 404 (Not Found)!!1</title>\n"
     return Failure(Reply(404, page, {"Content-Type": "text/html; charset=UTF-8"}))
-
-
-def oauth_failure(error: str, description: str) -> Failure:
-    """An error of a token endpoint (RFC 6749, section 5.2)."""
-    return Failure(json_reply({"error": error, "error_description": description}, 400))
 
 
 # Pages

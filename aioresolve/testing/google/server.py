@@ -1,21 +1,32 @@
-"""`GoogleServer`: Google Cloud's APIs, token servers and metadata server on loopback ports, for tests."""
+"""`GoogleServer`: Google Cloud's APIs, token server and metadata server on loopback ports, for tests."""
 
 from __future__ import annotations
 
+import base64
+import functools
 import json
 import re
+import secrets
 import time
 import urllib.parse
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aioresolve.errors import MissingDependencyError
 from aioresolve.testing.lifecycle import Controls, LoopbackServer, ThreadedServer, write_private
 from aioresolve.testing.replies import Reply
 
-from .apis import Failure, compute_reply, failure_of_status, no_such_page, tpu_reply, unauthenticated
+from .apis import (
+    Failure,
+    compute_reply,
+    failure_of_status,
+    json_reply,
+    no_such_page,
+    tpu_reply,
+    unauthenticated,
+)
 from .resources import Cloud
-from .tokens import Tokens, default_metadata, metadata_reply, service_account_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,15 +35,18 @@ if TYPE_CHECKING:
 
     from aioresolve.testing.faults import Fault
 
-_POOL = "//iam.googleapis.com/projects/123456789012/locations/global/workloadIdentityPools/pool"
 _SERVICES = (
     ("metadata", re.compile(r"/|/computeMetadata/.*")),
     ("oauth2", re.compile(r"/token")),
-    ("sts", re.compile(r"/v1/token")),
-    ("iamcredentials", re.compile(r"/v1/projects/-/serviceAccounts/[^/:]+:generateAccessToken")),
     ("tpu", re.compile(r"/v[12]/projects/.*")),
     ("compute", re.compile(r"/compute/v1/.*")),
 )
+_ROOT = "/computeMetadata/v1/"
+_ACCOUNT = "instance/service-accounts/default/"
+_COMMON_HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM", "X-XSS-Protection": "0"}
+_TEXT_HEADERS = {**_COMMON_HEADERS, "Content-Type": "application/text"}
+_JSON_HEADERS = {**_COMMON_HEADERS, "Content-Type": "application/json"}
+_HTML_HEADERS = {**_COMMON_HEADERS, "Content-Type": "text/html; charset=UTF-8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,7 @@ class GoogleRequest:
         method: `GET`, ...
         path: the path without the query.
         query: parameter name to (last) value.
-        service: `metadata`, `oauth2`, `sts`, `iamcredentials`, `tpu`, `compute`; empty for anything else.
+        service: `metadata`, `oauth2`, `tpu`, `compute`; empty for anything else.
         scheme: how the client authenticated: `Bearer` or empty.
         user: the authenticated IAM member; None without a token, or if it was rejected.
         quota_project: the header `X-Goog-User-Project`.
@@ -62,8 +76,24 @@ class GoogleRequest:
     time: float = 0.0
 
 
-class GoogleControls(Cloud, Tokens, Controls[GoogleRequest]):
-    """The resources, metadata and credentials of a server; every method may be called from any thread."""
+class GoogleControls(Cloud, Controls[GoogleRequest]):
+    """The resources, metadata and credentials of a server; every method may be called from any thread.
+
+    Attributes:
+        tokens: access token to IAM member, in addition to the tokens that the server issues; None if the APIs
+            need no credentials.
+        token_lifetime: the lifetime in seconds of access tokens that are issued from now on.
+        email: the service account's address.
+    """
+
+    tokens: dict[str, str] | None
+    token_lifetime: float
+    email: str
+    _issued: dict[str, tuple[str, float]]  # token to IAM member and expiry in Unix time
+
+    def revoke_tokens(self) -> None:
+        """Reject every access token issued so far (401)."""
+        self._issued.clear()
 
     @property
     def metadata_host(self) -> str:
@@ -104,30 +134,17 @@ class GoogleControls(Cloud, Tokens, Controls[GoogleRequest]):
         Raises:
             MissingDependencyError: cryptography is not installed.
         """
-        document = service_account_key(self.email, self._project, f"{self.url}/token")
-        return _write_json(path, document)
-
-    def write_external_account(self, path: str | Path, *, impersonate: str | None = None) -> Path:
-        """Write the configuration of a federated workload to `path`, and its subject token to a second file.
-
-        Args:
-            path: the file; the subject token gets the same name with the suffix `.token`.
-            impersonate: the address of a service account to impersonate.
-        """
-        file = Path(path)
-        token = write_private(file.with_suffix(".token"), self._subject_token)
-        document: dict[str, Any] = {
-            "type": "external_account",
-            "audience": f"{_POOL}/providers/loopback",
-            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
-            "token_url": f"{self.url}/v1/token",
-            "credential_source": {"file": str(token)},
+        document = {
+            "type": "service_account",
+            "project_id": self._project,
+            "private_key_id": "0123456789abcdef0123456789abcdef01234567",
+            "private_key": _private_key(),
+            "client_email": self.email,
+            "client_id": "112233445566778899000",
+            "token_uri": f"{self.url}/token",
+            "universe_domain": "googleapis.com",
         }
-        if impersonate is not None:
-            document["service_account_impersonation_url"] = (
-                f"{self.url}/v1/projects/-/serviceAccounts/{impersonate}:generateAccessToken"
-            )
-        return _write_json(file, document)
+        return write_private(Path(path), json.dumps(document, indent=2))
 
 
 class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
@@ -141,8 +158,8 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
     <ClusterState of 4 tasks: worker 4>
 
     It implements the Cloud TPU API (v1 and v2: nodes, queued resources), Compute Engine (v1: instances with
-    filters by name, instance groups and their managers), the OAuth and STS token servers,
-    `generateAccessToken` and the GCE metadata server. Its data survives the end of the `async with` block.
+    filters by name, instance groups and their managers), the OAuth token server, and the
+    GCE metadata server. Its data survives the end of the `async with` block.
 
     Args:
         nodes: TPU nodes from `tpu_node()`, and also queued resources and instances.
@@ -178,8 +195,11 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
         email = f"robot@{project}.iam.gserviceaccount.com"
         LoopbackServer.__init__(self, host, port, tls=tls, plain_port=True)
         Cloud.__init__(self, project, zone, page_size)
-        self.metadata = {**default_metadata(project, zone, email), **(metadata or {})}
-        Tokens.__init__(self, tokens, email)
+        self.metadata = {**_default_metadata(project, zone, email), **(metadata or {})}
+        self.tokens = None if tokens is None else dict(tokens)
+        self.token_lifetime = 3599.0
+        self.email = email
+        self._issued = {}
         self.add(*nodes)
 
     def in_thread(self) -> ThreadedGoogleServer:
@@ -213,14 +233,9 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
         form = dict(urllib.parse.parse_qsl(body.decode("utf-8", "replace")))
         match record.service:
             case "metadata":
-                return metadata_reply(self, self, record.path, record.query, request.headers)
+                return self._metadata_reply(record.path, record.query, request.headers)
             case "oauth2":
                 return self._oauth_reply(form)
-            case "sts":
-                return self._sts_reply(form)
-            case "iamcredentials":
-                email = record.path.rpartition("/")[2].partition(":")[0]
-                return self._impersonation_reply(email, record.user)
             case "tpu" | "compute":
                 if self.tokens is not None and record.user is None:
                     raise unauthenticated("Authorization" in request.headers)
@@ -228,6 +243,54 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
                 return api(self, record.method, record.path, record.query)
             case _:
                 raise no_such_page()
+
+    def _member(self, token: str) -> str | None:
+        """Return the IAM member to which a token belongs, None if it is not valid."""
+        if self.tokens is not None and token in self.tokens:
+            return self.tokens[token]
+        member, end = self._issued.get(token, ("", 0.0))
+        return member if time.time() < end else None
+
+    def _issue(self, member: str, **more: Any) -> dict[str, Any]:
+        """Issue a token; return the JSON document of a token endpoint."""
+        token = f"ya29.{secrets.token_urlsafe(24)}"
+        self._issued[token] = (member, time.time() + self.token_lifetime)
+        return {"access_token": token, "expires_in": int(self.token_lifetime), "token_type": "Bearer", **more}
+
+    def _oauth_reply(self, form: Mapping[str, str]) -> Reply:
+        """Return the reply of `oauth2.googleapis.com/token`."""
+        if form.get("grant_type") == "refresh_token":
+            return json_reply(self._issue("user:alice@example.com", scope=form.get("scope", "")))
+        # RFC 7523; the signature is not verified.
+        payload = form["assertion"].split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        if claims.get("iss") != self.email:
+            failure = {"error": "invalid_grant", "error_description": "Invalid grant: account not found"}
+            return json_reply(failure, 400)  # RFC 6749, section 5.2
+        return json_reply(self._issue(f"serviceAccount:{self.email}", scope=claims.get("scope", "")))
+
+    def _metadata_reply(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Reply:
+        """Return the reply of the metadata server; `wait_for_change` is not implemented.
+
+        Its rules: https://cloud.google.com/compute/docs/metadata/querying-metadata
+        """
+        if path == "/":
+            return Reply(200, b"computeMetadata/\n", _TEXT_HEADERS)
+        if headers.get("Metadata-Flavor") != "Google":
+            return Reply(403, b"<!DOCTYPE html>\n<title>Error 403 (Forbidden)!!1</title>\n", _HTML_HEADERS)
+        values = dict(self.metadata)
+        # The default account is also available under its address.
+        email = values.get(f"{_ACCOUNT}email", "default")
+        name = path.removeprefix(_ROOT).replace(f"instance/service-accounts/{email}/", _ACCOUNT, 1)
+        if name == f"{_ACCOUNT}token" and f"{_ACCOUNT}email" in values:
+            document = self._issue(f"serviceAccount:{email}")
+            return Reply(200, json.dumps(document).encode(), _JSON_HEADERS)
+        within = {each.removeprefix(name): values[each] for each in values if each.startswith(name)}
+        if name in values:
+            return Reply(200, values[name].encode(), _TEXT_HEADERS)
+        if name.endswith("/") and within and query.get("recursive") == "true":
+            return Reply(200, json.dumps(_tree(within)).encode(), _JSON_HEADERS)
+        return Reply(404, b"<!DOCTYPE html>\n<title>Error 404 (Not Found)!!1</title>\n", _HTML_HEADERS)
 
     def _complete(self, reply: Reply) -> Reply:
         body = failure_of_status(reply.status).body if reply.body is None else reply.body
@@ -242,5 +305,46 @@ class ThreadedGoogleServer(ThreadedServer, GoogleControls):
     """
 
 
-def _write_json(path: str | Path, document: Mapping[str, Any]) -> Path:
-    return write_private(Path(path), json.dumps(document, indent=2))
+def _default_metadata(project: str, zone: str, email: str) -> dict[str, str]:
+    """Return the values that every VM's metadata server has, by path."""
+    return {
+        "project/project-id": project,
+        "project/numeric-project-id": "123456789012",
+        "instance/id": "1152921504606846976",
+        "instance/name": "loopback",
+        "instance/zone": f"projects/123456789012/zones/{zone}",
+        "instance/network-interfaces/0/ip": "10.128.0.2",
+        "universe/universe-domain": "googleapis.com",
+        f"{_ACCOUNT}aliases": "default",
+        f"{_ACCOUNT}email": email,
+        f"{_ACCOUNT}scopes": "https://www.googleapis.com/auth/cloud-platform",
+    }
+
+
+@functools.cache
+def _private_key() -> str:
+    """Return an RSA key as PEM; it is created once per process because that takes 0.1 s."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import rsa
+    except ImportError as error:
+        raise MissingDependencyError(
+            "a service account key needs cryptography", hint="Run: pip install 'aioresolve[testing]'"
+        ) from error
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return pem.decode()
+
+
+def _tree(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return a directory as `recursive=true` shows it; values with one item per line become lists."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        directory = tree
+        *parents, name = path.split("/")
+        for parent in parents:
+            directory = directory.setdefault(parent, {})
+        directory[name] = value.split("\n") if name in ("scopes", "aliases") else value
+    return tree

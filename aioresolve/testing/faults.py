@@ -46,20 +46,13 @@ class Answer(Fault):
     Attributes:
         status: the HTTP status.
         body: the body; None for the body that the server itself sends with that status.
-        headers: further headers, such as `Retry-After`; they override the server's own.
+        headers: further headers, such as `Retry-After`, or `Location` of a redirect; they override the
+            server's own.
     """
 
     status: int = 200
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Redirect(Fault):
-    """The server redirects the client to another URL."""
-
-    location: str
-    status: int = 307
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +117,6 @@ class WatchError(Fault):
     code: int
     reason: str | None = None
     retry_after: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Silence(Fault):
-    """A `TPUWorker` accepts connections and never sends anything, like a stopped process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from .faults import (
     Endless,
     Fault,
     Hang,
-    Redirect,
     Reset,
     Stall,
     StreamFault,
@@ -64,8 +63,6 @@ async def early_reply(request: web.Request, faults: Sequence[Fault]) -> Reply | 
                 all_headers = CIMultiDict(JSON_HEADERS)
                 all_headers.update(headers)
                 reply = Reply(status, b"" if body is None and status < 400 else body, all_headers)
-            case Redirect(location, status):
-                reply = Reply(status, b"", {"Location": location})
             case Endless(head, chunk):
                 reply = Reply(200, _endless(head, chunk), JSON_HEADERS)
             case _:

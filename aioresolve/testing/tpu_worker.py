@@ -23,7 +23,7 @@ from aioresolve.probe.grpc_loop import loop_guard
 from aioresolve.probe.libtpu_pb2 import MetricRequest, MetricResponse, RuntimeStatus
 from aioresolve.probe.worker_pb2 import GetStatusResponse
 
-from .faults import Answer, Delay, Fault, Hang, Reset, Silence, reset_connection
+from .faults import Answer, Delay, Fault, Hang, Reset, reset_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ class TPUWorker:
         metadata: metadata that a call must have; others are UNAUTHENTICATED.
         tls: use TLS, with a certificate from an authority of its own (needs the extra `testing`).
         faults: faults of every call (`Delay`, `Hang`, `Answer` with the serialized message as body), or of
-            every connection (`Silence`, `Reset`).
+            every connection (`Reset`).
         host: the loopback address to listen on.
         port: the port; 0 takes a free one, which is kept when the worker is entered again.
         ports: the number of ports to listen on; those after the first are free ones.
@@ -156,18 +156,15 @@ class TPUWorker:
         if self._running is not None:
             raise ConfigurationError("this TPUWorker is already running", hint="Create another one.")
         self._incarnation = random.getrandbits(63)  # as of a new process
-        fault = next((each for each in self._faults if isinstance(each, Silence | Reset)), None)
         async with AsyncExitStack() as stack:
-            if fault is None:
-                await stack.enter_async_context(self._grpc_server())
+            if any(isinstance(fault, Reset) for fault in self._faults):
+                loop = asyncio.get_running_loop()
+                for number, port in enumerate(self._ports):
+                    server = await loop.create_server(_Resetting, self._host, port)
+                    self._ports[number] = server.sockets[0].getsockname()[1]
+                    await stack.enter_async_context(server)
             else:
-                sockets = [socket.create_server((self._host, port)) for port in self._ports]
-                self._ports = [each.getsockname()[1] for each in sockets]
-                for each in sockets:
-                    stack.enter_context(each)
-                    if isinstance(fault, Reset):
-                        loop = asyncio.get_running_loop()
-                        await stack.enter_async_context(await loop.create_server(_Resetting, sock=each))
+                await stack.enter_async_context(self._grpc_server())
             self._running = stack.pop_all()
         return self
 

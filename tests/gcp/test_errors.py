@@ -15,7 +15,7 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve.testing import Answer, Cut, GoogleServer, Redirect, Reset
+from aioresolve.testing import Answer, Cut, GoogleServer, Reset
 
 from .loopback import PATH, TOKEN, all_text, error_from, request_my_tpu, sent_to, tls_server, user_credentials
 
@@ -62,7 +62,7 @@ async def error_of(fault: Any) -> ResolveError:
         (Answer(404, b"[]"), ProtocolError, False, "not in the format of Google's APIs"),
         (Answer(200, b"<html>log in</html>"), ProtocolError, False, "different from the Cloud TPU API"),
         (Answer(200, b'{"state": "READY"}'), ProtocolError, False, "different from the Cloud TPU API"),
-        (Redirect("https://elsewhere.example/v2?secret"), APIError, False, "unexpected status"),
+        (Answer(307, headers={"Location": "https://a.example/?b"}), APIError, False, "unexpected status"),
     ],
 )
 async def test_each_status_has_its_error(

@@ -22,7 +22,7 @@ from aioresolve.errors import (
     ResolveError,
     TLSError,
 )
-from aioresolve.testing import Answer, Cut, Delay, Endless, Hang, Redirect, Reset, Trickle, pod
+from aioresolve.testing import Answer, Cut, Delay, Endless, Hang, Reset, Trickle, pod
 
 from .loopback import (
     TOKEN,
@@ -263,7 +263,7 @@ async def test_no_request_is_sent_to_the_location_of_a_redirect(loopback: Loopba
     (tmp_path / "elsewhere").mkdir()
     with run_loopback(tmp_path / "elsewhere") as elsewhere:
         for location in (f"{elsewhere.server.url}/api/v1/pods", f"//127.0.0.1:{elsewhere.server.port}/"):
-            loopback.server.inject(Redirect(location, 307), times=None)
+            loopback.server.inject(Answer(307, headers={"Location": location}), times=None)
             error = await resolve(loopback, "whole list")
             assert type(error) is ProtocolError
             assert elsewhere.server.url in str(error)

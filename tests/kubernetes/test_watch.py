@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from aioresolve import APIError, ForbiddenError, ResolveError, UnauthorizedError
-from aioresolve.testing import Answer, Cut, Delay, End, Hang, Redirect, Stall, WatchError, pod
+from aioresolve.testing import Answer, Cut, Delay, End, Hang, Stall, WatchError, pod
 
 from .loopback import JOBS, TOKEN, TRAIN, client_sockets, is_list
 from .samples import watch_policy
@@ -172,7 +172,7 @@ async def test_a_user_that_may_list_but_not_watch_gets_an_error_with_the_manifes
     assert "verbs: [list, watch]" in caught.value.manifest
 
 
-@pytest.mark.parametrize("fault", [Answer(404), Redirect("/login", 302)], ids=repr)
+@pytest.mark.parametrize("fault", [Answer(404), Answer(302, headers={"Location": "/login"})], ids=repr)
 async def test_a_running_watch_survives_an_outage_that_looks_permanent(
     loopback: Loopback, fault: Any
 ) -> None:

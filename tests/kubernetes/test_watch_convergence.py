@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,7 +14,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aioresolve.testing import Answer, Cut, Delay, End, Hang, Reset, Stall, Trickle, WatchError, pod
+from aioresolve import KubernetesClusterResolver
+from aioresolve.testing import (
+    Answer,
+    Cut,
+    Delay,
+    End,
+    Hang,
+    KubernetesServer,
+    Reset,
+    Stall,
+    Trickle,
+    WatchError,
+    pod,
+)
 from tests.conftest import SLOW_CALLBACK
 
 from .loopback import client_sockets, run_loopback
@@ -243,19 +256,26 @@ def test_watch_converges_to_the_state_of_the_server(
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])  # see `patient_loop`
 @pytest.mark.parametrize("watch_list", [True, False])
-async def test_pods_of_a_restored_server_are_listed_again(cluster: Loopback, watch_list: bool) -> None:
-    server = cluster.server
+async def test_pods_of_a_restored_server_are_listed_again(
+    tmp_path: Path, quick_retries: None, watch_list: bool
+) -> None:
+    """The next server at the same port has the pods, and the versions, of an earlier time."""
+    pods = [pod(f"w-{number}", "ml", labels={"app": "a"}) for number in range(3)]
 
-    def restore(version: int) -> None:
-        with server.down():
-            server.restore(version)
+    async def until_there_are(number: int) -> None:
+        with anyio.fail_after(CONVERGING):
+            async for found in observations:
+                if found.state is not None and found.state.spec.num_tasks("worker") == number:
+                    return
 
-    async with followed(cluster, CONFIGS[0], watch_list=watch_list) as follower:
-        cluster.add_trainers("w-2", labels={"app": "a"})
-        await follower.settle()
-        then = server.resource_version
-        cluster.add_trainers("w-0", "w-10", labels={"app": "a"})
-        await follower.settle()
-        await anyio.to_thread.run_sync(restore, then)
-        await follower.settle()
-        assert len(server.pods) == 1
+    async with AsyncExitStack() as stack:
+        async with KubernetesServer(pods) as server:
+            server.watch_list = watch_list
+            kubeconfig = server.write_kubeconfig(tmp_path / "config")
+            resolver = KubernetesClusterResolver({"worker": "app=a"}, namespace="ml", kubeconfig=kubeconfig)
+            resolver.watch_policy = QUICK
+            observations = await stack.enter_async_context(aclosing(resolver.observations()))
+            await until_there_are(3)
+        async with KubernetesServer(pods[:1], port=server.port, bookmark_interval=BOOKMARKS) as restored:
+            restored.watch_list = watch_list
+            await until_there_are(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from aioresolve.errors import ConfigurationError, ProbeError
 from aioresolve.probe import ProbeChannels, probe_worker, probe_workers, stream_workers
-from aioresolve.testing import Answer, Delay, Hang, Reset, Silence, TPUWorker
+from aioresolve.testing import Answer, Delay, Hang, Reset, TPUWorker
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -108,7 +109,6 @@ async def test_error_in_the_block_of_a_stream_is_raised_unchanged(error: BaseExc
 
 MISBEHAVING: dict[str, dict[str, Any]] = {
     "deadline: connected": {"faults": [Hang()]},
-    "deadline: silent": {"faults": [Silence()]},
     "malformed: garbage": {"faults": [Answer(body=b"\xff\xff\xff")]},
     "malformed: 100,001 devices": {"devices": 100_001},
     "malformed: nothing": {"faults": [Answer(body=b"")]},
@@ -124,11 +124,13 @@ MISBEHAVING: dict[str, dict[str, Any]] = {
 async def test_misbehaving_worker_does_not_affect_others(closed_address: str) -> None:
     workers = {what: TPUWorker(**options) for what, options in MISBEHAVING.items()}
     good = [TPUWorker(), TPUWorker()]
-    async with Running(good[0], *workers.values(), good[1]) as addresses:
-        probes = await probe_workers([*addresses, closed_address], worker_timeout=3.0, libtpu_ports=[])
-    first, *bad, last, refused = probes
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and never sends anything
+        others = [closed_address, f"127.0.0.1:{silent.getsockname()[1]}"]
+        async with Running(good[0], *workers.values(), good[1]) as addresses:
+            probes = await probe_workers([*addresses, *others], worker_timeout=3.0, libtpu_ports=[])
+    first, *bad, last, refused, unheard = probes
     assert [first.accelerators, last.accelerators] == [{"TPU": 8}] * 2
-    for what, probe in zip([*workers, "refused"], [*bad, refused], strict=True):
+    for what, probe in zip([*workers, "refused", "deadline: silent"], [*bad, refused, unheard], strict=True):
         assert probe.error is not None, what
         assert probe.error.code == what.partition(":")[0], str(probe.error)
         assert probe.error.address == probe.address
@@ -193,8 +195,8 @@ async def test_certificate_of_the_worker_is_verified() -> None:
     assert {bad.error.code, caught.value.code} == {"tls"}
 
 
-@pytest.mark.parametrize("fault", [Hang(), Silence(), Delay(0.01)], ids=str)
-async def test_cancelled_probe_leaves_no_task_behind(fault: Hang | Silence | Delay) -> None:
+@pytest.mark.parametrize("fault", [Hang(), Delay(0.01)], ids=str)
+async def test_cancelled_probe_leaves_no_task_behind(fault: Hang | Delay) -> None:
     async with TPUWorker(faults=[fault], ports=8) as worker:
         for seconds in (0.0, 0.001, 0.005, 0.01, 0.05):
             with anyio.move_on_after(seconds):

@@ -130,16 +130,6 @@ def test_slices_go_with_their_service() -> None:
         server.delete("trainer", "ml", kind="Service")
 
 
-def test_slices_are_restored_with_the_pods() -> None:
-    server = KubernetesServer([trainer(), train(0)])
-    version, before = server.resource_version, server.endpoint_slices
-    server.add(train(1))
-    server.restore(version)
-    assert server.endpoint_slices == before
-    server.add(train(2))
-    assert addresses(server) == [["10.8.0.0", "10.8.0.2"]]
-
-
 @given(st.lists(st.tuples(st.integers(0, 9), CHANGES), max_size=30), st.integers(1, 3))
 def test_slices_have_each_pod_once(changes: list[tuple[int, str]], max_endpoints: int) -> None:
     server = KubernetesServer([trainer()])

@@ -15,7 +15,6 @@ from aioresolve.testing import (
     Cut,
     End,
     KubernetesServer,
-    Redirect,
     Reset,
     Stall,
     WatchError,
@@ -72,9 +71,6 @@ async def test_response_can_be_replaced() -> None:
         assert (await fetch(server)).body == b""
         server.inject(Answer(599))
         assert (await fetch(server)).message == "the server responded with the status code 599"
-        server.inject(Redirect("http://127.0.0.1:1/x"))
-        got = await fetch(server)
-        assert (got.status, got.headers["Location"]) == (307, "http://127.0.0.1:1/x")
 
 
 @http_and_https

@@ -146,16 +146,6 @@ class KubernetesControls(Cluster, Controls[RequestRecord]):
         """Discard the history: continue tokens and versions issued so far have expired (410)."""
         self._store.compact()
 
-    def restore(self, version: int) -> None:
-        """Return to the state at `version`, as when etcd is restored from a backup; later writes are undone.
-
-        Lists that request an undone version then fail with 504; watches from one wait until it exists again.
-        A real server is down meanwhile, as in `async with server.down(): server.restore(version)`.
-        """
-        with self._store.lock:
-            self._store.restore(version)
-            self._lists_at = 0  # a version is used again, for other content
-
     def _stored(self, name: str, namespace: str, kind: Kind = POD) -> StoredObject:
         stored = self._store.get(namespace, name, kind)
         if stored is None:

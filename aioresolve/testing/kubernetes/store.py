@@ -243,16 +243,6 @@ class Store:
         if version < self._compacted:
             raise Expired(version, self._compacted)
 
-    def restore(self, version: int) -> None:
-        """Undo every write after `version`."""
-        with self.lock:
-            for kind in KINDS:
-                self._objects[kind] = {each.key: each for each in self.objects_at(version, kind)}
-            while self._events and self._events[-1].version > version:
-                self._events.pop()
-            self.version = version
-            self._notify(None)
-
     def changes_after(self, version: int, *, until: int | None = None) -> tuple[int, list[Event]]:
         """Return the current version and the writes since `version`, oldest first.
 

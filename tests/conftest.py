@@ -1,4 +1,7 @@
-"""How every test runs: with a warning of the event loop as a failure, and without other machines.
+"""How every test runs: a warning of the event loop fails it, and this machine is not a part of anything.
+
+What makes this machine a pod, a VM or a task of a job, or names its credentials, is hidden from the tests.
+The home folder is not: a test of a search in it sets `$HOME`.
 
 `pytest` runs the quick tests, which cover every package, and generates few examples for each property test.
 It leaves out what has a marker: `REAL_PATHS` and `SLOW_PATHS`, single tests with `@pytest.mark.real` or
@@ -14,6 +17,7 @@ import gc
 import ipaddress
 import logging
 import os
+import re
 import signal
 import socket
 import ssl
@@ -29,8 +33,12 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from aioresolve._core import service_account
+from aioresolve.gcp import metadata_server
+from aioresolve.testing import GoogleServer
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 SLOW_CALLBACK = 5.0
 """Seconds that a callback may block the loop. On shared machines a lower limit measures other processes."""
@@ -42,6 +50,12 @@ TESTS = Path(__file__).parent
 
 QUICK = "not (real or slow or uvloop)"
 """The value of `-m` in pyproject.toml, which selects the quick tests."""
+
+PLATFORM_VARIABLES = re.compile(
+    "(AIORESOLVE|AWS|GCE|GCLOUD|GOOGLE|JAX|KUBERNETES|KUBE_GOOGLE|MEGASCALE|OMPI_COMM|POD|SM|TORCHELASTIC|TPU)_"
+    "|CLOUD|JOB_COMPLETION_INDEX|KUBECONFIG|NO_GCE_CHECK|OMPI_MCA_orte|PMI|SLURM|TF_CONFIG|[A-Za-z]+_(?i:proxy)$"
+)
+"""The variables with which a platform describes a cluster or a task, or names credentials or servers."""
 
 REAL_PATHS = (
     "conformance",
@@ -101,6 +115,7 @@ for _name, _max_examples in {"quick": 20, "suite": 100, "long": 2_000}.items():
 
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(_refuse_other_machines)
+    _hide_this_machine()
     profile = os.environ.get("HYPOTHESIS_PROFILE", "quick" if _is_quick(config) else "suite")
     hypothesis.settings.load_profile(profile)
     if profile == "long" and config.option.timeout is None:
@@ -113,6 +128,15 @@ def pytest_configure(config: pytest.Config) -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+def _hide_this_machine() -> None:
+    """Remove what says that this machine is part of a cluster, also for the processes that tests start."""
+    for name in list(os.environ):
+        if PLATFORM_VARIABLES.match(name):
+            del os.environ[name]
+    service_account.FOLDER = "/none"
+    metadata_server.DEFAULT_HOST = "metadata.invalid"
 
 
 def _is_quick(config: pytest.Config) -> bool:
@@ -157,45 +181,37 @@ def _new_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.Abstr
 
 
 class _Warnings(logging.Handler):
+    """Keeps the unexpected warnings of the event loop of a test."""
+
     def __init__(self, *, is_uvloop: bool) -> None:
         super().__init__(logging.WARNING)
         self._is_uvloop = is_uvloop
-        self.records: list[logging.LogRecord] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        is_expected = (
-            _is_fast_callback(record)
-            or _is_abandoned_handshake(record)
-            or (self._is_uvloop and _is_handshake_warning(record))
-        )
-        if not is_expected:
-            self.records.append(record)
+        message, error = record.getMessage(), record.exc_info and record.exc_info[1]
+        if not (_is_expected(record, message, error) or (self._is_uvloop and _is_of_uvloop(message, error))):
+            self.messages.append(message)
 
 
-def _is_fast_callback(record: logging.LogRecord) -> bool:
-    """Return whether a loop that is not from `_new_loop` reports a callback below our limit as slow."""
-    arguments = record.args
-    if not isinstance(arguments, tuple) or record.msg != "Executing %s took %.3f seconds":
-        return False
-    seconds = arguments[1]
-    return isinstance(seconds, float) and seconds < SLOW_CALLBACK
+def _is_expected(record: logging.LogRecord, message: str, error: BaseException | None) -> bool:
+    """Return whether a loop that is not from `_new_loop` reports a callback below our limit as slow.
+
+    Or asyncio, in debug mode, reports a client that gave up during the TLS handshake.
+    """
+    match record.msg, record.args:
+        case "Executing %s took %.3f seconds", (_, float(seconds)):
+            return seconds < SLOW_CALLBACK
+    is_handshake = message.startswith("Error on transport creation for incoming connection")
+    return is_handshake and isinstance(error, (ConnectionError, ssl.SSLError))
 
 
-def _is_abandoned_handshake(record: logging.LogRecord) -> bool:
-    """Return whether asyncio, in debug mode, reports a client that gave up during the TLS handshake."""
-    error = record.exc_info[1] if record.exc_info else None
-    is_reported = record.getMessage().startswith("Error on transport creation for incoming connection")
-    return is_reported and isinstance(error, (ConnectionError, ssl.SSLError))
-
-
-def _is_handshake_warning(record: logging.LogRecord) -> bool:
+def _is_of_uvloop(message: str, error: BaseException | None) -> bool:
     """Return whether uvloop reports a connect that was cancelled as its TLS handshake ended.
 
     uvloop does this also for plain `loop.create_connection`, and leaks nothing: it logs that the socket is
     closed already, or it drops its own future with the failure of the handshake.
     """
-    error = record.exc_info[1] if record.exc_info else None
-    message = record.getMessage()
     if message.startswith("Fatal error on SSL protocol\nprotocol: <uvloop."):
         return isinstance(error, RuntimeError) and str(error).endswith("the handler is closed")
     if message.startswith("Future exception was never retrieved") and isinstance(error, ssl.SSLError):
@@ -215,7 +231,7 @@ def _no_asyncio_warnings(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(warnings)
-    assert not warnings.records, [record.getMessage() for record in warnings.records]
+    assert not warnings.messages
 
 
 _other_machines: list[str] = []
@@ -224,28 +240,26 @@ _other_machines: list[str] = []
 def _refuse_other_machines(event: str, arguments: tuple[object, ...]) -> None:
     """Refuse connections to other machines, and requests for their addresses, as without a network."""
     match event, arguments:
-        case "socket.connect", (_, (str(host), *_)) if not _is_own_address(host):
+        case "socket.connect", (_, (str(host), *_)) if not _is_here(host):
             _other_machines.append(host)
             raise OSError(errno.ENETUNREACH, "tests connect to this machine only")
         case "socket.getaddrinfo", (str(host), *_) if host.endswith(".invalid"):
             raise socket.gaierror(socket.EAI_NONAME, "RFC 6761 reserves .invalid: no DNS has names there")
-        case "socket.getaddrinfo", (str(host), *_) if not _is_own_name(host):
+        case "socket.getaddrinfo", (str(host), *_) if not (_address(host) or _is_here(host)):
             _other_machines.append(host)
             raise socket.gaierror(socket.EAI_AGAIN, "tests look up names of this machine only")
 
 
-def _is_own_address(host: str) -> bool:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address(host)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return _is_own_name(host)
-    return address.is_loopback or address.is_unspecified
+        return None
 
 
-def _is_own_name(host: str) -> bool:
-    """Return whether this is an address, which needs no request, or a name that only this machine has."""
-    with contextlib.suppress(ValueError):
-        return bool(ipaddress.ip_address(host))
+def _is_here(host: str) -> bool:
+    if address := _address(host):
+        return address.is_loopback or address.is_unspecified
     return host in ("", "localhost", socket.gethostname()) or host.endswith(".localhost")
 
 
@@ -276,19 +290,7 @@ def _no_zombies() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_known_metadata_server() -> None:
     """Forget the metadata servers of earlier tests, whose ports other servers have later."""
-    module = sys.modules.get("aioresolve.gcp.metadata_server")
-    if module is not None:
-        module._responded.clear()
-
-
-@pytest.fixture(scope="session")
-def _uvloop_signal_pipe() -> None:
-    """Create the pipe for signals that libuv opens with the first loop of a process and never closes."""
-    try:
-        import uvloop
-    except ImportError:
-        return
-    uvloop.new_event_loop().close()
+    metadata_server._responded.clear()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -297,6 +299,24 @@ def _exclude_imported_modules_from_gc() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+async def google(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]:
+    """Google Cloud as a VM of `demo-project` in `us-central2-b` reaches it, without a group or a TPU."""
+    async with GoogleServer() as server:
+        for name, value in server.environ().items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _uvloop_signal_pipe() -> None:
+    """Create the pipe for signals that libuv opens with the first loop of a process and never closes."""
+    if find_spec("uvloop"):
+        import uvloop
+
+        uvloop.new_event_loop().close()
 
 
 @pytest.fixture

@@ -35,7 +35,6 @@ class Here(Protocol):
 def here(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     """Run a command with these variables on a machine that has nothing else."""
     monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(tmp_path / "serviceaccount"))
-    monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "metadata.invalid")
     monkeypatch.setattr("aioresolve.kubernetes.own_pod.LOOKUP_INTERVAL", 0.01)
     monkeypatch.setattr("aioresolve.environment.detection.PRODUCT_FILE", tmp_path / "product_name")
     return lambda *arguments, **variables: run(arguments, environment(tmp_path / "none", **variables))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from aioresolve.resolver import this_task
 
-from .sources import CHANGING, PREFIXES, REMOTE, SOURCES, Source
+from .sources import CHANGING, REMOTE, SOURCES, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this process the second worker, whatever the machine that runs the tests is."""
-    for name in [name for name in os.environ if name.startswith(PREFIXES)]:
-        monkeypatch.delenv(name)
     monkeypatch.setattr(socket, "gethostname", lambda: "n1")
     monkeypatch.setattr(this_task, "local_addresses", lambda hosts: frozenset({"10.0.0.2"} & set(hosts)))
 

@@ -11,7 +11,6 @@ from google.oauth2.credentials import Credentials
 
 import aioresolve
 from aioresolve import ClusterSpec, sync
-from aioresolve.gcp import metadata_server
 from aioresolve.testing import GoogleServer, KubernetesServer, instance, pod, tpu_node
 from aioresolve.testing import service as a_service
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 SECRET = "hunter22-Zebra7"
 """The token with which the resolvers log in to servers."""
-
-PREFIXES = ("AIORESOLVE", "CLOUDSDK", "GCE_", "GOOGLE_", "KUBE", "POD_", "SLURM", "SM_", "TF_CONFIG", "TPU_")
-"""The variables of the machine that runs the tests, which must not decide."""
 
 
 def _cannot_change() -> NoReturn:
@@ -173,7 +169,6 @@ def gce(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Source]:
 
 @contextmanager
 def _google_cloud(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Any, dict[str, str]]]:
-    patch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
     # Credentials are sent to https only.
     with GoogleServer(tls=True).in_thread() as server:
         server.tokens = {SECRET: "user:ada@example.com"}

@@ -87,10 +87,7 @@ RESOLVERS: dict[str, Callable[[Path], ClusterResolver]] = {
 @pytest.fixture(autouse=True)
 def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     isolate(tmp_path, monkeypatch)
-    for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GOOGLE_APPLICATION_CREDENTIALS"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED)
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
 
 
 @pytest.fixture

@@ -54,19 +54,10 @@ SLURM = {
 SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
 GKE_TPU = {"TPU_WORKER_HOSTNAMES": "t-0.t,t-1.t", "TPU_WORKER_ID": "1"}
 
-PREFIXES = (
-    *("SLURM", "SM_", "TF_CONFIG", "TPU", "KUBE", "MEGASCALE", "GCE_", "POD_", "AIORESOLVE"),
-    *("NO_GCE_CHECK",),
-)
-
 
 @pytest.fixture(autouse=True)
-def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(PREFIXES) or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}:
-            monkeypatch.delenv(name)
+def _no_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(tmp_path / "serviceaccount"))
-    monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "metadata.invalid")
     monkeypatch.setattr("aioresolve.kubernetes.own_pod.LOOKUP_INTERVAL", 0.01)
     monkeypatch.setattr("aioresolve.environment.detection.PRODUCT_FILE", tmp_path / "product_name")
 

@@ -27,13 +27,6 @@ PATIENCE = 60.0
 """Seconds until a test fails; generous for a busy machine."""
 
 
-@pytest.fixture(autouse=True)
-def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GOOGLE_APPLICATION_CREDENTIALS", "NO_GCE_CHECK"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "metadata.invalid")
-
-
 def numbers(observation: Observation) -> dict[str, int]:
     """Return how many tasks each job will have."""
     return {job: expected.number for job, expected in observation.expected.items()}

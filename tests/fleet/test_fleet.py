@@ -116,7 +116,6 @@ class TestShards:
             rejects(shard, r".*such as \(0, 4\)")
         assert Fleet(shard=(999, 1000)).shard == (999, 1000)
         rejects((0, 1001), "1001 shards are more than 1,000")
-        monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
         rejects(4, r".*INDEX is not set\. Pass the index as well")
         for index in ("", "one", "-1", "1.0", "²", "4"):
             monkeypatch.setenv("JOB_COMPLETION_INDEX", index)

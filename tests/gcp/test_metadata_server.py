@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
-HOSTS = ["10.0.0.2", "10.0.0.3"]
 PATIENCE = 60.0
 """Seconds until a test fails; generous for a busy machine."""
 
@@ -48,7 +47,7 @@ async def test_a_denied_request_and_a_malformed_value_are_errors() -> None:
 
 async def test_the_environment_is_read_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = MetadataServer()
-    async with serving() as (server, _):
+    async with GoogleServer() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         assert await machine.zone() == "us-central2-b"
         monkeypatch.delenv("GCE_METADATA_HOST")

@@ -73,11 +73,7 @@ GROUP = {
 
 
 @pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the variables of the machine, and forget earlier results."""
-    for name in list(os.environ):
-        if name.startswith(("AIORESOLVE_", "JAX_", "KUBE", "POD_", "MEGASCALE_", "OMPI_", "SLURM_", "TPU_")):
-            monkeypatch.delenv(name)
+def _no_earlier_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AioresolveCluster, "_found", None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import stat
 import sys
 from typing import TYPE_CHECKING, Any
@@ -93,10 +92,7 @@ def client_pair(authority: trustme.CA, name: str = "client@example.org") -> tupl
 
 
 def isolate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty home folder, and hide the variables and the service account of the machine."""
-    for name in list(os.environ):
-        if name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} or name.startswith("KUBE"):
-            monkeypatch.delenv(name)
+    """Return an empty home folder. The service account, if a test writes one, is in another folder."""
     monkeypatch.setenv("HOME", str(folder / "home"))
     monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(folder / "serviceaccount"))
     return folder / "home"

@@ -92,8 +92,6 @@ def test_labels_give_the_workload(found: Pod, workload: Workload | None) -> None
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedKubernetesServer]:
     """The API server of the cluster in which this process is a pod; its address there is 127.0.0.1."""
     isolate(tmp_path, monkeypatch)
-    for name in ("POD_NAME", "POD_UID", "POD_NAMESPACE"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(own_pod, "LOOKUP_INTERVAL", 0.01)
     with KubernetesServer(tls=True, tokens={"a-token": "trainer"}).in_thread() as server:
         for name, value in server.in_cluster(tmp_path / "serviceaccount", namespace="ml").items():

@@ -120,8 +120,6 @@ class TestRequests:
     ) -> None:
         for number in range(2):
             loopback.add_trainers(f"train-{number}-x7k2p", ip="127.0.0.1", node="n1", index=number)
-        for name in ("POD_UID", "POD_NAME"):
-            monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(socket, "gethostname", lambda: "n1")
         for number in range(2):
             monkeypatch.setenv("JOB_COMPLETION_INDEX", str(number))

@@ -88,7 +88,6 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(tmp_path / "config", namespace="ml")))
         monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(account))
-        monkeypatch.delenv("POD_UID", raising=False)
         found = Cluster(server, monkeypatch)
         yield found
         await found.aclose()

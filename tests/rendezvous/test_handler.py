@@ -86,7 +86,6 @@ class Nodes:
 
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with KubernetesServer(tls=True, tokens={"a-token": USER}).in_thread() as server:
         monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(tmp_path / "config")))
         found = Nodes(server)

@@ -153,8 +153,6 @@ class Server:
 @pytest.fixture(autouse=True)
 def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     isolate(tmp_path, monkeypatch)
-    for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GOOGLE_APPLICATION_CREDENTIALS"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "127.0.0.1:1")
     for api in ("TPU", "COMPUTE"):  # requests to this machine without TLS are anonymous
         monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}", "http://127.0.0.1:1/")

@@ -211,7 +211,6 @@ class TestThisMachine:
     ) -> None:
         (tmp_path / "namespace").write_text("ml\n")
         monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(tmp_path))
-        monkeypatch.delenv("POD_NAMESPACE", raising=False)
         assert this_task.read_process(FOUR).namespace == "ml"
 
 

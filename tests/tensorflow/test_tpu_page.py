@@ -22,7 +22,6 @@ import pytest
 
 from aioresolve.errors import ConfigurationError, TPUNotFoundError
 from aioresolve.testing import GoogleServer, tpu_worker_process
-from tests.tpu.conftest import PREFIXES
 from tests.tpu.services import FakeHttpError, FakeService
 
 if TYPE_CHECKING:
@@ -37,9 +36,8 @@ PROJECT, ZONE = "demo-project", "us-central2-b"
 
 
 @pytest.fixture(autouse=True)
-def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(PREFIXES)]:
-        monkeypatch.delenv(name)
+def no_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the metadata server from TensorFlow's class too."""
     monkeypatch.setenv("GCE_METADATA_HOST", "metadata.invalid")
 
 

@@ -146,6 +146,7 @@ class StreamingResponse:
             _location(response.url, headers["Location"]) if "Location" in headers else None,
         )
         self.length = 0
+        self._is_complete = False
         self._aiohttp_response = response
         self._is_closed = False
         self._context = replace(context, is_closed=lambda: self._is_closed or context.is_closed())
@@ -160,14 +161,16 @@ class StreamingResponse:
         return await translate_errors(self._aiohttp_response.content.readany(), self._context)
 
     async def complete(self) -> Response:
-        """Read the rest of the body, and return the response with it."""
+        """Read the rest of the body, and return the response with it; the same after it was closed."""
+        if self._is_complete:
+            return self.response
         chunks = list[bytes]()
         while chunk := await self.read():
             chunks.append(chunk)
             self.length += len(chunk)
             self.check_length(self.length)
-        if chunks:
-            self.response = replace(self.response, body=b"".join(chunks))
+        self.response = replace(self.response, body=b"".join(chunks))
+        self._is_complete = True
         return self.response
 
     def close(self) -> None:

@@ -42,9 +42,9 @@ async def doctor(
     >>> [(check.name, check.result) for check in checks]
     [('tasks', 'ok'), ('addresses', 'failed'), ('this task', 'ok')]
 
-    For Kubernetes it checks the configuration, the connection to the API server, the clock, the credentials
-    and permissions, what each selector matches, indices, names and addresses of the pods; for TPUs the
-    metadata server, the credentials, the API and each TPU; for each task a TCP connection.
+    For Kubernetes it checks the configuration, the API server, the credentials and the permissions; for TPUs
+    the metadata server, the credentials, the API and each TPU; for every resolver which tasks are missing and
+    why, a TCP connection to each task, and which task this process is.
     Checks that do not need one another run concurrently. Failures are results, not exceptions.
 
     Args:

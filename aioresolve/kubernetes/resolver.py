@@ -337,10 +337,12 @@ class KubernetesClusterResolver(ClusterResolver):
         if self._override_client is not None:
             return super()._checks()
         # Imported here because only `aioresolve.doctor` needs it.
+        from aioresolve.resolver.checks import cluster_checks
+
         from .checks import open_checks
 
-        observe = partial(self.observe, Want())
-        return open_checks(self._selection, self._find_connection, observe, self.this_task)
+        check_cluster = partial(cluster_checks, self._call_observe, self._explain, self.this_task)
+        return open_checks(self._selection, self._find_connection, check_cluster)
 
     async def _declared_accelerators(
         self, task_type: str | None, task_id: int | None, timeout: float

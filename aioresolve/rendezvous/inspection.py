@@ -14,7 +14,7 @@ from aioresolve.kubernetes.api.client import AS_JSON
 from aioresolve.kubernetes.api.errors import error_from_response
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.api.transport import Request
-from aioresolve.kubernetes.server_checks import AUTHENTICATION
+from aioresolve.kubernetes.checks import SERVER
 from aioresolve.kubernetes.tasks.controller_kinds import run_of
 from aioresolve.kubernetes.tasks.pods import ENDED
 from aioresolve.resolver.checks import Finding, PlannedCheck
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.kubernetes.api.client import ObjectAPI
     from aioresolve.kubernetes.api.objects import Pod
-    from aioresolve.kubernetes.server_checks import ServerChecks
+    from aioresolve.kubernetes.checks import ServerChecks
 
     from .objects import Rule
 
@@ -146,7 +146,7 @@ class PermissionChecks:
             *self.server.plan(),
             *(
                 PlannedCheck(
-                    f"{', '.join(rule.verbs)} {rule.resource}", partial(self._check, rule), (AUTHENTICATION,)
+                    f"{', '.join(rule.verbs)} {rule.resource}", partial(self._check, rule), (SERVER,)
                 )
                 for rule in RULES
             ),

@@ -533,7 +533,7 @@ class ClusterResolver(Copyable, abc.ABC):
         """
         from .checks import cluster_checks
 
-        return nullcontext(cluster_checks(partial(self._call_observe, Want()), self.this_task))
+        return nullcontext(cluster_checks(self._call_observe, self._explain, self.this_task))
 
     # Connections
 

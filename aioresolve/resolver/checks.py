@@ -19,18 +19,21 @@ from aioresolve._core.deadline import MIN_TIMEOUT, Progress
 from aioresolve.errors import Hint, ResolveError, TaskIdentityError
 from aioresolve.spec import ClusterState
 from aioresolve.spec.display import html_table, short_line
+from aioresolve.spec.observation import MEMBERS
 
+from .completeness import Completeness, WaitCondition
 from .wait import MAX_CONNECTIONS, find_unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aioresolve.spec import Member, Observation, Task
+    from aioresolve.spec.observation import Want
 
 Result: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
 
 MAX_NAMED = 3
-"""The number of tasks, or of different states, that a check names."""
+"""The number of unreachable tasks that a check names."""
 
 SHARE = 0.8
 """The share of the time of a check that each of its connections may take, so that it reports the others."""
@@ -217,8 +220,10 @@ class FoundTasks:
         lost = [member for member in members if member.endpoint.address in unreachable]
         if not lost:
             return Finding(f"{total} of {total} tasks accept a TCP connection{untried}")
-        reasons = [f"{_name(member)}: {unreachable[member.endpoint.address]}" for member in lost]
-        found = f"{len(lost)} of {total} tasks accept no TCP connection: {some(reasons)}{untried}"
+        shown = [f"{_name(member)}: {unreachable[member.endpoint.address]}" for member in lost[:MAX_NAMED]]
+        if len(lost) > MAX_NAMED:
+            shown.append(f"and {len(lost) - MAX_NAMED} more")
+        found = f"{len(lost)} of {total} tasks accept no TCP connection: {'; '.join(shown)}{untried}"
         refusal = os.strerror(errno.ECONNREFUSED)
         if self.may_refuse and all(reason.endswith(refusal) for reason in unreachable.values()):
             return Finding(found, "warning", remedy)
@@ -238,24 +243,38 @@ class FoundTasks:
 
 
 def cluster_checks(
-    observe: Callable[[Progress], Awaitable[Observation]],
+    observe: Callable[[Want, Progress], Awaitable[Observation]],
+    explain: Callable[[Observation], Awaitable[Observation]],
     this_task: Callable[[ClusterState], Awaitable[Task]],
     *,
     after: tuple[str, ...] = (),
     remedy: Hint = START_PROGRAM,
 ) -> list[PlannedCheck]:
-    """Return the checks of a resolver of which nothing else is known; for the arguments see `task_checks`."""
-    tasks = FoundTasks()
+    """Return the checks of the cluster of a resolver, whatever its source.
+
+    `tasks` has what `wait` would wait for, and the error that `cluster_state` raises.
+
+    Args:
+        observe: returns what the source says, as `ClusterResolver.observe`.
+        explain: adds to an observation what exists in place of what was not found.
+        this_task: see `task_checks`, as for the other arguments.
+    """
+    tasks, condition = FoundTasks(), WaitCondition()
 
     async def resolve(progress: Progress) -> Finding:
-        observation = await observe(progress)
-        tasks.state = observation.state or tasks.state
-        missing = [f"{one.name}: {one.reason}" for one in (*observation.absent, *observation.unready)]
-        if not missing:
-            return Finding(tasks.counts)
-        result: Result = "failed" if observation.absent else "warning"
-        found = f"{tasks.counts}; {len(missing)} missing or not ready: {some(missing)}"
-        return Finding(found, result, Hint("Wait until they are ready: `aioresolve wait`."))
+        found = Completeness(await explain(await observe(condition.want, progress)), condition)
+        tasks.state = found.observation.state or tasks.state
+        try:
+            tasks.state = (await observe(MEMBERS, progress)).state or tasks.state
+        except ResolveError as error:
+            is_named = any(one.name in error.summary for one in found.missing)
+            return Finding(f"{found}" if is_named else f"{found}; {error.summary}", "failed", error.hint)
+        if found.is_complete:
+            return Finding(f"{found}")
+        if not tasks.state.members:
+            hint = Hint("Correct what selects the tasks, or wait for them: `aioresolve wait`.")
+            return Finding(f"{found}", "failed", hint)
+        return Finding(f"{found}", "warning", Hint("Wait until all are ready: `aioresolve wait`."))
 
     plan = [PlannedCheck("tasks", resolve, after)]
     return [*plan, *task_checks(tasks, this_task, after=("tasks",), remedy=remedy)]
@@ -284,10 +303,3 @@ def task_checks(
 
 def _name(member: Member) -> str:
     return member.endpoint.full_name or f"/job:{member.job}/task:{member.task_index}"
-
-
-def some(texts: Iterable[str]) -> str:
-    """Return the first texts, and the number of the others."""
-    shown = list(texts)
-    more = len(shown) - MAX_NAMED
-    return "; ".join(shown[:MAX_NAMED]) + (f"; and {more} more" if more > 0 else "")

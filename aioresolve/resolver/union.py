@@ -20,7 +20,6 @@ from aioresolve._core.deadline import within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConflictError
 from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Endpoint, ExpectedTasks, Missing, Observation
-from aioresolve.spec.observation import Want
 
 from .base import ClusterResolver, forwarded, master_url, source_errors
 from .this_task import TaskClaim
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
+    from aioresolve.spec.observation import Want
 
     from .checks import PlannedCheck
 
@@ -124,7 +124,7 @@ class UnionClusterResolver(ClusterResolver):
             for number, resolver in enumerate(dict.fromkeys(self._resolvers), 1):
                 checks = await stack.enter_async_context(resolver._checks())
                 plan += [check.numbered(number) for check in checks]
-            yield [*plan, cluster_checks(partial(self._call_observe, Want()), self.this_task)[0]]
+            yield [*plan, cluster_checks(self._call_observe, self._explain, self.this_task)[0]]
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Return the members of all resolvers and what they lack, fetched concurrently."""

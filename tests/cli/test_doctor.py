@@ -51,10 +51,10 @@ def test_checks_that_one_failure_prevents_share_a_row(
     text = kubeconfig.read_text()
     kubeconfig.write_text(re.sub("https://[0-9.:]*", "https://127.0.0.1:1", text))
     done = run(TRAIN, env)
-    assert rows(done.stdout)["TCP"] == "failed"
+    assert rows(done.stdout)["API server"] == "failed"
     checks = json.loads(run((*TRAIN, "-o", "json"), env).stdout)["checks"]
     skipped = [check["name"] for check in checks if check["result"] == "skipped"]
-    assert f"{skipped[0]} and {len(skipped) - 1} more   skipped   not checked, because 'TCP'" in done.stdout
+    assert f"{skipped[0]} and {len(skipped) - 1} more   skipped   not checked, because 'API s" in done.stdout
 
 
 @pytest.mark.slow
@@ -63,17 +63,17 @@ def test_healthy_cluster_exits_with_0(run: Run, env: dict[str, str], here: tuple
     assert (done.code, done.stderr) == (0, "")
     table = rows(done.stdout)
     assert done.stdout.splitlines()[0].split() == ["CHECK", "RESULT", "FOUND"]
-    assert table["API server"] == table["pods with app=here"] == table["addresses"] == "ok"
+    assert table["API server"] == table["tasks"] == table["addresses"] == "ok"
     assert "failed" not in table.values()
 
 
 def test_failure_exits_with_1_and_has_a_remedy_spelled_as_an_option(run: Run, env: dict[str, str]) -> None:
     done = run(("doctor", "kubernetes", "-n", "ml", "-l", "app=none"), env)
-    assert (done.code, done.stderr) == (1, "error: 1 of 17 checks failed\n")
-    assert rows(done.stdout)["pods with app=none"] == "failed"
+    assert (done.code, done.stderr) == (1, "error: 1 of 8 checks failed\n")
+    assert rows(done.stdout)["tasks"] == "failed"
     _, _, remedies = done.stdout.partition("\n\n")
     assert "values of app there: ps, stuck, train" in done.stdout
-    assert remedies == "pods with app=none: Correct the selector, or select another -n or --context.\n"
+    assert remedies == "tasks: Correct what selects the tasks, or wait for them: `aioresolve wait`.\n"
 
 
 def test_manifest_of_a_denial_can_be_copied(

@@ -211,23 +211,6 @@ async def test_server_and_context_do_not_change_after_the_start(tmp_path: Path) 
     assert await bearer_of(connection) == "new"
 
 
-# Ends
-
-
-def test_first_part_that_expires_decides() -> None:
-    token = f"Bearer {id_token(exp=2_000)}"
-    for authorization, expires, end in (
-        (token, 1_000.0, 1_000.0),
-        (token, 3_000.0, 2_000.0),
-        (token, None, 2_000.0),
-        (f"Bearer {id_token(exp=-1)}", None, None),
-        (f"Bearer {id_token(exp=10**12)}", None, None),
-        ("Basic YTpi", None, None),
-        ("Bearer opaque", 1_000.0, 1_000.0),
-    ):
-        assert Identity(authorization, expires=expires).end == end
-
-
 def test_identity_is_used_until_shortly_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioresolve.kubernetes.auth.connection.time", lambda: 2_000.0)
     for expires, is_used in ((2_010.5, True), (2_010.0, False)):

@@ -29,7 +29,7 @@ from tests.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NONE = SimpleClusterResolver(ClusterSpec({}))
+ONE = SimpleClusterResolver(ClusterSpec({"worker": ["127.0.0.1:1"]}))
 
 
 class Failing(ClusterResolver):
@@ -53,8 +53,8 @@ async def check(*resolvers: ClusterResolver, timeout: float = 60.0) -> dict[str,
 
 
 async def test_checks_after_one_that_failed_are_skipped_and_name_the_first_cause() -> None:
-    found = await check(NONE, Failing(ConnectionFailedError("no route")))
-    assert found["1: tasks"] == ("ok", "no tasks")
+    found = await check(ONE, Failing(ConnectionFailedError("no route")))
+    assert found["1: tasks"] == ("ok", "job 'worker': 1 task")
     assert found["2: tasks"] == ("failed", "no route")
     skipped = ("skipped", "not checked, because '2: tasks' failed")
     assert found["2: addresses"] == found["2: this task"] == skipped
@@ -63,7 +63,7 @@ async def test_checks_after_one_that_failed_are_skipped_and_name_the_first_cause
 
 @in_virtual_time
 async def test_check_that_hangs_fails_at_its_deadline_and_delays_no_other() -> None:
-    found = await check(NONE, Failing())
+    found = await check(ONE, Failing())
     assert found["2: tasks"] == ("failed", "no result within 30 s; http://example: it has not responded")
     assert found["2: addresses"][0] == "skipped"
     assert found["1: tasks"][0] == "ok"
@@ -72,9 +72,9 @@ async def test_check_that_hangs_fails_at_its_deadline_and_delays_no_other() -> N
 
 @in_virtual_time
 async def test_deadline_of_all_checks_ends_them_and_keeps_the_results_so_far() -> None:
-    found = await check(NONE, Failing(), timeout=10.0)
+    found = await check(ONE, Failing(), timeout=10.0)
     passed = "the deadline of all checks (10 s) passed"
-    assert found["1: tasks"] == ("ok", "no tasks")
+    assert found["1: tasks"] == ("ok", "job 'worker': 1 task")
     assert found["2: tasks"] == ("failed", passed)
     assert found["2: addresses"] == ("skipped", passed)
 
@@ -116,7 +116,7 @@ async def diagnose(*addresses: str, timeout: float = 30.0) -> dict[str, Check]:
 async def test_healthy_cluster_has_only_ok_results(listener: str) -> None:
     checks = await diagnose(listener)
     assert {name: (each.result, each.found) for name, each in checks.items()} == {
-        "tasks": ("ok", "worker: 1"),
+        "tasks": ("ok", "job 'worker': 1 task"),
         "addresses": ("ok", "1 of 1 tasks accept a TCP connection"),
         "this task": ("ok", "/job:worker/task:0, rank 0 of 1"),
     }

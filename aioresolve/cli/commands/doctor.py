@@ -186,7 +186,7 @@ async def _check_cluster(
 async def _check_rendezvous(
     job: str, request: sources.ClusterRequest, check_timeout: float, progress: Progress
 ) -> Sequence[Check]:
-    from aioresolve.kubernetes.server_checks import ServerChecks
+    from aioresolve.kubernetes.checks import ServerChecks
     from aioresolve.rendezvous.inspection import PermissionChecks
     from aioresolve.rendezvous.objects import config_map_of
     from aioresolve.resolver.checks import run_checks

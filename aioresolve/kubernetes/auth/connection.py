@@ -14,7 +14,6 @@ import ssl
 import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from time import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aioresolve._core.http import Response
-
-END_OF_TIME = 253_402_300_800.0
-"""The end of the year 9999, after which `datetime` has no times."""
 
 EXPIRY_MARGIN = 10.0
 """Seconds before its end at which an identity counts as expired, so that it does not expire on the way."""
@@ -54,8 +50,6 @@ NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """The name of a namespace: a DNS label, RFC 1123. It becomes part of the path of a URL."""
 
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
-_TIME = rb"(?:\x17\x0d\d{12}|\x18\x0f\d{14})Z"
-_VALIDITY = re.compile(_TIME + rb"(?:\x17\x0d(\d{12}Z)|\x18\x0f(\d{14}Z))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +99,6 @@ class Identity(Confidential, frozen=True):
     def headers(self) -> dict[str, str]:
         """The headers that authenticate a request; a certificate may replace them."""
         return {} if self.authorization is None else {"Authorization": self.authorization}
-
-    @property
-    def end(self) -> float | None:
-        """When its first part expires, in seconds of Unix time; None if unknown.
-
-        The parts are what the plugin said, the claim `exp` of a token (RFC 7519), and the client certificate.
-        """
-        claims = jwt_claims((self.authorization or "").removeprefix("Bearer ")) or {}
-        of_certificate = None if self.certificate is None else end_of_certificate(self.certificate.chain)
-        times = [self.expires, claims.get("exp"), of_certificate]
-        known = [float(each) for each in times if isinstance(each, int | float)]
-        return min((each for each in known if 0 <= each < END_OF_TIME), default=None)
 
 
 class CredentialPlugin(Protocol):
@@ -248,10 +230,6 @@ class Connection(Auth):
         if self._printed is not None and self._plugin is not None:
             return await self._printed.get(self._plugin.identity)
         return (await self._files.get(self._read_files)).identity
-
-    async def server_verification(self) -> ssl.SSLContext | None:
-        """Return a TLS context that verifies the server, without running a plugin; None for http."""
-        return await self._ssl_context((await self._files.get(self._read_files)).identity)
 
     async def renew_trust(self, rejected: ssl.SSLContext) -> ssl.SSLContext | None:
         """Read the CA certificates again after `rejected` did not accept the certificate of the server.
@@ -406,19 +384,3 @@ def _file_of(content: bytes) -> Iterator[str]:
         with open(path, "xb") as file:
             file.write(content)
         yield path
-
-
-def end_of_certificate(pem: bytes) -> float | None:
-    """Return when the first certificate of a chain expires, in seconds of Unix time; None if not known.
-
-    Python's ssl module shows only certificates that were verified. The two times of the validity (RFC 5280
-    section 4.1.2.5) follow each other in the DER form: UTCTime before 2050, GeneralizedTime after it.
-    """
-    found = _CERTIFICATE.search(pem.decode("ascii", "replace"))
-    with suppress(ValueError):
-        der = ssl.PEM_cert_to_DER_cert(found[0]) if found is not None else b""
-        if (validity := _VALIDITY.search(der)) is not None:
-            short, long = validity.groups(default=b"")
-            text = (long or b"20" + short).decode("ascii")
-            return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
-    return None

@@ -202,7 +202,7 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
             super().__init__(*args, **kwargs)
             if not self._is_copy:
                 # Not inside the shared resolver: that would open the connections that calls share.
-                locate = partial(self._shared.resource._locate, timeout=DETECTION_TIMEOUT)
+                locate = partial(self._shared.resolver._locate, timeout=DETECTION_TIMEOUT)
                 get_loop_thread().run(locate)
 
     @staticmethod
@@ -250,15 +250,15 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
     @property
     def _tpu(self) -> str:
         """What TensorFlow takes for the name of the TPU; `"local"` for the TPU of this host."""
-        resolver: Any = self._shared.resource
+        resolver: Any = self._shared.resolver
         return "local" if isinstance(resolver._source(), LocalTPU) else repr(resolver)
 
 
 class UnionResolver(_TensorFlowResolver, sync.UnionClusterResolver, _theirs.UnionResolver):
     """TensorFlow's class of this name, over `aioresolve.UnionClusterResolver`: see there.
 
-    The resolvers that it merges are of this module, of TensorFlow, or of `aioresolve.sync`. Another keyword
-    argument is a ConfigurationError (a ValueError), as in TensorFlow.
+    It merges resolvers of this module and of `aioresolve.sync`; TensorFlow's class also takes TensorFlow's
+    own. Another keyword argument is a ConfigurationError (a ValueError), as in TensorFlow.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

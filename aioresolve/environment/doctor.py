@@ -61,7 +61,7 @@ async def doctor(
     if resolver is not None and not isinstance(resolver, ClusterResolver):
         raise InvalidClusterError(
             f"doctor takes an async resolver; got {type(resolver).__name__}",
-            hint="Call aioresolve.sync.doctor with a resolver of aioresolve.sync.",
+            hint="Pass a resolver of `aioresolve`, not of `aioresolve.sync`.",
         )
     timeout = validate_seconds("timeout", timeout)
     check_timeout = validate_seconds("check_timeout", check_timeout)

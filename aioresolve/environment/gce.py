@@ -150,8 +150,6 @@ class GCEClusterResolver(ClusterResolver):
         is_default = credentials in (None, "default")
         self._credentials_key = "default" if is_default else id(credentials)
 
-    _has_clients = True
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._group or 'the group of this VM'}>"
 

@@ -181,7 +181,7 @@ class Fleet(Copyable):
             raise InvalidClusterError(
                 f"target {name!r} is not an aioresolve.ClusterResolver:"
                 f" {type(resolver).__name__} {resolver!r}",
-                hint="aioresolve.sync.Fleet takes the resolvers of aioresolve.sync.",
+                hint="Pass a resolver of `aioresolve`, and await the fleet, or run it by `asyncio.run`.",
             )
         if name in self._targets:
             raise ConfigurationError(

@@ -202,8 +202,6 @@ class KubernetesClusterResolver(ClusterResolver):
             )
         return transport
 
-    _has_clients = True
-
     _kept_attributes = ClusterResolver._kept_attributes | {"watch_policy"}
 
     watch_policy = WatchPolicy()

@@ -6,7 +6,6 @@ import abc
 import asyncio
 import logging
 import math
-import operator
 import re
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
@@ -539,9 +538,6 @@ class ClusterResolver(Copyable, abc.ABC):
 
     _connections: Connections | None = None
 
-    _has_clients = False
-    """Whether `observe` uses clients of `_connected`, so that copies of a resolver can share them."""
-
     @property
     def _parts(self) -> Sequence[ClusterResolver]:
         """The resolvers that have connections: this one, or those that it combines, each once."""
@@ -599,16 +595,3 @@ class ClusterResolver(Copyable, abc.ABC):
 def master_url(address: str, rpc_layer: str | None) -> str:
     """Return `rpc_layer://address`, or the bare address if there is no `rpc_layer`."""
     return f"{rpc_layer}://{address}" if rpc_layer else address
-
-
-def forwarded(name: str, owner: str) -> Any:
-    """Return a property that reads and sets the one of that name of the object in the attribute `owner`.
-
-    It is None if that object has no such attribute, as some of TensorFlow's resolvers have no `rpc_layer`.
-    """
-    find = operator.attrgetter(owner)
-    return property(
-        lambda self: getattr(find(self), name, None),
-        lambda self, value: setattr(find(self), name, value),
-        doc=getattr(ClusterResolver, name).__doc__,
-    )

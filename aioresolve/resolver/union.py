@@ -1,12 +1,10 @@
 """`UnionClusterResolver`: the clusters of several resolvers, merged into one.
 
-It follows `tf.distribute.cluster_resolver.UnionResolver`. `BlockingResolver` lets it take TensorFlow's own
-resolvers.
+It follows `tf.distribute.cluster_resolver.UnionResolver`.
 """
 
 from __future__ import annotations
 
-import sys
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.connections import Connections
-from aioresolve._core.deadline import within_deadline
-from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConflictError
 from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Endpoint, ExpectedTasks, Missing, Observation
 
-from .base import ClusterResolver, forwarded, master_url, source_errors
+from .base import ClusterResolver, master_url
 from .this_task import TaskClaim
 
 if TYPE_CHECKING:
@@ -65,7 +61,7 @@ class UnionClusterResolver(ClusterResolver):
     enter them yourself.
 
     Args:
-        *resolvers: the resolvers to merge, at least one. TensorFlow's own resolvers are called in threads.
+        *resolvers: the resolvers to merge, at least one.
         rpc_layer: overrides that of the first resolver.
         task_type: overrides that of the first resolver.
         task_id: overrides that of the first resolver.
@@ -73,8 +69,7 @@ class UnionClusterResolver(ClusterResolver):
 
     Raises:
         ConfigurationError: (a ValueError) no resolver was given.
-        InvalidClusterError: (a TypeError) an argument is neither an `aioresolve.ClusterResolver` nor a
-            `tf.distribute.cluster_resolver.ClusterResolver`.
+        InvalidClusterError: (a TypeError) an argument is not an `aioresolve.ClusterResolver`.
     """
 
     def __init__(
@@ -88,7 +83,15 @@ class UnionClusterResolver(ClusterResolver):
         super().__init__(task_type=task_type, task_id=task_id, rpc_layer=rpc_layer, timeout=timeout)
         if not resolvers:
             raise ConfigurationError("UnionClusterResolver needs at least one resolver")
-        self._resolvers = tuple(_as_async(resolver, self.timeout) for resolver in resolvers)
+        for resolver in resolvers:
+            if not isinstance(resolver, ClusterResolver):
+                raise InvalidClusterError(
+                    "UnionClusterResolver takes resolvers of aioresolve;"
+                    f" got {type(resolver).__name__} {resolver!r}",
+                    hint="Put TensorFlow's own resolvers into tf.distribute.cluster_resolver.UnionResolver,"
+                    " which takes those of aioresolve.tensorflow too.",
+                )
+        self._resolvers = resolvers
         self._may_omit_done = any(resolver._may_omit_done for resolver in self._resolvers)
         self._entered: AsyncExitStack | None = None
 
@@ -230,17 +233,6 @@ class UnionClusterResolver(ClusterResolver):
             await entered.aclose()
 
 
-def _as_async(resolver: Any, timeout: float) -> ClusterResolver:
-    if isinstance(resolver, ClusterResolver):
-        return resolver
-    if is_tensorflow_resolver(resolver):
-        return BlockingResolver(resolver, timeout=timeout)
-    raise InvalidClusterError(
-        "UnionClusterResolver takes resolvers of aioresolve, or of TensorFlow;"
-        f" got {type(resolver).__name__} {resolver!r}"
-    )
-
-
 def _merge_observations(observations: Sequence[Observation]) -> Observation:
     """Return the merged observation, without a state unless each has one, and as old as the oldest."""
     states = [one.state for one in observations if one.state is not None]
@@ -335,70 +327,3 @@ def _merge_tasks(job: str, parts: Sequence[dict[int, Endpoint | DoneTask]]) -> d
             )
         merged |= tasks
     return merged
-
-
-# TensorFlow's own resolvers
-
-
-def is_tensorflow_resolver(value: object) -> bool:
-    """Return whether `value` is a `tf.distribute.cluster_resolver.ClusterResolver`."""
-    # If the value is one, TensorFlow is already imported; otherwise it need not even be installed.
-    module = sys.modules.get("tensorflow.python.distribute.cluster_resolver.cluster_resolver")
-    return isinstance(value, getattr(module, "ClusterResolver", ()))
-
-
-class BlockingResolver(ClusterResolver):
-    """An async resolver that calls a blocking one in worker threads, which no deadline can interrupt.
-
-    A call that passes its deadline raises a DeadlineExceededError, and its thread is abandoned.
-
-    Args:
-        resolver: a `tf.distribute.cluster_resolver.ClusterResolver`.
-        timeout: the default total deadline of a call, in seconds.
-    """
-
-    def __init__(self, resolver: Any, *, timeout: float = 30.0) -> None:
-        super().__init__(timeout=timeout)
-        self._resolver = resolver
-
-    def __repr__(self) -> str:
-        return repr(self._resolver)
-
-    task_type: str | None = forwarded("task_type", "_resolver")  # pyright: ignore[reportIncompatibleMethodOverride]
-    task_id: int | None = forwarded("task_id", "_resolver")  # pyright: ignore[reportIncompatibleMethodOverride]
-    rpc_layer: str | None = forwarded("rpc_layer", "_resolver")  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    @property
-    def environment(self) -> str:
-        """The `environment` of the blocking resolver."""
-        environment: str = self._resolver.environment
-        return environment
-
-    async def observe(self, want: Want, progress: Progress) -> Observation:
-        """Call `cluster_spec` in a thread; the endpoints have an address only."""
-        spec = ClusterSpec(await self._call("cluster_spec", progress))
-        progress.done(repr(self), f"jobs {spec.jobs}")
-        return Observation(ClusterState.from_spec(spec))
-
-    async def master(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> str:
-        """Call `master` in a thread."""
-        master: str = await self._call_within(timeout, "master", *args, **kwargs)
-        return master
-
-    async def num_accelerators(
-        self, *args: Any, timeout: float | None = None, **kwargs: Any
-    ) -> dict[str, int]:
-        """Call `num_accelerators` in a thread."""
-        return dict(await self._call_within(timeout, "num_accelerators", *args, **kwargs))
-
-    async def _call_within(self, timeout: float | None, method: str, *args: Any, **kwargs: Any) -> Any:
-        async def call(progress: Progress) -> Any:
-            return await self._call(method, progress, *args, **kwargs)
-
-        return await within_deadline(self._deadline(timeout), f"{method}() of {self!r}", call)
-
-    async def _call(self, method: str, progress: Progress, *args: Any, **kwargs: Any) -> Any:
-        progress.waiting(repr(self), f"{method}() has not returned")
-        function = getattr(self._resolver, method)
-        with source_errors(self._resolver, method):
-            return await run_in_thread(f"call {method}() of {self!r}", function, *args, **kwargs)

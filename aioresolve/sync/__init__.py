@@ -1,4 +1,4 @@
-"""The blocking facade: the resolvers and the fleet of aioresolve, for code without an event loop.
+"""The blocking facade: the resolvers of aioresolve, for code without an event loop.
 
 >>> from aioresolve.sync import KubernetesClusterResolver
 >>> resolver = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
@@ -13,8 +13,8 @@ variables of their caller. Ctrl-C cancels the call that it interrupts.
 gRPC does not survive a fork: in a child that was forked after its parent had probed workers, the calls that
 probe workers raise a ConfigurationError.
 
-`watch()`, and `poll()` of a fleet, return iterators. They run in the event loop thread until they are closed:
-by `contextlib.closing`, together with their resolver, or when they are garbage-collected.
+`watch()` returns an iterator. It runs in the event loop thread until it is closed: by `contextlib.closing`,
+together with its resolver, or when it is garbage-collected.
 
 The calls of one resolver share its connections. `close()`, the end of `with`, garbage collection and the exit
 of the interpreter close them, so `with` is optional.
@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 from aioresolve.sources import BY_RESOLVER
 
 from .facade import BlockingIterator, blocking, blocking_iterator
-from .fleet import Fleet
-from .resolvers import ClusterResolver, UnionClusterResolver, detect, doctor, new_facade
+from .resolvers import ClusterResolver, UnionClusterResolver, detect, facade_class
 
 if TYPE_CHECKING:
     from .resolvers import (
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockingIterator",
     "ClusterResolver",
-    "Fleet",
     "GCEClusterResolver",
     "KubernetesClusterResolver",
     "SageMakerClusterResolver",
@@ -56,7 +54,6 @@ __all__ = [
     "blocking",
     "blocking_iterator",
     "detect",
-    "doctor",
 ]
 
 
@@ -64,8 +61,7 @@ def __getattr__(name: str) -> object:
     """Make the class of a source on first use, because that imports its libraries."""
     if name not in BY_RESOLVER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Of two threads that make it, both get the class of the first one.
-    return globals().setdefault(name, new_facade(BY_RESOLVER[name].load()))
+    return facade_class(BY_RESOLVER[name].load())
 
 
 def __dir__() -> list[str]:

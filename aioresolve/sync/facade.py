@@ -1,29 +1,29 @@
-"""The base of all facades: an async resolver or fleet with blocking methods, which its calls share."""
+"""How calls block: an async resolver that they share, and the iterators over its async generators."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import logging
 import re
 import weakref
 from collections.abc import Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import anyio
 
 from aioresolve._core.concurrency import LatestValue
-from aioresolve._core.connections import Copyable, Enterable, KeptOpen
+from aioresolve._core.connections import KeptOpen
 from aioresolve.errors import ConfigurationError, ResolveError
-from aioresolve.resolver import base
 
 from .loop_thread import current_loop_thread, get_loop_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from aioresolve.resolver import ClusterResolver
 
     from .loop_thread import LoopThread
 
@@ -32,58 +32,50 @@ logger = logging.getLogger("aioresolve.sync")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-ResourceT = TypeVar("ResourceT", bound=Enterable)
 
 
-class SharedResource(Generic[ResourceT]):
-    """A resolver or fleet that blocking calls of many threads share. The first call enters it.
+class SharedResolver:
+    """An async resolver that blocking calls of many threads share. The first call enters it.
 
     In a forked child, a copy replaces it if the parent had entered it.
     """
 
-    def __init__(self, resource: ResourceT) -> None:
-        self.resource = resource
-        self._context: KeptOpen[ResourceT] | None = None
+    def __init__(self, resolver: ClusterResolver) -> None:
+        self.resolver = resolver
+        self._context: KeptOpen[ClusterResolver] | None = None
         self._thread: LoopThread | None = None  # that of the context
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the entered resource and return the result. Blocks; not for the loop thread."""
-        return get_loop_thread().run(partial(self.acall, method, *args, **kwargs))
+        """Call a method of the entered resolver and return the result. Blocks; not for the loop thread."""
 
-    async def acall(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the entered resource and return the result. Must be awaited in the loop thread."""
-        async with self.acquire() as entered:
-            result = getattr(entered, method)(*args, **kwargs)
-            return await result if inspect.isawaitable(result) else result
+        async def call() -> Any:
+            async with self._current_context().acquire() as entered:
+                return await getattr(entered, method)(*args, **kwargs)
 
-    @asynccontextmanager
-    async def acquire(self) -> AsyncIterator[ResourceT]:
-        """Yield the entered resource, which is not exited inside the block. For the loop thread."""
-        async with self._current_context().acquire() as entered:
-            yield entered
+        return get_loop_thread().run(call)
 
-    async def run_until_closed(self, function: Callable[[ResourceT], Awaitable[object]]) -> None:
-        """Await `function` with the entered resource; closing it cancels that. For the loop thread."""
+    async def run_until_closed(self, function: Callable[[ClusterResolver], Awaitable[object]]) -> None:
+        """Await `function` with the entered resolver; closing it cancels that. For the loop thread."""
         await self._current_context().run_until_closed(function)
 
     def close(self) -> None:
-        """Wait for the calls in progress, and exit the resource; the next call enters it again."""
+        """Wait for the calls in progress, and exit the resolver; the next call enters it again."""
         thread = current_loop_thread()
         if thread is not None and thread is self._thread and thread.is_running and self._context is not None:
             thread.run(self._context.aclose)
 
     def close_soon(self) -> None:
-        """Close the resource without waiting. Can be called in any thread."""
+        """Close the resolver without waiting. Can be called in any thread."""
         if self._thread is not None and self._context is not None:
             self._thread.call_soon(self._context.close)
 
-    def _current_context(self) -> KeptOpen[ResourceT]:
+    def _current_context(self) -> KeptOpen[ClusterResolver]:
         thread, context = current_loop_thread(), self._context
         assert thread is not None
         if context is not None and thread is not self._thread:
-            self.resource, context = copy.copy(self.resource), None
+            self.resolver, context = copy.copy(self.resolver), None
         if context is None or context.is_closed:
-            context = KeptOpen(self.resource, logger=logger, after=context)
+            context = KeptOpen(self.resolver, logger=logger, after=context)
             self._context, self._thread = context, thread
             thread.start_service(context.run)
         return context
@@ -96,8 +88,8 @@ class BlockingIterator(Iterator[T]):
     <ClusterState of 1 task: worker 1>
 
     The generator starts with the first `next`, runs in the event loop thread, and sees the context variables
-    of that first call. Any thread can call `next`. The iterator ends when it is closed, when its resolver or
-    fleet is closed, or when the interpreter exits. Ctrl-C interrupts one call of `next` only; the following
+    of that first call. Any thread can call `next`. The iterator ends when it is closed, when its resolver is
+    closed, or when the interpreter exits. Ctrl-C interrupts one call of `next` only; the following
     call continues where the interrupted one stopped.
 
     Leaving a `for` loop is enough to close the iterator, unless something else refers to it. Use
@@ -105,7 +97,7 @@ class BlockingIterator(Iterator[T]):
     """
 
     def __init__(
-        self, owner: object, shared: SharedResource[Any], generate: Callable[[Any], AsyncGenerator[T, None]]
+        self, owner: object, shared: SharedResolver, generate: Callable[[Any], AsyncGenerator[T, None]]
     ) -> None:
         self._owner = owner  # it closes its connections when it is garbage-collected
         self._items: _Items[T] = _Items(shared, generate)
@@ -160,9 +152,7 @@ class _Items(Generic[T]):
     The generator is advanced only on request, so that a slow consumer gets the items that are current then.
     """
 
-    def __init__(
-        self, shared: SharedResource[Any], generate: Callable[[Any], AsyncGenerator[T, None]]
-    ) -> None:
+    def __init__(self, shared: SharedResolver, generate: Callable[[Any], AsyncGenerator[T, None]]) -> None:
         self.is_closed = False
         self.task: asyncio.Task[None] | None = None
         self._shared = shared
@@ -218,47 +208,16 @@ class _Items(Generic[T]):
                 await self._requested.wait()
 
 
-class Facade(Copyable, Generic[ResourceT]):
-    """An async resolver or fleet with blocking methods."""
-
-    _kept_attributes = base.ClusterResolver._kept_attributes
-
-    def __init__(self, resource: ResourceT) -> None:
-        self._shared = SharedResource(resource)
-        # Not at exit: there the loop thread itself exits everything that was entered.
-        weakref.finalize(self, self._shared.close_soon).atexit = False
-
-    def __repr__(self) -> str:
-        return f"<sync {type(self).__name__} of {self._shared.resource!r}>"
-
-    def close(self) -> None:
-        """Wait for the calls in progress in other threads, and close the connections that the calls share.
-
-        Running iterators end. Closing twice, or before the first call, does nothing. The next call opens
-        connections again.
-
-        Raises:
-            DeadlineExceededError: they could not be closed within `timeout` seconds.
-        """
-        self._shared.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-
 def blocking(
     method: Callable[Concatenate[Any, P], Awaitable[R]],
-) -> Callable[Concatenate[Facade[Any], P], R]:
+) -> Callable[Concatenate[Any, P], R]:
     """Return a facade method that calls an async method of the resolver: the same signature, but it blocks.
 
     An override of `method` in the resolver's class is called.
     """
 
     @wraps(method)
-    def blocking_method(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def blocking_method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self._shared.call(method.__name__, *args, **kwargs)
         return result
 
@@ -267,7 +226,7 @@ def blocking(
 
 def blocking_iterator(
     method: Callable[Concatenate[Any, P], AsyncGenerator[R, None]],
-) -> Callable[Concatenate[Facade[Any], P], BlockingIterator[R]]:
+) -> Callable[Concatenate[Any, P], BlockingIterator[R]]:
     """Return a facade method for an async generator method: the same signature, but it returns an iterator.
 
     The first `next` of the iterator calls the method. An override of `method` in the resolver's class is
@@ -275,7 +234,7 @@ def blocking_iterator(
     """
 
     @wraps(method)
-    def iterator_method(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> BlockingIterator[R]:
+    def iterator_method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> BlockingIterator[R]:
         def generate(entered: Any) -> AsyncGenerator[R, None]:
             generator: AsyncGenerator[R, None] = getattr(entered, method.__name__)(*args, **kwargs)
             return generator

@@ -20,17 +20,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from aioresolve.errors import ConfigurationError, ResolveError
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Awaitable, Callable, Coroutine
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-INTERNAL_PACKAGES = frozenset(
-    {"aiohappyeyeballs", "aiohttp", "aioresolve", "anyio", "asyncio", "concurrent", "contextlib"}
-    | {"google", "grpc", "uvloop"}
-)
-"""The packages whose frames a traceback of an expected error does not show."""
 
 INTERRUPT_TIMEOUT = 5.0
 """Seconds that an interrupted call may take to clean up before its caller stops waiting for it."""
@@ -89,8 +82,6 @@ class LoopThread:
             while not call.result.done():
                 wait([call.result], SIGNAL_PERIOD)
             return call.result.result()
-        except ResolveError as error:
-            raise without_internal_frames(error)  # noqa: B904 - it is the same error
         except BaseException:
             if not call.result.done():
                 self.call_soon(call.cancel)
@@ -204,26 +195,6 @@ class _Call(Generic[T]):
                     " exits, or the resolver cancelled itself"
                 )
             )
-
-
-def without_internal_frames(error: ResolveError) -> ResolveError:
-    """Remove the first frames, of `INTERNAL_PACKAGES`, from the tracebacks of `error` and its causes.
-
-    The summary, the hint and the causes say what went wrong; a hundred lines of the event loop do not.
-    Frames of users remain: those of their resolvers, callbacks and credentials.
-    """
-    current: BaseException | None = error
-    while current is not None:
-        shown = current.__traceback__
-        while shown is not None and _package(shown.tb_frame) in INTERNAL_PACKAGES:
-            shown = shown.tb_next
-        current.__traceback__ = shown
-        current = current.__cause__ or current.__context__
-    return error
-
-
-def _package(frame: types.FrameType) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _exiting_error() -> ResolveError:

@@ -2,62 +2,46 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import weakref
-from contextlib import aclosing
 from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
-from aioresolve._core.concurrency import stream_latest
-from aioresolve._core.connections import recreate
+from aioresolve._core.connections import Copyable, recreate
+from aioresolve._core.deadline import within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve.environment.detection import Detection, choose, examine
-from aioresolve.errors import ConnectionFailedError, InvalidClusterError
+from aioresolve.errors import InvalidClusterError
 from aioresolve.resolver import base, union
-from aioresolve.resolver.this_task import TaskClaim
-from aioresolve.resolver.union import BlockingResolver
-from aioresolve.sources import BY_RESOLVER
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
-from .facade import Facade, SharedResource, blocking, blocking_iterator, blocking_text
+from .facade import SharedResolver, blocking, blocking_iterator, blocking_text
 from .loop_thread import get_loop_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from aioresolve import kubernetes, tpu
-    from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
     from aioresolve.environment import gce, sagemaker, slurm, tf_config
     from aioresolve.resolver import static
-    from aioresolve.resolver.checks import Check
     from aioresolve.spec.observation import Want
     from aioresolve.tpu.system import TopologyHolder
 
 P = ParamSpec("P")
 
 
-class _Attributes:
-    """The properties of a facade: they read and set those of the async resolver."""
-
-    _shared: SharedResource[base.ClusterResolver]
-
-    task_type: str | None = base.forwarded("task_type", "_shared.resource")
-    task_id: int | None = base.forwarded("task_id", "_shared.resource")
-    rpc_layer: str | None = base.forwarded("rpc_layer", "_shared.resource")
-
-    @property
-    def environment(self) -> str:
-        """Where TensorFlow runs: `"google"` inside Google, an empty string everywhere else."""
-        return self._shared.resource.environment
-
-    @property
-    def timeout(self) -> float:
-        """The default total deadline of a call, in seconds."""
-        return self._shared.resource.timeout
+def _forwarded(name: str) -> Any:
+    """Return a property that reads and sets the one of that name of the async resolver."""
+    return property(
+        lambda facade: getattr(facade._shared.resolver, name),
+        lambda facade, value: setattr(facade._shared.resolver, name, value),
+        doc=getattr(base.ClusterResolver, name).__doc__,
+    )
 
 
-class ClusterResolver(_Attributes, Facade[base.ClusterResolver]):
+class ClusterResolver(Copyable):
     """The base class of all facades of resolvers, and the facade of your own async resolvers.
 
     >>> class VariableResolver(aioresolve.ClusterResolver):
@@ -98,6 +82,8 @@ class ClusterResolver(_Attributes, Facade[base.ClusterResolver]):
         InvalidClusterError: (a TypeError) `resolver` is not an `aioresolve.ClusterResolver`.
     """
 
+    _kept_attributes = base.ClusterResolver._kept_attributes
+
     def __init__(self, resolver: base.ClusterResolver | None = None) -> None:
         if resolver is None and type(self).cluster_spec is not ClusterResolver.cluster_spec:
             resolver = _Implementation(weakref.ref(self))
@@ -107,14 +93,33 @@ class ClusterResolver(_Attributes, Facade[base.ClusterResolver]):
                 f" got {type(resolver).__name__} {resolver!r}",
                 hint=f"Pass one, or implement `cluster_spec` and `master` in {type(self).__name__}.",
             )
-        super().__init__(resolver)
+        self._shared = SharedResolver(resolver)
+        # Not at exit: there the loop thread itself exits everything that was entered.
+        weakref.finalize(self, self._shared.close_soon).atexit = False
 
     @cached_property
-    def _shared(self) -> SharedResource[base.ClusterResolver]:  # type: ignore[override]
+    def _shared(self) -> SharedResolver:
         # A subclass with an `__init__` of its own need not call this one, as with TensorFlow's base class.
         ClusterResolver.__init__(self)
-        shared: SharedResource[base.ClusterResolver] = vars(self)["_shared"]
+        shared: SharedResolver = vars(self)["_shared"]
         return shared
+
+    def __repr__(self) -> str:
+        return f"<sync {type(self).__name__} of {self._shared.resolver!r}>"
+
+    task_type: str | None = _forwarded("task_type")
+    task_id: int | None = _forwarded("task_id")
+    rpc_layer: str | None = _forwarded("rpc_layer")
+
+    @property
+    def environment(self) -> str:
+        """Where TensorFlow runs: `"google"` inside Google, an empty string everywhere else."""
+        return self._shared.resolver.environment
+
+    @property
+    def timeout(self) -> float:
+        """The default total deadline of a call, in seconds."""
+        return self._shared.resolver.timeout
 
     cluster_spec = blocking(base.ClusterResolver.cluster_spec)
     cluster_state = blocking(base.ClusterResolver.cluster_state)
@@ -124,14 +129,40 @@ class ClusterResolver(_Attributes, Facade[base.ClusterResolver]):
     wait = blocking(base.ClusterResolver.wait)
     watch = blocking_iterator(base.ClusterResolver.watch)
 
+    def close(self) -> None:
+        """Wait for the calls in progress in other threads, and close the connections that the calls share.
+
+        Running iterators end. Closing twice, or before the first call, does nothing. The next call opens
+        connections again.
+
+        Raises:
+            DeadlineExceededError: they could not be closed within `timeout` seconds.
+        """
+        self._shared.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _implemented(name: str) -> Any:
+    """Return a property: that of the class of the facade if it has its own, or else what was set there."""
+
+    def read(implementation: _Implementation) -> Any:
+        facade = implementation._facade
+        return getattr(facade, name if implementation._has_own(name) else f"_{name}", None)
+
+    return property(read, lambda implementation, value: setattr(implementation._facade, f"_{name}", value))
+
 
 class _Implementation(base.ClusterResolver):
     """The async resolver behind a facade that implements `cluster_spec` itself."""
 
-    # Kept in the facade, where TensorFlow's implementors may set them.
-    _task_type: str | None = base.forwarded("_task_type", "_facade")
-    _task_id: int | None = base.forwarded("_task_id", "_facade")
-    _rpc_layer: str | None = base.forwarded("_rpc_layer", "_facade")
+    task_type: str | None = _implemented("task_type")  # pyright: ignore[reportIncompatibleMethodOverride]
+    task_id: int | None = _implemented("task_id")  # pyright: ignore[reportIncompatibleMethodOverride]
+    rpc_layer: str | None = _implemented("rpc_layer")  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __init__(self, facade: weakref.ref[ClusterResolver]) -> None:
         # Not that of the base class, which would reset what the facade has set.
@@ -141,15 +172,29 @@ class _Implementation(base.ClusterResolver):
         return "its own cluster_spec()"
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
-        """Call `cluster_spec` in a thread, which no deadline can interrupt."""
-        progress.waiting("cluster_spec()", "it has not returned")
-        with base.source_errors(self._facade, "cluster_spec"):
-            spec = await run_in_thread("cluster_spec()", self._facade.cluster_spec)
+        """Call `cluster_spec` of the facade."""
+        spec = await self._call("cluster_spec", progress)
         return Observation(ClusterState.from_spec(ClusterSpec(spec)))
 
-    async def _claim(self, progress: Progress) -> TaskClaim:
-        # The class of the facade may have properties of these names.
-        return TaskClaim(self._facade.task_type, self._facade.task_id)
+    async def master(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> str:
+        """Call `master` of the facade, or return the address of the task if it has none of its own."""
+
+        async def call(progress: Progress) -> str:
+            master: str = await self._call("master", progress, *args, **kwargs)
+            return master
+
+        if not self._has_own("master"):
+            return await super().master(*args, timeout=timeout, **kwargs)
+        return await within_deadline(self._deadline(timeout), f"master() of {self!r}", call)
+
+    async def _call(self, method: str, progress: Progress, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the facade in a thread, which no deadline can interrupt."""
+        progress.waiting(f"{method}()", "it has not returned")
+        with base.source_errors(self._facade, method):
+            return await run_in_thread(f"{method}()", getattr(self._facade, method), *args, **kwargs)
+
+    def _has_own(self, name: str) -> bool:
+        return getattr(type(self._facade), name) is not getattr(ClusterResolver, name)
 
     @property
     def _facade(self) -> ClusterResolver:
@@ -158,68 +203,22 @@ class _Implementation(base.ClusterResolver):
         return facade
 
 
-class _FacadeResolver(_Attributes, base.ClusterResolver):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """An async resolver that calls the resolver behind a facade, for unions and fleets of facades.
-
-    It must be used in the event loop thread, and shares the connections of the facade.
-    """
-
-    def __init__(self, facade: ClusterResolver) -> None:
-        super().__init__(timeout=facade.timeout)
-        self._facade = facade  # it closes its connections when it is garbage-collected
-        self._shared = facade._shared
-
-    def __repr__(self) -> str:
-        return repr(self._facade)
-
-    async def observe(self, want: Want, progress: Progress) -> Observation:
-        return cast("Observation", await self._shared.acall("_call_observe", want, progress))
-
-    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        async with aclosing(stream_latest(partial(self._follow, want, interval))) as observations:
-            async for observation in observations:
-                yield observation
-
-    async def _follow(self, want: Want, interval: float, latest: LatestValue[Observation]) -> None:
-        async def follow(resolver: base.ClusterResolver) -> None:
-            async with aclosing(resolver._call_changes(want, interval)) as observations:
-                async for observation in observations:
-                    latest.put(observation)
-
-        await self._shared.run_until_closed(follow)
-        raise ConnectionFailedError(
-            f"{self!r} was closed while it was watched",
-            hint="Close the union or fleet that watches it first.",
-            retryable=False,
-        )
-
-    async def _claim(self, progress: Progress) -> TaskClaim:
-        return cast("TaskClaim", await self._shared.acall("_claim", progress))
-
-    async def master(self, *args: Any, **kwargs: Any) -> str:
-        return cast("str", await self._shared.acall("master", *args, **kwargs))
-
-    async def num_accelerators(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        return cast("dict[str, int]", await self._shared.acall("num_accelerators", *args, **kwargs))
-
-
-def async_resolver(facade: ClusterResolver) -> base.ClusterResolver:
-    """Return an async resolver that calls the facade, or the resolver behind it."""
-    if isinstance(facade._shared.resource, _Implementation):
-        return BlockingResolver(facade)
-    return _FacadeResolver(facade)
-
-
 # The facades of other classes
 
+_FACADES: dict[type[base.ClusterResolver], type[ClusterResolver]] = {}
 
-def new_facade(kind: type[base.ClusterResolver]) -> type[ClusterResolver]:
+
+def facade_class(kind: type[base.ClusterResolver]) -> type[ClusterResolver]:
     """Return the facade of an async class: with its arguments, methods and properties."""
+    if kind in _FACADES:
+        return _FACADES[kind]
 
     @wraps(kind.__init__)
     def construct(self: ClusterResolver, /, *args: Any, **kwargs: Any) -> None:
-        # A union takes facades, whose connections it shares.
-        given = [async_resolver(each) if isinstance(each, ClusterResolver) else each for each in args]
+        # A union takes facades too; an async resolver that a facade has entered could not be entered again.
+        given = [
+            copy.copy(each._shared.resolver) if isinstance(each, ClusterResolver) else each for each in args
+        ]
         ClusterResolver.__init__(self, kind(*given, **kwargs))
 
     plain = tuple(each for each in kind.__bases__ if not issubclass(each, base.ClusterResolver))
@@ -240,7 +239,8 @@ def new_facade(kind: type[base.ClusterResolver]) -> type[ClusterResolver]:
             attributes[name] = _facade_method(member)
         elif isinstance(member, staticmethod):
             attributes[name] = staticmethod(_facade_function(member.__func__))
-    return type(kind.__name__, (*plain, ClusterResolver), attributes)
+    # Of two threads that make it, both get the class of the first one.
+    return _FACADES.setdefault(kind, type(kind.__name__, (*plain, ClusterResolver), attributes))
 
 
 def _facade_method(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -251,7 +251,7 @@ def _facade_method(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     def call(self: ClusterResolver, /, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._shared.resource, method.__name__)(*args, **kwargs)
+        return getattr(self._shared.resolver, method.__name__)(*args, **kwargs)
 
     return call
 
@@ -267,19 +267,13 @@ def _facade_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def facade_of(resolver: base.ClusterResolver) -> ClusterResolver:
-    """Return the facade of the class of the same name as that of an async resolver, with its arguments."""
-    from aioresolve import sync
-
-    name = type(resolver).__name__
-    if name not in BY_RESOLVER:
-        return ClusterResolver(resolver)
-    kind: type[ClusterResolver] = getattr(sync, name)
+    """Return the facade of an async resolver, with its arguments."""
     args, kwargs = resolver._copied_arguments()
-    return recreate(kind, args, kwargs, resolver._assignments)
+    return recreate(facade_class(type(resolver)), args, kwargs, resolver._assignments)
 
 
 if TYPE_CHECKING:
-    # For type checkers and the documentation: what `new_facade` returns.
+    # For type checkers and the documentation: what `facade_class` returns.
 
     def constructs(
         kind: Callable[P, base.ClusterResolver],
@@ -358,8 +352,8 @@ if TYPE_CHECKING:
     class UnionClusterResolver(ClusterResolver):
         """`aioresolve.UnionClusterResolver` with blocking methods.
 
-        It takes facades, which can still be used on their own and share their connections with the union, and
-        resolvers of TensorFlow.
+        It takes facades, which can still be used on their own, over connections of their own: the union has
+        copies of their resolvers.
         """
 
         def __init__(
@@ -372,10 +366,7 @@ if TYPE_CHECKING:
         ) -> None: ...
 
 else:
-    UnionClusterResolver = new_facade(union.UnionClusterResolver)
-
-
-# Functions
+    UnionClusterResolver = facade_class(union.UnionClusterResolver)
 
 
 def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[ClusterResolver]:
@@ -383,30 +374,3 @@ def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[Clust
     findings = get_loop_thread().run(partial(examine, port=port, timeout=timeout))
     evidence, new_resolver = choose(findings)
     return Detection(evidence.source, facade_of(new_resolver()), findings)
-
-
-def doctor(
-    resolver: ClusterResolver | None = None,
-    *,
-    timeout: float = 30.0,
-    check_timeout: float = 10.0,
-    progress: Progress | None = None,
-) -> tuple[Check, ...]:
-    """Return the result of each check of a resolver of `aioresolve.sync`, as `aioresolve.doctor` does."""
-    # Imported here because few programs need it.
-    from aioresolve.environment import doctor as checks
-
-    if resolver is not None and not isinstance(resolver, ClusterResolver):
-        raise InvalidClusterError(
-            f"aioresolve.sync.doctor takes a resolver of aioresolve.sync; got {type(resolver).__name__}",
-            hint="Wrap an async resolver in aioresolve.sync.ClusterResolver.",
-        )
-    call = partial(checks.doctor, timeout=timeout, check_timeout=check_timeout, progress=progress)
-
-    async def check() -> tuple[Check, ...]:
-        if resolver is None:
-            return await call()
-        async with resolver._shared.acquire() as entered:
-            return await call(entered)
-
-    return get_loop_thread().run(check)

@@ -154,8 +154,6 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         endpoints = {} if base_url is None else {"tpu": base_url}
         self._configuration = ClientConfiguration(credentials, service, endpoints, version)
 
-    _has_clients = True
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._tpu) or 'the TPU of this environment'}>"
 

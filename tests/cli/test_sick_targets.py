@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import urllib.request
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve import sync
-from aioresolve.fleet import fleet_of
+from aioresolve.fleet import Fleet, fleet_of
 from tests.fleet.sickness import SICKNESSES, sick_target
 
 from .process import Run, environment
@@ -50,23 +50,19 @@ def test_sick_target_is_shown_sick(name: str, run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SICKNESSES)
-def test_sick_target_is_served_sick(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sick_target_is_served_sick(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sickness = SICKNESSES[name]
     with sick_target(sickness, tmp_path) as (target, variables):
         for variable, value in variables.items():
             monkeypatch.setenv(variable, value)
         text = json.dumps({"timeout": sickness.timeout, "targets": {"sick": target}})
         file = fleet_of(text, environ={})
-        fleet = sync.Fleet(
-            {name: sync.ClusterResolver(each) for name, each in file.targets.items()},
-            timeout=sickness.timeout,
-            expected=file.expected,
-        )
-        with fleet.serve() as url:
-            fleet.resolve()
-            served = json.loads(content(f"{url}api/targets/sick"))
-            event = json.loads(first_event(f"{url}events"))
-            metrics = content(f"{url}metrics")
+        fleet = Fleet(file.targets, timeout=sickness.timeout, expected=file.expected)
+        async with fleet, fleet.serve() as url:
+            await fleet.resolve()
+            served = json.loads(await asyncio.to_thread(content, f"{url}api/targets/sick"))
+            event = json.loads(await asyncio.to_thread(first_event, f"{url}events"))
+            metrics = await asyncio.to_thread(content, f"{url}metrics")
     assert served["health"] == event["targets"][0]["health"] == sickness.health
     assert sickness.reason in served["reason"]
     assert sickness.reason in event["targets"][0]["reason"]  # which the page shows

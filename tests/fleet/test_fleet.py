@@ -12,7 +12,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve import Want, sync
 from aioresolve.errors import (
     ConfigurationError,
     ConnectionFailedError,
@@ -38,6 +37,7 @@ from .fleets import (
 )
 
 if TYPE_CHECKING:
+    from aioresolve import Want
     from aioresolve.spec import ClusterState
 
 SHORT = 0.02
@@ -61,12 +61,11 @@ class TestTargets:
             Fleet(scripted(1)).add("t0", Scripted())
 
     def test_resolvers_without_names_are_rejected(self) -> None:
-        fleet: Any
-        for fleet in (Fleet, sync.Fleet):
-            for targets in ([Scripted()], (), {Scripted()}, Scripted(), "a"):
-                expected = f"a mapping of names to resolvers; got {type(targets).__name__}. Give each"
-                with pytest.raises(InvalidClusterError, match=expected):
-                    fleet(targets)
+        targets: Any
+        for targets in ([Scripted()], (), {Scripted()}, Scripted(), "a"):
+            expected = f"a mapping of names to resolvers; got {type(targets).__name__}. Give each"
+            with pytest.raises(InvalidClusterError, match=expected):
+                Fleet(targets)
 
     def test_removing_an_unknown_target_lists_the_targets(self) -> None:
         with pytest.raises(ConfigurationError, match=r"no target is named 'b'; targets: 't0', 't1'$"):

@@ -69,7 +69,7 @@ class TestSimpleClusterResolver:
             with pytest.raises(InvalidClusterError, match=f"cluster_spec must be a ClusterSpec; got {kind}"):
                 SimpleClusterResolver(invalid)
         for invalid in (None, WORKERS, SimpleClusterResolver):
-            with pytest.raises(InvalidClusterError, match="takes resolvers of aioresolve, or of TensorFlow;"):
+            with pytest.raises(InvalidClusterError, match="takes resolvers of aioresolve;"):
                 UnionClusterResolver(SimpleClusterResolver(WORKERS), invalid)
         with pytest.raises(ConfigurationError, match="at least one resolver"):
             UnionClusterResolver()

@@ -6,9 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import pickle
-import traceback
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,9 +17,7 @@ from aioresolve import ClusterSpec, ClusterState, Observation, Want, sync
 from aioresolve.errors import (
     ConfigurationError,
     InvalidClusterError,
-    PodNotRunningError,
     ProbeError,
-    ResolveError,
 )
 from aioresolve.sync import probe
 from aioresolve.testing import KubernetesServer, pod
@@ -29,6 +25,7 @@ from tests.sync.loop import current_loop_thread, in_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from aioresolve import Progress
     from aioresolve.testing import ThreadedKubernetesServer
@@ -126,8 +123,6 @@ def test_subclass_that_implements_cluster_spec_needs_no_async_resolver() -> None
         assert resolver.wait(2) == resolver.cluster_state() == next(resolver.watch())
         with sync.UnionClusterResolver(resolver) as union:
             assert (union.cluster_spec(), union.task_id, union.master()) == (WORKERS, 1, "its own")
-        with sync.Fleet({"a": resolver}) as fleet:
-            assert fleet.resolve()["a"].tasks_by_job == {"worker": 2}
         copied = pickle.loads(pickle.dumps(resolver))
         assert (copied.cluster_spec(), copied.task_id) == (WORKERS, 1)
 
@@ -191,38 +186,9 @@ def test_unused_resolver_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> No
 # Errors
 
 
-def test_traceback_of_an_error_shows_the_caller_and_the_facade(
-    server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
-) -> None:
-    server.add(pod("train-3", labels={"app": "train"}, phase="Pending"))
-    with pytest.raises(PodNotRunningError, match="default/train-3") as caught:
-        resolver.cluster_spec()
-    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert files[0] == __file__
-    assert {Path(file).parent.name for file in files[1:]} == {"sync"}
+def test_blocking_probe_raises_the_error_of_the_async_one() -> None:
     with pytest.raises(ProbeError, match="connection refused"):
         probe.probe_worker("127.0.0.1:1", libtpu_ports=())
-
-
-def test_traceback_of_an_error_keeps_the_frames_of_a_resolver_of_users() -> None:
-    class Failing(aioresolve.ClusterResolver):
-        async def observe(self, want: Want, progress: Progress) -> Observation:
-            try:
-                raise KeyError("missing")
-            except KeyError as error:
-                raise ResolveError("no state") from error
-
-    resolver = sync.ClusterResolver(Failing())
-    iterator = resolver.watch()
-    calls = [resolver.cluster_state, iterator.__next__]
-    for call in calls:
-        with pytest.raises(ResolveError) as caught:
-            call()
-        frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-        assert frames[-1] == "observe"
-        assert caught.value.__cause__ is not None
-        frames = [frame.name for frame in traceback.extract_tb(caught.value.__cause__.__traceback__)]
-        assert frames == ["observe"]
 
 
 def test_callback_that_calls_a_facade_in_the_loop_thread_raises_an_error(kubeconfig: Path) -> None:
@@ -241,7 +207,7 @@ def test_callback_that_calls_a_facade_in_the_loop_thread_raises_an_error(kubecon
 # Unions
 
 
-def test_calls_and_unions_of_a_resolver_share_a_connection(
+def test_union_has_connections_of_its_own_and_the_resolver_can_still_be_used(
     server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
 ) -> None:
     evaluators = sync.SimpleClusterResolver(ClusterSpec({"evaluator": ["e:1"]}))
@@ -249,19 +215,18 @@ def test_calls_and_unions_of_a_resolver_share_a_connection(
         assert [resolver.cluster_spec() for _ in range(3)] == [WORKERS] * 3
         assert union.cluster_spec() == ClusterSpec({**WORKERS.as_dict(), "evaluator": ["e:1"]})
         assert union.master("worker", 1, "grpc") == "grpc://10.0.0.2:8470"
-    assert server.connections == 1
-    resolver.close()
-    server.until(lambda: server.connections == 0)
+        assert server.connections == 2
+    server.until(lambda: server.connections == 1)
+    assert resolver.cluster_spec() == WORKERS
 
 
-def test_union_has_the_current_attributes_of_its_first_resolver() -> None:
-    first = simple(master="m:1", task_type="worker", task_id=0, rpc_layer="grpc", environment="google")
+def test_union_has_the_attributes_of_its_first_resolver_until_they_are_set() -> None:
+    first = simple(master="m:1", task_type="worker", rpc_layer="grpc", environment="google")
+    first.task_id = 7
     union = sync.UnionClusterResolver(first, simple())
-    assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 0, "grpc")
+    assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 7, "grpc")
     assert union.environment == "google"
     assert union.master() == "grpc://m:1"
-    first.task_id = 7
-    assert union.task_id == 7
     union.task_id = 1
     assert (union.task_id, first.task_id) == (1, 7)
 
@@ -273,20 +238,7 @@ def test_union_takes_resolvers_and_facades() -> None:
         sync.ClusterResolver(facade)
     for member in (resolver, sync.ClusterResolver(resolver)):
         assert sync.UnionClusterResolver(member).cluster_spec() == WORKERS
-    with pytest.raises(InvalidClusterError, match="takes resolvers of aioresolve, or of TensorFlow; got str"):
+    with pytest.raises(InvalidClusterError, match="takes resolvers of aioresolve; got str"):
         sync.UnionClusterResolver("a")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="at least one resolver"):
         sync.UnionClusterResolver()
-
-
-# Functions
-
-
-async def test_doctor_checks_a_resolver_or_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolver = sync.SimpleClusterResolver(ClusterSpec({"worker": ["127.0.0.1:1"]}))
-    assert [check.result for check in sync.doctor(resolver)] == ["ok", "failed", "ok"]
-    with pytest.raises(InvalidClusterError, match=r"Wrap an async resolver in aioresolve\.sync"):
-        sync.doctor(Own())  # type: ignore[arg-type]
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
-    names = ["versions", "Kubernetes", "metadata server", "this process"]
-    assert [check.name for check in sync.doctor()] == names

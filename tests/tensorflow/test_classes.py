@@ -90,24 +90,18 @@ class TestUnion:
         second = other.SimpleClusterResolver(tf.train.ClusterSpec({"ps": ["p:1"], "worker": ["w:1"]}))
         return first, second
 
-    def test_resolvers_of_both_are_taken_by_both(self, tf: Any, ours: Any, theirs: Any) -> None:
-        for module, other in [(ours, theirs), (theirs, ours), (ours, ours), (theirs, theirs)]:
-            for union in (ours.UnionResolver, theirs.UnionResolver):
-                resolver = union(*self.pair(tf, module, other))
-                assert resolver.cluster_spec() == tf.train.ClusterSpec(
-                    {"worker": [*WORKERS, "w:1"], "ps": ["p:1"]}
-                )
-                assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "grpc")
-                assert resolver.master("ps", 0) == "p:1"
-
-    async def test_aioresolves_own_unions_take_tensorflows_resolvers(self, tf: Any, theirs: Any) -> None:
-        spec = tf.train.ClusterSpec({"ps": ["p:1"]})
-        resolver = theirs.SimpleClusterResolver(spec, master="m:1", num_accelerators={"GPU": 2})
-        async with aioresolve.UnionClusterResolver(resolver, task_type="ps", task_id=0) as union:
-            assert (await union.cluster_spec()).as_dict() == {"ps": ["p:1"]}
-            assert (await union.this_task()).address == "p:1"
-            assert await union.master() == "m:1"
-            assert await union.num_accelerators() == {"GPU": 2}
+    def test_tensorflows_union_takes_resolvers_of_both(self, tf: Any, ours: Any, theirs: Any) -> None:
+        for module, other, union in (
+            (ours, ours, ours.UnionResolver),
+            (ours, ours, theirs.UnionResolver),
+            (ours, theirs, theirs.UnionResolver),
+            (theirs, ours, theirs.UnionResolver),
+        ):
+            resolver = union(*self.pair(tf, module, other))
+            spec = tf.train.ClusterSpec({"worker": [*WORKERS, "w:1"], "ps": ["p:1"]})
+            assert resolver.cluster_spec() == spec
+            assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "grpc")
+            assert resolver.master("ps", 0) == "p:1"
 
     def test_unknown_keyword_is_a_value_error(self, tf: Any, ours: Any, theirs: Any) -> None:
         for union in (ours.UnionResolver, theirs.UnionResolver):

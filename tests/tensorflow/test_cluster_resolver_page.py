@@ -104,12 +104,14 @@ def test_accelerators_are_counted_by_type_of_one_task(api: Any, tf: Any, monkeyp
     assert Fixed().num_accelerators("worker", 1) == {"GPU": 1, "TPU": 1}
 
 
-def test_union_takes_an_implementor(implementor: Any, ours: Any, theirs: Any) -> None:
-    unions = [sync.UnionClusterResolver]
-    if isinstance(implementor, theirs.ClusterResolver):
-        unions += [ours.UnionResolver, theirs.UnionResolver]
-    for kind in unions:
-        union = kind(implementor)
-        assert union.cluster_spec().as_dict() == {"worker": WORKERS}
-        assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 1, "grpc")
-        assert union.master() == "grpc://10.0.0.2:2222"
+def test_union_takes_a_blocking_implementor_and_names_tensorflows_union_for_others(
+    implementor: Any, ours: Any
+) -> None:
+    if not isinstance(implementor, sync.ClusterResolver):
+        with pytest.raises(TypeError, match=r"into tf\.distribute\.cluster_resolver\.UnionResolver"):
+            ours.UnionResolver(implementor)
+        return
+    union = sync.UnionClusterResolver(implementor)
+    assert union.cluster_spec().as_dict() == {"worker": WORKERS}
+    assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 1, "grpc")
+    assert union.master() == "grpc://10.0.0.2:2222"

@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from typing import assert_type
+from typing import TYPE_CHECKING, assert_type
 
 import aioresolve
 from aioresolve import (
     ClusterSpec,
     ClusterState,
     Detection,
-    TargetStatus,
     TPUSlice,
     TPUSystemMetadata,
     TPUTopology,
@@ -20,7 +18,6 @@ from aioresolve import (
 from aioresolve.sync import (
     BlockingIterator,
     ClusterResolver,
-    Fleet,
     KubernetesClusterResolver,
     SageMakerClusterResolver,
     SimpleClusterResolver,
@@ -31,6 +28,9 @@ from aioresolve.sync import (
     blocking_iterator,
     detect,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
 
 
 def methods_return_the_types_of_the_async_ones(resolver: KubernetesClusterResolver) -> None:
@@ -52,20 +52,6 @@ def wait_returns_a_state_and_watch_an_iterator(resolver: ClusterResolver) -> Ite
     resolver.watch(1.0)  # type: ignore[call-arg]
     resolver.observations()  # type: ignore[attr-defined]
     return resolver.watch()
-
-
-def fleet_takes_facades_and_returns_statuses(resolver: ClusterResolver) -> None:
-    fleet = Fleet({"a": resolver, "b": SimpleClusterResolver(ClusterSpec({}))}, shard=(0, 2))
-    assert_type(fleet.resolve(), dict[str, TargetStatus])
-    assert_type(fleet.poll(interval=1.0), BlockingIterator[TargetStatus])
-    assert_type(fleet.watch(), BlockingIterator[TargetStatus])
-    assert_type(fleet.targets, Mapping[str, ClusterResolver])
-    assert_type(fleet.readings, Mapping[str, TargetStatus])
-    assert_type(fleet.add("c", resolver), None)
-    with fleet as same:
-        assert_type(same, Fleet)
-    Fleet({"a": aioresolve.SimpleClusterResolver(ClusterSpec({}))})  # type: ignore[dict-item]
-    fleet.poll(1.0)  # type: ignore[call-arg]
 
 
 def methods_take_the_arguments_of_the_async_ones(resolver: ClusterResolver) -> None:

@@ -11,10 +11,10 @@ import tensorflow as tf
 from aioresolve.tensorflow import SimpleClusterResolver, UnionResolver
 
 workers, servers = sys.argv[1].split(","), sys.argv[2].split(",")
-ours = SimpleClusterResolver(tf.train.ClusterSpec({"worker": workers}), rpc_layer="grpc")
-theirs = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({"ps": servers}))
+first = SimpleClusterResolver(tf.train.ClusterSpec({"worker": workers}), rpc_layer="grpc")
+second = SimpleClusterResolver(tf.train.ClusterSpec({"ps": servers}))
 union = {"ours": UnionResolver, "theirs": tf.distribute.cluster_resolver.UnionResolver}[sys.argv[3]]
-resolver = union(ours, theirs)
+resolver = union(first, second)
 
 strategy = tf.distribute.ParameterServerStrategy(resolver)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Task,
     )
     from .spec.observation import Want
-    from .tpu import TPUClusterResolver, TPUSlice, TPUSystemMetadata, TPUTopology
+    from .tpu import TPUClusterResolver, TPUSlice, TPUSystemMetadata
 
 __all__ = [
     "CONTEXT_NAMESPACE",
@@ -94,7 +94,6 @@ __all__ = [
     "TPUNotReadyError",
     "TPUSlice",
     "TPUSystemMetadata",
-    "TPUTopology",
     "TargetStatus",
     "Task",
     "TaskConflictError",
@@ -120,7 +119,7 @@ _MODULES = {
         *("ExpectedTasks", "Member", "Observation", "Task"),
     ),
     "spec.observation": ("Want",),
-    "tpu": ("TPUSlice", "TPUSystemMetadata", "TPUTopology"),
+    "tpu": ("TPUSlice", "TPUSystemMetadata"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 """The module of each name, except resolvers (see `aioresolve.sources`) and errors."""

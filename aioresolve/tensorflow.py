@@ -245,7 +245,7 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
             ResolveError: the workers could not be resolved, or did not report their devices.
         """
         metadata = super().get_tpu_system_metadata(timeout=timeout)
-        return tf.tpu.experimental.TPUSystemMetadata(*metadata)._replace(topology=None)
+        return tf.tpu.experimental.TPUSystemMetadata(*metadata)
 
     @property
     def _tpu(self) -> str:

@@ -57,7 +57,7 @@ async def ours_fresh(addresses: Sequence[str], timeout: float) -> AsyncIterator[
 async def ours_pooled(addresses: Sequence[str], timeout: float) -> AsyncIterator[Probe]:
     from aioresolve.probe import ProbeChannels, probe_workers
 
-    async with ProbeChannels(max_channels=max(len(addresses), 1)) as channels:
+    async with ProbeChannels() as channels:
 
         async def probe() -> list[int]:
             rows = await probe_workers(addresses, worker_timeout=timeout, libtpu_ports=(), channels=channels)

@@ -486,14 +486,9 @@ tpu_options = combine_options(
     click.argument("tpu", metavar="[NAME]...", nargs=-1),
     text_option("--zone", "ZONE", "The zone of the TPUs.  [default: that of this VM]"),
     text_option("--project", "PROJECT", "The project of the TPUs.  [default: that of this VM]"),
-    choice_option(
-        "--api-version",
-        ("v2", "v1"),
-        "The version of the Cloud TPU API; v1 lists only legacy TPU nodes, not TPU VMs.",
-    ),
     text_option("--job-name", "JOB", "The job of the workers.", default="worker"),
     choice_option(
-        "--not-healthy", ("raise", "skip", "allow"), "What to do with TPUs that are READY but not healthy."
+        "--not-healthy", ("raise", "allow"), "What to do with TPUs that are READY but not healthy."
     ),
     choice_option("--address", ("internal_ip", "external_ip"), "Which address of a worker to use."),
 )

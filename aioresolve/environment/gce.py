@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aioresolve._core.connections import Connections
     from aioresolve.gcp.compute_api import Instance, ManagedInstance
     from aioresolve.gcp.credentials import AnyCredentials
-    from aioresolve.probe.accelerators import Declared
+    from aioresolve.probe.workers import Declared
     from aioresolve.spec.observation import Want
 
 T = TypeVar("T")
@@ -322,7 +322,7 @@ class GCEClusterResolver(ClusterResolver):
     async def _declared_accelerators(
         self, task_type: str | None, task_id: int | None, timeout: float
     ) -> Declared:
-        from aioresolve.probe.accelerators import declared_by_all
+        from aioresolve.probe.workers import declared_by_all
 
         def gpus(accelerators: Mapping[str, int]) -> dict[str, int] | None:
             is_known = all(kind.startswith(GPU_PREFIX) for kind in accelerators)

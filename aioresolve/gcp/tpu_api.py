@@ -1,17 +1,17 @@
 """The Cloud TPU API: nodes and queued resources, one of them or all of a zone.
 
-Formats: `google/cloud/tpu/v1` and `v2/cloud_tpu.proto`, as JSON; only the fields that are used are decoded.
+Formats: `google/cloud/tpu/v2/cloud_tpu.proto`, as JSON; only the fields that are used are decoded.
 Enum values remain strings, so that values added to the API later cause no error.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, TPULookupError
+from aioresolve.errors import APIError, ConnectionFailedError, TPULookupError
 
 from .client import APIRequest, Page, UserService
 from .resource_names import ALL_ZONES, TPUName, tpu_name, validate_project, validate_zone
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .client import GoogleSession
 
 T = TypeVar("T")
-
-TPUVersion = Literal["v1", "v2"]
 
 PAGE_SIZE = 500
 """Requested items per page; the server may send fewer."""
@@ -71,8 +69,7 @@ class Node(_Struct, frozen=True):
 
     `state` is `READY` or another state, `health` is `HEALTHY` or another. The internal and external address
     of each worker are in `network_endpoints`. A node has `network_config`, or several `network_configs`.
-    `ip_address`, `port` and `tensorflow_version` exist in v1 only. Objects of which nothing is used here,
-    such as `upcoming_maintenance`, are dicts as in the response.
+    Objects of which nothing is used here, such as `upcoming_maintenance`, are dicts as in the response.
     """
 
     name: str
@@ -89,14 +86,10 @@ class Node(_Struct, frozen=True):
     upcoming_maintenance: dict[str, Any] | None = None
     symptoms: tuple[Symptom, ...] = ()
     queued_resource: str = ""
-    api_version: str = ""
     id: str | int = ""
     create_time: str = ""
     scheduling_config: dict[str, Any] | None = None
     labels: dict[str, str] = {}
-    ip_address: str = ""
-    port: str | int = ""
-    tensorflow_version: str = ""
 
     @property
     def node_name(self) -> TPUName:
@@ -105,14 +98,6 @@ class Node(_Struct, frozen=True):
             case ["projects", project, "locations", zone, "nodes", name]:
                 return TPUName(project, zone, name)
         raise ValueError(f"{self.name!r} is not the name of a node")
-
-    @property
-    def endpoints(self) -> tuple[NetworkEndpoint, ...]:
-        """The endpoints of its workers, in the API's order; for v1, its only address."""
-        if self.network_endpoints or not self.ip_address:
-            return self.network_endpoints
-        port = int(self.port) if str(self.port).isdigit() else 0
-        return (NetworkEndpoint(ip_address=self.ip_address, port=port),)
 
 
 class MultisliceParams(_Struct, frozen=True):
@@ -189,11 +174,10 @@ class QueuedResource(_Struct, frozen=True):
 
 
 class TPUAPI:
-    """One version of the Cloud TPU API; v1 supports only legacy TPU nodes, not TPU VMs."""
+    """The Cloud TPU API. Its version v1 has only legacy TPU nodes, and is not used."""
 
-    def __init__(self, session: GoogleSession, version: TPUVersion = "v2") -> None:
+    def __init__(self, session: GoogleSession) -> None:
         self.session = session
-        self._version: TPUVersion = version
 
     async def node(self, name: TPUName, progress: Progress) -> Node:
         """Return a node; an APIError with status 404 if it does not exist."""
@@ -219,15 +203,11 @@ class TPUAPI:
 
     async def queued_resource(self, name: TPUName, progress: Progress) -> QueuedResource:
         """Return a queued resource; an APIError with status 404 if it does not exist."""
-        if self._version == "v1":
-            raise ConfigurationError(
-                "v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."
-            )
         request = self._request(str(name), f"queued resource {name}", "tpu.queuedResources.get", name.project)
         return await self.session.get(request, QueuedResource, progress)
 
     def _request(self, path: str, scope: str, permission: str, project: str) -> APIRequest:
-        return APIRequest("tpu", f"/{self._version}/{path}", scope, permission, project)
+        return APIRequest("tpu", f"/v2/{path}", scope, permission, project)
 
 
 class UserTPUClient:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
     from aioresolve._core.concurrency import LatestValue
-    from aioresolve.probe.accelerators import Declared
+    from aioresolve.probe.workers import Declared
     from aioresolve.resolver.checks import PlannedCheck
     from aioresolve.resolver.this_task import TaskClaim
 
@@ -345,7 +345,7 @@ class KubernetesClusterResolver(ClusterResolver):
     async def _declared_accelerators(
         self, task_type: str | None, task_id: int | None, timeout: float
     ) -> Declared:
-        from aioresolve.probe.accelerators import declared_by_all
+        from aioresolve.probe.workers import declared_by_all
 
         call = f"num_accelerators() of {self!r}"
         cache = await within_deadline(timeout, call, partial(self._filled_cache, MEMBERS))

@@ -1,19 +1,25 @@
-"""gRPC channels to workers: addresses, connecting, sharing and calling, and failed calls as `ProbeError`."""
+"""gRPC channels to workers: addresses, connecting, sharing and calling, and failed calls as `ProbeError`.
+
+grpc.aio has one completion queue per process, and every event loop that uses it reads from that queue. Two
+loops that run at the same time steal each other's events and log errors (grpc#25364). So the first loop that
+opens a channel or a server remains the only one as long as it has any; other loops run their calls there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import textwrap
+import threading
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote
 
 import anyio
 
 from aioresolve.errors import ConfigurationError, MissingDependencyError, ProbeError
-
-from .grpc_loop import loop_guard
 
 try:
     import grpc
@@ -24,11 +30,19 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aioresolve._core.deadline import Deadline
 
+T = TypeVar("T")
+
 ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
+
+MAX_MESSAGE_BYTES = 1 << 20
+"""The maximum size of a response."""
+
+MAX_CHANNELS = 1024
+"""The maximum number of idle channels; the least recently used one is closed first."""
 
 OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.enable_http_proxy", 0),  # workers are inside the cluster, whatever the proxy variables are set to
@@ -38,6 +52,7 @@ OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),  # or a connection attempt takes at least a second
     ("grpc.http2.bdp_probe", 0),  # or megabytes of a response are read before its size is rejected
     ("grpc.primary_user_agent", "aioresolve"),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 )
 
 CONNECT_GRACE = 0.1
@@ -49,6 +64,13 @@ connections but never responds, even if the channel is closed. gRPC has no other
 CANCEL_TIMEOUT = 1.0
 """Seconds that gRPC has to end a cancelled call."""
 
+START_TIMEOUT = 0.25
+"""Seconds that the other loop has to start a call. If it does not, it is blocked, perhaps by the very thread
+that waits for the call. A blocked loop does not poll gRPC, so using gRPC in this loop is then safe."""
+
+FOREIGN_CANCEL_TIMEOUT = 5.0
+"""Seconds that a cancelled call may take to clean up in the other loop before this loop stops waiting."""
+
 CONNECTION_FAILURES = frozenset({"malformed", "refused", "tls", "unreachable"})
 """Codes of errors after which the other end is not a gRPC server, or no longer."""
 
@@ -56,8 +78,6 @@ CONNECTION_FAILURES = frozenset({"malformed", "refused", "tls", "unreachable"})
 REFUSED = re.compile(r"connection refused|actively refused", re.IGNORECASE)
 TLS = re.compile(r"\b(tls|ssl) handshake|SSL_ERROR|hostname verification|peer name", re.IGNORECASE)
 NOT_GRPC = re.compile(r"expected SETTINGS frame|http1\.x server|parsing HTTP/2", re.IGNORECASE)
-
-METADATA_KEY = re.compile(r"(?!grpc-)[0-9a-z_.-]+")
 
 
 def validate_address(address: object) -> str:
@@ -86,43 +106,19 @@ class ProbeChannels:
 
     Args:
         credentials: TLS credentials, made by `grpc.ssl_channel_credentials()`; None for no TLS.
-        tls_server_name: the host name that the certificates of the workers must match, instead of their
-            address.
-        metadata: pairs that are sent with each call, such as `("authorization", "Bearer ...")`. Without
-            `credentials` they are not encrypted.
-        max_message_bytes: the maximum size of a response.
-        max_channels: the maximum number of idle channels; the least recently used one is closed first.
 
     Raises:
-        ConfigurationError: an argument is invalid.
+        ConfigurationError: the argument is invalid.
     """
 
-    def __init__(
-        self,
-        *,
-        credentials: grpc.ChannelCredentials | None = None,
-        tls_server_name: str | None = None,
-        metadata: Iterable[tuple[str, str | bytes]] = (),
-        max_message_bytes: int = 1 << 20,
-        max_channels: int = 1024,
-    ) -> None:
+    def __init__(self, *, credentials: grpc.ChannelCredentials | None = None) -> None:
         if credentials is not None and not isinstance(credentials, grpc.ChannelCredentials):
             raise ConfigurationError(
                 f"expected grpc.ChannelCredentials; got {type(credentials).__name__}",
                 argument="credentials",
                 hint="Create them with grpc.ssl_channel_credentials().",
             )
-        if tls_server_name is not None and credentials is None:
-            raise ConfigurationError("tls_server_name requires credentials", hint="Pass {credentials} too.")
-        if max_message_bytes < 1 or max_channels < 1:
-            raise ConfigurationError("max_message_bytes and max_channels must be at least 1")
-        options = [*OPTIONS, ("grpc.max_receive_message_length", max_message_bytes)]
-        if tls_server_name is not None:
-            options.append(("grpc.ssl_target_name_override", tls_server_name))
-        self._options = options
         self._credentials = credentials
-        self._metadata = _validate_metadata(metadata)
-        self._max_channels = max_channels
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: dict[str, WorkerChannel] = {}  # least recently used first
 
@@ -165,7 +161,7 @@ class ProbeChannels:
             yield channel
         finally:
             if channel.is_usable and self._is_entered_here and self._keep(channel):
-                if len(self._idle) > self._max_channels:
+                if len(self._idle) > MAX_CHANNELS:
                     await self._pop_idle(next(iter(self._idle))).aclose()
             else:
                 await channel.aclose()
@@ -189,7 +185,7 @@ class ProbeChannels:
 
     def _open(self, address: str, deadline: Deadline) -> grpc.aio.Channel:
         connect_milliseconds = round((deadline.timeout + CONNECT_GRACE) * 1e3)
-        options = [*self._options, ("grpc.min_reconnect_backoff_ms", connect_milliseconds)]
+        options = [*OPTIONS, ("grpc.min_reconnect_backoff_ms", connect_milliseconds)]
         # gRPC would read the address of a host named `unix`, `dns` or `xds` as another kind of target.
         target = f"dns:///{quote(address, safe=':')}"
         if self._credentials is None:
@@ -234,7 +230,7 @@ class WorkerChannel:
     async def _call_once(self, method: str, request: bytes, deadline: Deadline) -> bytes:
         self.is_usable = False
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
-        call = send(request, timeout=deadline.left, metadata=self._channels._metadata)
+        call = send(request, timeout=deadline.left)
         try:
             response = await _wait_for_response(call)
         except grpc.aio.AioRpcError as error:
@@ -280,23 +276,132 @@ async def _wait_for_response(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> byt
         del call
 
 
-def _validate_metadata(metadata: Iterable[tuple[Any, Any]]) -> tuple[tuple[str, str | bytes], ...]:
-    """Return the pairs. They are validated here because grpc's own errors would contain the secret values."""
-    pairs = tuple(metadata)
-    for key, value in pairs:
-        is_valid = isinstance(key, str) and METADATA_KEY.fullmatch(key) is not None
-        if is_valid and key.endswith("-bin"):
-            is_valid = isinstance(value, bytes)
-        elif is_valid:
-            is_valid = isinstance(value, str) and value.isascii() and value.isprintable()
-        if not is_valid:
+# The loop that gRPC polls
+
+
+class LoopGuard:
+    """The event loop that grpc.aio polls, and the number of its users. Can be used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: dict[asyncio.AbstractEventLoop, int] = {}
+        self._was_used = False
+        self._is_inherited = False
+
+    def validate_process(self) -> None:
+        """Raise a ConfigurationError if this process was forked after gRPC had been used."""
+        if self._is_inherited:
             raise ConfigurationError(
-                f"the key {key!r} or its value is invalid",
-                argument="metadata",
-                hint="Keys consist of a-z, 0-9, '_', '-' and '.', and do not start with 'grpc-'; values are"
-                " printable ASCII, or bytes for keys that end in '-bin'.",
+                "workers cannot be probed in this process: it was forked after its parent had probed workers,"
+                " and gRPC hangs or crashes in such a process",
+                hint="Fork before the first probe, or start processes with the method 'spawn'"
+                " (`multiprocessing.set_start_method`).",
             )
-    return pairs
+
+    def acquire(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that gRPC polls. If it is the running loop, or gRPC polls none, count a user."""
+        here = asyncio.get_running_loop()
+        self._was_used = True
+        with self._lock:
+            self._users = {loop: users for loop, users in self._users.items() if not loop.is_closed()}
+            active = next((loop for loop in self._users if loop.is_running()), here)
+            if active is here:
+                self._users[here] = self._users.get(here, 0) + 1
+            return active
+
+    def release(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Remove a user that `acquire` counted in `loop`."""
+        with self._lock:
+            users = self._users.pop(loop, 0) - 1
+            if users > 0:
+                self._users[loop] = users
+
+    def reset_after_fork(self) -> None:
+        """In a forked child, refuse to use gRPC if the parent has used it: its threads do not exist here."""
+        self._lock = threading.Lock()
+        self._users = {}
+        self._is_inherited = self._was_used
+
+
+loop_guard = LoopGuard()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=loop_guard.reset_after_fork)
+
+
+async def run_in_grpc_loop(function: Callable[[], Awaitable[T]]) -> T:
+    """Await `function()` in the loop that gRPC polls, or in this loop if it polls none; return the result."""
+    here = asyncio.get_running_loop()
+    while True:
+        loop = loop_guard.acquire()
+        if loop is here:
+            try:
+                return await function()
+            finally:
+                loop_guard.release(here)
+        try:
+            return await _run_in(loop, function)
+        except _LoopBlockedError:
+            return await function()
+        except _LoopEndedError:
+            continue
+
+
+class _LoopBlockedError(Exception):
+    """The other loop did not start the call."""
+
+
+class _LoopEndedError(Exception):
+    """The other loop ended before the call did."""
+
+
+async def _run_in(loop: asyncio.AbstractEventLoop, function: Callable[[], Awaitable[T]]) -> T:
+    result: Future[T] = Future()
+    tasks: list[asyncio.Task[None]] = []
+
+    def start() -> None:
+        if result.set_running_or_notify_cancel():  # else the caller no longer waits
+            tasks.append(loop.create_task(run()))
+
+    async def run() -> None:
+        try:
+            value = await run_in_grpc_loop(function)
+        except Exception as error:  # raised in the caller's loop
+            result.set_exception(error)
+        except BaseException:
+            result.set_exception(_LoopEndedError())
+            raise
+        else:
+            result.set_result(value)
+
+    try:
+        loop.call_soon_threadsafe(start)
+    except RuntimeError as error:  # closed
+        raise _LoopEndedError from error
+    waiting = asyncio.wrap_future(result)
+    try:
+        while not waiting.done():
+            await asyncio.wait({waiting}, timeout=START_TIMEOUT)
+            if not waiting.done() and result.cancel():
+                raise _LoopBlockedError
+            if not waiting.done() and not loop.is_running():
+                raise _LoopEndedError
+    except asyncio.CancelledError:
+        if not result.cancel():
+            await _cancel_and_wait(loop, tasks, waiting)
+        raise
+    return waiting.result()
+
+
+async def _cancel_and_wait(
+    loop: asyncio.AbstractEventLoop, tasks: list[asyncio.Task[None]], waiting: asyncio.Future[T]
+) -> None:
+    """Cancel a call that has started, and wait until it has cleaned up."""
+    with suppress(RuntimeError):  # closed: there is nothing left to cancel
+        loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+        with anyio.move_on_after(FOREIGN_CANCEL_TIMEOUT, shield=True):
+            await asyncio.wait({waiting})
+    if waiting.done():
+        waiting.exception()  # or asyncio would log that the exception was never retrieved
 
 
 # Failed calls
@@ -313,7 +418,7 @@ def status_error(address: str, method: str, status: str, details: str) -> ProbeE
         code, hint = "too_large", check_program
         summary = f"{address} returned a response to {name} that is too large ({text})"
     elif status in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-        code, hint = "denied", "Check the credentials and the metadata of the ProbeChannels."
+        code, hint = "denied", "Check the credentials of the ProbeChannels."
         summary = f"{address} denied {name}: {status} ({text})"
     elif status != "UNAVAILABLE":
         code, retryable = "failed", status in ("ABORTED", "RESOURCE_EXHAUSTED", "UNKNOWN")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from aioresolve.probe.accelerators import Declared
+    from aioresolve.probe.workers import Declared
     from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation, Task
 
     from .checks import PlannedCheck
@@ -428,7 +428,7 @@ class ClusterResolver(Copyable, abc.ABC):
             ResolveError: the cluster could not be resolved.
         """
         # Imported here because it loads grpc, which only probing needs.
-        from aioresolve.probe.accelerators import accelerators_per_worker, operation_timeout
+        from aioresolve.probe.workers import accelerators_per_worker, operation_timeout
 
         deadline = Deadline.after(min(self._deadline(timeout), operation_timeout(config_proto) or math.inf))
         spec = await self.cluster_spec(timeout=deadline.timeout)
@@ -453,7 +453,7 @@ class ClusterResolver(Copyable, abc.ABC):
         self, task_type: str | None, task_id: int | None, timeout: float
     ) -> Declared:
         """Return the accelerators that the source declares for each worker, or why they are unknown."""
-        from aioresolve.probe.accelerators import Declared
+        from aioresolve.probe.workers import Declared
 
         return Declared()
 

@@ -336,18 +336,9 @@ if TYPE_CHECKING:
 
         get_master = blocking(tpu.TPUClusterResolver.get_master)
         get_tpu_system_metadata = blocking(tpu.TPUClusterResolver.get_tpu_system_metadata)
-        initialize_system = blocking(tpu.TPUClusterResolver.initialize_system)
         probe = blocking(tpu.TPUClusterResolver.probe)
         slices = blocking(tpu.TPUClusterResolver.slices)
         nodes = blocking(tpu.TPUClusterResolver.nodes)
-        node = blocking(tpu.TPUClusterResolver.node)
-        state = blocking(tpu.TPUClusterResolver.state)
-        health = blocking(tpu.TPUClusterResolver.health)
-        symptoms = blocking(tpu.TPUClusterResolver.symptoms)
-        recoverable = blocking(tpu.TPUClusterResolver.recoverable)
-        runtime_version = blocking(tpu.TPUClusterResolver.runtime_version)
-        accelerator_type = blocking(tpu.TPUClusterResolver.accelerator_type)
-        topology = blocking(tpu.TPUClusterResolver.topology)
 
     class UnionClusterResolver(ClusterResolver):
         """`aioresolve.UnionClusterResolver` with blocking methods.

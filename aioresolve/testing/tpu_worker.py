@@ -18,8 +18,8 @@ import grpc
 import grpc.aio
 
 from aioresolve.errors import ConfigurationError
+from aioresolve.probe.channels import loop_guard
 from aioresolve.probe.devices import GET_METRIC, GET_RUNTIME_STATUS, GET_STATUS, TOTAL_MEMORY
-from aioresolve.probe.grpc_loop import loop_guard
 from aioresolve.probe.libtpu_pb2 import MetricRequest, MetricResponse, RuntimeStatus
 from aioresolve.probe.worker_pb2 import GetStatusResponse
 

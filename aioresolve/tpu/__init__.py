@@ -1,7 +1,7 @@
 """Cloud TPUs: `TPUClusterResolver` resolves them to their workers."""
 
 from .resolver import TPUClusterResolver
-from .slices import TPUSlice, TPUTopology
+from .slices import TPUSlice
 from .system import TPUSystemMetadata
 
-__all__ = ["TPUClusterResolver", "TPUSlice", "TPUSystemMetadata", "TPUTopology"]
+__all__ = ["TPUClusterResolver", "TPUSlice", "TPUSystemMetadata"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import anyio
 
@@ -20,7 +20,7 @@ from aioresolve.errors import (
 )
 from aioresolve.gcp.resource_names import ALL_ZONES, is_full_name, tpu_name
 from aioresolve.resolver.base import EXISTING_TIMEOUT
-from aioresolve.spec import ClusterState, Missing, Observation, host_port
+from aioresolve.spec import host_port
 from aioresolve.spec.display import existing_names
 
 from .discovery import (
@@ -34,92 +34,77 @@ from .discovery import (
     slice_position,
     validate_index,
 )
-from .readiness import (
+from .slices import (
     NOT_FOUND,
+    FoundSlices,
+    TPUSlice,
     Unready,
     from_variable,
-    raise_if_unready,
+    given_slice,
+    node_slice,
+    number_slices,
+    unready_error,
     unready_node,
     unready_queued_resource,
 )
-from .slices import TPUSlice, cluster_of, number_slices, slice_workers
 from .vm import fetch_own_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Sequence
     from contextlib import AsyncExitStack
-    from datetime import datetime
 
     from aioresolve._core.connections import Connections
     from aioresolve._core.deadline import Progress
-    from aioresolve.gcp.credentials import AnyCredentials
+    from aioresolve.gcp.credentials import GoogleCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.gcp.resource_names import TPUName
-    from aioresolve.gcp.tpu_api import TPUAPI, Node, TPUVersion, UserTPUClient
+    from aioresolve.gcp.tpu_api import TPUAPI, Node, UserTPUClient
     from aioresolve.probe import ProbeChannels
 
     from .discovery import Source
+    from .slices import WorkerAddress
 
 MAX_CONCURRENT_REQUESTS = 16
 
-NotHealthy: TypeAlias = Literal["raise", "skip", "allow"]
+NotHealthy: TypeAlias = Literal["raise", "allow"]
 """What to do with TPUs that are READY but not healthy."""
-
-WorkerAddress: TypeAlias = Literal["internal_ip", "external_ip"]
-
-
-class ClientConfiguration:
-    """How to reach the Cloud TPU API.
-
-    `service` is what `googleapiclient.discovery.build` returned, to use instead of an own client; or None.
-    `endpoints` are base URLs by API, if they are not Google's.
-    """
-
-    def __init__(
-        self, credentials: AnyCredentials, service: Any, endpoints: Mapping[str, str], version: TPUVersion
-    ) -> None:
-        from aioresolve.gcp.credentials import GoogleCredentials
-
-        self.user_client: UserTPUClient | None = None
-        if service is not None:
-            from aioresolve.gcp.tpu_api import UserTPUClient
-
-            self.user_client = UserTPUClient(service)
-            credentials = "default"  # that client has its own: ours are not even validated, as in TensorFlow
-        self._credentials = GoogleCredentials(credentials)
-        self._endpoints = endpoints
-        self._version: TPUVersion = version
-        # It contains the id of an object, so it is valid only while this configuration exists.
-        identity = "default" if credentials in (None, "default") else id(credentials)
-        self.key: Hashable = ("tpu", version, tuple(sorted(endpoints.items())), identity)
-
-    async def new_api(self, stack: AsyncExitStack) -> TPUAPI:
-        """Return a new client, which `stack` closes."""
-        from aioresolve.gcp.client import GoogleSession
-        from aioresolve.gcp.tpu_api import TPUAPI
-
-        session = GoogleSession(self._credentials, endpoints=self._endpoints)
-        return TPUAPI(await stack.enter_async_context(session), self._version)
 
 
 @dataclass(frozen=True, slots=True)
 class TPUClients:
-    """The clients of a resolver, which it shares with others of the same configuration.
+    """The clients of a resolver, which it shares with others that have the same server and credentials.
 
     Each is opened, and its library imported, when it is first used: aiohttp takes a third of a second and
     grpc a fifth, and a resolver whose worker addresses are given needs neither.
+
+    Attributes:
+        resolver: the resolver that uses them.
+        connections: its connections.
+        credentials: those for the API, and what tells them apart from others.
+        base_url: the URL of the API; None for Google's own.
+        user_client: the user's own client, which is used instead of one of ours; or None.
     """
 
     resolver: object
-    configuration: ClientConfiguration
     connections: Connections
+    credentials: tuple[GoogleCredentials, Hashable]
+    base_url: str | None
+    user_client: UserTPUClient | None
 
     async def api(self) -> TPUAPI | UserTPUClient:
         """Return the Cloud TPU API."""
-        configuration = self.configuration
-        if configuration.user_client is not None:
-            return configuration.user_client
-        return await self.connections.get(self.resolver, configuration.key, configuration.new_api)
+        if self.user_client is not None:
+            return self.user_client
+        key = ("tpu", self.base_url, self.credentials[1])
+        return await self.connections.get(self.resolver, key, self._new_api)
+
+    async def _new_api(self, stack: AsyncExitStack) -> TPUAPI:
+        from aioresolve.gcp.client import GoogleSession
+        from aioresolve.gcp.tpu_api import TPUAPI
+
+        endpoints = {} if self.base_url is None else {"tpu": self.base_url}
+        session = GoogleSession(self.credentials[0], endpoints=endpoints)
+        return TPUAPI(await stack.enter_async_context(session))
 
     async def metadata(self) -> MetadataServer:
         """Return the metadata server of this machine."""
@@ -144,47 +129,11 @@ async def shared_metadata_server(resolver: object, connections: Connections) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class FoundSlices:
-    """The TPUs that a source names: the slices of the cluster, numbered, and the TPUs that cannot be used.
-
-    The TPU of this host has no slices. The slices of TPUs that are running but not healthy are members,
-    unless they are skipped.
-    """
-
-    slices: tuple[TPUSlice, ...]
-    unready: tuple[Unready, ...] = ()
-
-    def observation(
-        self, source: Source, job: str, others: Mapping[str, str], observed_at: datetime
-    ) -> Observation:
-        """Return the state of the slices that are ready, and the workers that are missing.
-
-        Without slices, the state has the job without tasks. For the arguments see `cluster_of`.
-        """
-        if isinstance(source, LocalTPU):
-            reason = "the TPU of this host has no workers to wait for: name a TPU, or addresses of workers"
-            local = Missing(job, "local", reason, is_final=True, tasks=0)
-            return Observation(cluster_of((), job, {}, observed_at), (local,))
-        missing = tuple(tpu.missing(job) for tpu in self.unready if not tpu.is_member)
-        if not self.slices:
-            return Observation(ClusterState.of({job: []}, observed_at=observed_at), missing)
-        unhealthy = {tpu.path: tpu.reason for tpu in self.unready if tpu.is_member}
-        unready = tuple(
-            Missing(job, endpoint.name or endpoint.address, unhealthy[tpu_slice.node.name])
-            for tpu_slice in self.slices
-            if tpu_slice.node is not None and tpu_slice.node.name in unhealthy
-            for endpoint in tpu_slice.endpoints
-        )
-        return Observation(cluster_of(self.slices, job, others, observed_at), missing, unready)
-
-
-@dataclass(frozen=True, slots=True)
 class SliceFinder:
     """Finds the TPUs that a source names. Its attributes are arguments of `TPUClusterResolver`."""
 
     project: str | None
     zone: str | None
-    version: str
     not_healthy: NotHealthy = "raise"
     address: WorkerAddress = "internal_ip"
 
@@ -202,7 +151,7 @@ class SliceFinder:
             case LocalTPU():
                 return FoundSlices(())
             case GivenWorkers():
-                return FoundSlices(number_slices([_given_slice(source)]))
+                return FoundSlices(number_slices([given_slice(source)]))
             case MetadataSource():
                 hosts, environment = await fetch_own_slice(
                     source.tried, source.environment, await clients.metadata(), progress
@@ -210,7 +159,7 @@ class SliceFinder:
                 addresses = tuple(host_port(host, TPU_PORT) for host in hosts)
                 where = "worker-network-endpoints of the metadata server"
                 validate_index(addresses, environment.worker_id, "WORKER_ID", where)
-                return FoundSlices(number_slices([_given_slice(GivenWorkers(where, addresses, environment))]))
+                return FoundSlices(number_slices([given_slice(GivenWorkers(where, addresses, environment))]))
             case NamedTPUs():
                 found = self._separate(await self._find_named(source, clients, progress))
                 if len(found.slices) + len(found.unready) > 1 or source.environment.num_slices is None:
@@ -223,23 +172,14 @@ class SliceFinder:
                 ]
                 return replace(found, slices=tuple(slices))
 
-    async def raise_if_incomplete(
-        self, source: Source, found: FoundSlices, clients: TPUClients, progress: Progress
-    ) -> None:
-        """Raise an error unless all TPUs are ready, and healthy, unless `not_healthy` allows others."""
-        if isinstance(source, NamedTPUs):
-            # Those that are skipped only matter if nothing is left.
-            is_enough = bool(found.slices) and self.not_healthy == "skip"
-            unready = [tpu for tpu in found.unready if not (is_enough and tpu.is_running)]
-            await self.raise_if_unready(unready, source, clients, progress)
-
     async def raise_if_unready(
-        self, unready: Sequence[Unready], source: NamedTPUs, clients: TPUClients, progress: Progress
+        self, unready: Sequence[Unready], source: Source, clients: TPUClients, progress: Progress
     ) -> None:
         """Raise an error that lists these TPUs; if a name does not exist, with the names that do."""
-        is_unknown = any(tpu.not_found for tpu in unready)
-        existing = await self.existing(source, clients, progress) if is_unknown else ""
-        raise_if_unready(unready, self.version, source.origin, existing)
+        if unready and isinstance(source, NamedTPUs):
+            is_unknown = any(tpu.not_found for tpu in unready)
+            existing = await self.existing(source, clients, progress) if is_unknown else ""
+            raise unready_error(unready, source.origin, existing)
 
     async def existing(self, source: NamedTPUs, clients: TPUClients, progress: Progress) -> str:
         """Return which TPUs there are, as text; empty if they are not listed in time."""
@@ -303,7 +243,7 @@ class SliceFinder:
         What several names stand for, such as a node and the queued resource it belongs to, is returned once.
         """
         project, zone = await self.find_location(source, clients, progress)
-        lookup = _Lookup(await clients.api(), project, zone, source.origin, self.version, progress)
+        lookup = _Lookup(await clients.api(), project, zone, source.origin, progress)
         calls = [partial(lookup.find, name) for name in source.names]
         found = await gather(calls, limit=MAX_CONCURRENT_REQUESTS)
         distinct: dict[str, Node | Unready] = {}
@@ -314,19 +254,17 @@ class SliceFinder:
     def _separate(self, tpus: Sequence[Node | Unready]) -> FoundSlices:
         """Return the nodes that are ready as slices, and everything that is not ready.
 
-        A TPU that is running but not healthy remains a slice, unless it is skipped: a watch must not report
-        that workers are gone which are running.
+        A TPU that is running but not healthy remains a slice: a watch must not report that workers are gone
+        which are running.
         """
         slices: list[TPUSlice] = []
         unready: list[Unready] = []
         for tpu in tpus:
             problem = tpu if isinstance(tpu, Unready) else unready_node(tpu)
-            if problem is not None and problem.is_running:
-                problem = replace(problem, is_member=self.not_healthy != "skip")
-            if not isinstance(tpu, Unready) and (problem is None or problem.is_member):
-                is_ready = problem is None or self.not_healthy == "allow"
-                slices.append(_node_slice(tpu, self.address, is_ready=is_ready))
-                problem = None if is_ready else problem
+            if problem is not None and problem.is_running and self.not_healthy == "allow":
+                problem = None
+            if not isinstance(tpu, Unready) and (problem is None or problem.is_running):
+                slices.append(node_slice(tpu, self.address, is_ready=problem is None))
             if problem is not None:
                 unready.append(problem)
         return FoundSlices(number_slices(slices), tuple(unready))
@@ -340,7 +278,6 @@ class _Lookup:
     project: str | None
     zone: str | None
     origin: str
-    version: str
     progress: Progress
 
     async def find(self, text: str) -> list[Node | Unready]:
@@ -348,7 +285,7 @@ class _Lookup:
         if "/queuedResources/" in text:
             return await self._find_queued(tpu_name(text, self.project, self.zone, "queuedResources"))
         node = await self._find_node(tpu_name(text, self.project, self.zone))
-        if not isinstance(node, Unready) or is_full_name(text) or self.version != "v2":
+        if not isinstance(node, Unready) or is_full_name(text):
             return [node]
         # A queued resource has a name of its own, which may be the only one that its user knows.
         name = tpu_name(text, self.project, self.zone, "queuedResources")
@@ -392,27 +329,3 @@ class _Lookup:
             raise error
         reason = f"{name}{from_variable(self.origin)} {NOT_FOUND}"
         return Unready(path=str(name), reason=reason, not_found=error)
-
-
-def _node_slice(node: Node, address: WorkerAddress, *, is_ready: bool) -> TPUSlice:
-    name = node.name.rpartition("/")[2]
-    addresses: list[str] = []
-    for number, endpoint in enumerate(node.endpoints):
-        host = endpoint.ip_address
-        if address == "external_ip":
-            host = endpoint.access_config.external_ip if endpoint.access_config is not None else ""
-        if not host:
-            raise ConfigurationError(
-                f"worker {number} of TPU {name} has no external address",
-                argument="address",
-                hint="Leave it out, or create the TPU with external addresses.",
-            )
-        addresses.append(host_port(host, endpoint.port or TPU_PORT))
-    return TPUSlice(slice_workers(addresses, name, str(node.id), ready=is_ready), name, node=node)
-
-
-def _given_slice(given: GivenWorkers) -> TPUSlice:
-    index, num_slices = slice_position(given.environment)
-    name = given.environment.node_id or (f"slice-{index}" if num_slices > 1 else None)
-    workers = slice_workers(given.addresses, name)
-    return TPUSlice(workers, name, index, num_slices, environment=given.environment)

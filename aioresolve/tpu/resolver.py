@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.service_account import is_in_pod
 from aioresolve._core.validation import validate_choice, validate_text
-from aioresolve.errors import ConfigurationError, ResolveError, TaskIdentityError
+from aioresolve.errors import ResolveError, TaskIdentityError
+from aioresolve.gcp.credentials import GoogleCredentials
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
@@ -28,8 +29,8 @@ from .discovery import (
     tpu_source,
     validate_tpu,
 )
-from .finder import ClientConfiguration, SliceFinder, TPUClients
-from .readiness import NOT_FOUND, is_recoverable
+from .finder import SliceFinder, TPUClients
+from .slices import NOT_FOUND
 from .vm import fetch_tpu_env, no_tpu_found
 
 if TYPE_CHECKING:
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from aioresolve.gcp.credentials import AnyCredentials
-    from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
+    from aioresolve.gcp.tpu_api import Node
     from aioresolve.probe import WorkerProbe
     from aioresolve.resolver.checks import PlannedCheck
     from aioresolve.spec import ClusterState, Missing, Observation, Task
     from aioresolve.spec.observation import Want
 
     from .discovery import Source
-    from .slices import TPUSlice, TPUTopology
+    from .slices import TPUSlice
     from .system import TPUSystemMetadata
 
 T = TypeVar("T")
@@ -76,15 +77,12 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     `task_type` is `job_name`. `task_id` is `$TPU_WORKER_ID` in GKE's TPU pods; otherwise 0, as in TensorFlow.
 
     If the environment describes one slice of several, calls that return a cluster raise a
-    PartialClusterError; `slices()`, and the methods about one TPU, describe that slice.
+    PartialClusterError; `slices()` and `probe()` describe that slice.
 
     Calls raise an error if a TPU is not ready; `watch` and `wait` use the slices that are ready and continue.
     A watch continues if a TPU is preempted or deleted, or does not exist yet: it may be created (again) under
     that name. `wait` also waits for a TPU that does not exist, and reports that at its deadline; for a TPU
     that exists and is lost it raises a FailedClusterError at once.
-
-    The methods about one TPU (`node`, `state`, `health`, `symptoms`, `runtime_version`, `accelerator_type`,
-    `topology`) raise a ConfigurationError if there are several TPUs: use `nodes()` or `slices()` then.
 
     Every method has the argument `timeout`: the total deadline of the call in seconds; if None, the
     resolver's own.
@@ -104,11 +102,9 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
             in place of `credentials` and `discovery_url`. The caller closes it.
         discovery_url: template, with `{api}` and `{apiVersion}`, of the URL of the API's discovery document;
             requests go to its host. `$TPU_API_DISCOVERY_URL` takes precedence.
-        api_version: `"v2"`, or `"v1"` for legacy TPU nodes; v1 does not support TPU VMs.
         not_healthy: what to do with TPUs that are READY but not healthy, as during maintenance. `"raise"`:
-            calls raise TPUNotReadyError; a watch keeps their workers, as not ready. `"skip"`: they are left
-            out, but a call raises that error if no other TPU is left. `"allow"`: they are used, as in
-            TensorFlow.
+            calls raise TPUNotReadyError; a watch keeps their workers, as not ready. `"allow"`: they are used,
+            as in TensorFlow.
         address: which address of a worker to use: `"internal_ip"`, or `"external_ip"`, which only TPUs that
             are named have.
         timeout: the default total deadline of a call, in seconds.
@@ -129,8 +125,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         service: Any = None,
         discovery_url: str | None = None,
         *,
-        api_version: Literal["v2", "v1"] = "v2",
-        not_healthy: Literal["raise", "skip", "allow"] = "raise",
+        not_healthy: Literal["raise", "allow"] = "raise",
         address: Literal["internal_ip", "external_ip"] = "internal_ip",
         timeout: float = 30.0,
     ) -> None:
@@ -140,19 +135,23 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         self._tpu = validate_tpu(tpu)
         if self._tpu:
             tpu_source(self._tpu, {})  # raises for an invalid address now, not in the first call
-        version: TPUVersion = validate_choice("api_version", api_version, ("v2", "v1"))
         self._coordinator = system.Coordinator(coordinator_name, coordinator_address, job_name)
         self._job_name = job_name
         self._finder = SliceFinder(
             validate_text("project", project),
             validate_text("zone", zone),
-            version,
-            validate_choice("not_healthy", not_healthy, ("raise", "skip", "allow")),
+            validate_choice("not_healthy", not_healthy, ("raise", "allow")),
             validate_choice("address", address, ("internal_ip", "external_ip")),
         )
-        base_url = api_base_url(discovery_url, os.environ, version)
-        endpoints = {} if base_url is None else {"tpu": base_url}
-        self._configuration = ClientConfiguration(credentials, service, endpoints, version)
+        self._base_url = api_base_url(discovery_url, os.environ)
+        self._user_client = None
+        if service is not None:
+            from aioresolve.gcp.tpu_api import UserTPUClient
+
+            self._user_client = UserTPUClient(service)
+            credentials = "default"  # that client has its own: ours are not even validated, as in TensorFlow
+        identity = "default" if credentials in (None, "default") else id(credentials)
+        self._credentials = GoogleCredentials(credentials), identity
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._tpu) or 'the TPU of this environment'}>"
@@ -189,7 +188,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         source = self._source()
         async with self._clients() as clients:
             found = await self._finder.find(source, clients, progress)
-            await self._finder.raise_if_incomplete(source, found, clients, progress)
+            await self._finder.raise_if_unready(found.unready, source, clients, progress)
         return found.slices
 
     async def master(
@@ -244,7 +243,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         # Imported here because only `aioresolve.doctor` needs it.
         from .checks import open_checks
 
-        return open_checks(self._source, self._finder, self._clients(), self.get_job_name(), self.this_task)
+        return open_checks(self)
 
     async def _identify(self, state: ClusterState, progress: Progress) -> Task:
         try:
@@ -317,69 +316,6 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         """
         return await self._call(timeout, "nodes()", self._fetch_nodes)
 
-    async def node(self, *, timeout: float | None = None) -> Node | None:
-        """Return the only element of `nodes()`, or None if it is empty.
-
-        Raises:
-            ConfigurationError: there are several TPUs; use `nodes()`.
-            ResolveError: the request failed.
-        """
-        return self._only(await self.nodes(timeout=timeout), "nodes()")
-
-    async def state(self, *, timeout: float | None = None) -> str | None:
-        """Return the state of the TPU, such as `READY`; None if it is unknown. Errors: see `node`."""
-        node = await self.node(timeout=timeout)
-        return None if node is None else node.state or None
-
-    async def health(self, *, timeout: float | None = None) -> str | None:
-        """Return the health of the TPU, such as `HEALTHY`; None if it is unknown. Errors: see `node`."""
-        node = await self.node(timeout=timeout)
-        return None if node is None else node.health or None
-
-    async def symptoms(self, *, timeout: float | None = None) -> tuple[Symptom, ...]:
-        """Return the symptoms of the TPU's workers, in the API's order. Errors: see `node`."""
-        node = await self.node(timeout=timeout)
-        return () if node is None else node.symptoms
-
-    async def runtime_version(self, *, timeout: float | None = None) -> str | None:
-        """Return the TPU's software, such as `tpu-ubuntu2204-base`; with v1, its version of TensorFlow.
-
-        None if it is unknown. Errors: see `node`.
-        """
-        node = await self.node(timeout=timeout)
-        return None if node is None else node.runtime_version or node.tensorflow_version or None
-
-    async def recoverable(self, *, timeout: float | None = None) -> bool:
-        """Return whether a job may continue: no TPU is preempted, terminated, or just ran out of memory.
-
-        All TPUs are considered if there are several. TPUs without a description by the API count as healthy.
-
-        Raises:
-            ResolveError: the request failed.
-        """
-        return is_recoverable(await self.nodes(timeout=timeout))
-
-    async def accelerator_type(self, *, timeout: float | None = None) -> str | None:
-        """Return the type of the slice, such as `v4-16`; None if it is unknown.
-
-        Raises:
-            ConfigurationError: there are several TPUs; use `slices()`.
-            ResolveError: see `slices`.
-        """
-        tpu_slice = self._only(await self.slices(timeout=timeout), "slices()")
-        return None if tpu_slice is None else tpu_slice.accelerator_type
-
-    async def topology(self, *, timeout: float | None = None) -> TPUTopology | None:
-        """Return the layout of the slice (chips, hosts and bounds); None if it is unknown.
-
-        Raises:
-            ConfigurationError: there are several TPUs; use `slices()`.
-            ProtocolError: the source's statements contradict each other.
-            ResolveError: see `slices`.
-        """
-        tpu_slice = self._only(await self.slices(timeout=timeout), "slices()")
-        return None if tpu_slice is None else tpu_slice.topology
-
     # Probing the workers
 
     async def num_accelerators(
@@ -423,7 +359,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         Raises:
             ResolveError: the workers could not be resolved. The error of a worker is not raised.
         """
-        _, probes, _ = await self._probe(self._deadline(timeout))
+        probes, _ = await self._probe(self._deadline(timeout))
         return tuple(probes.values())
 
     @staticmethod
@@ -436,7 +372,9 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     ) -> TPUClusterResolver:
         """Return a resolver after connecting this process's TensorFlow to its TPU system and initializing it.
 
-        For the arguments see the class; `timeout` is the total deadline in seconds.
+        For the arguments see the class; `timeout` is the total deadline in seconds. The TensorFlow server of
+        each worker is probed first. TensorFlow cannot be interrupted: after the deadline, its thread is
+        abandoned.
 
         Raises:
             MissingDependencyError: (an ImportError) TensorFlow is not installed.
@@ -444,44 +382,30 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
             ResolveError: the workers could not be resolved or do not respond, or TensorFlow failed.
         """
         resolver = TPUClusterResolver(tpu, zone, project)
-        await resolver.initialize_system(timeout=timeout)
-        return resolver
-
-    async def initialize_system(self, *, timeout: float = INITIALIZATION_TIMEOUT) -> None:
-        """Connect this process's TensorFlow to the workers and initialize their TPU system.
-
-        The TensorFlow server of each worker is probed first.
-
-        Args:
-            timeout: the total deadline in seconds. TensorFlow cannot be interrupted: after the deadline, its
-                thread is abandoned.
-
-        Raises:
-            ResolveError: see `connect`.
-        """
-        deadline = Deadline.after(self._deadline(timeout))
-        addresses = await self._verify_servers(timeout=deadline.timeout)
+        deadline = Deadline.after(resolver._deadline(timeout))
+        addresses = await resolver._verify_servers(timeout=deadline.timeout)
 
         async def initialize(progress: Progress) -> None:
             progress.waiting("TensorFlow", "it has not initialized the TPU system")
-            await system.initialize_system(addresses, self.get_job_name())
+            await system.initialize_system(addresses, resolver.get_job_name())
 
-        await self._call(deadline.next_timeout, "initialize_system()", initialize)
+        await resolver._call(deadline.next_timeout, "connect()", initialize)
+        return resolver
 
     async def _verify_servers(self, *, timeout: float) -> list[str]:
         """Return the addresses of the workers after the TensorFlow server of each has responded.
 
         TensorFlow would wait forever for one that does not respond.
         """
-        slices, probes, left = await self._probe(timeout, uses_libtpu=False)
+        probes, left = await self._probe(timeout, uses_libtpu=False)
         if probes:
-            system.system_metadata(slices, probes, self.get_job_name(), left)  # raises if a worker failed
-        return [endpoint.address for tpu_slice in slices for endpoint in tpu_slice.endpoints]
+            system.system_metadata(probes, self.get_job_name(), left)  # raises if a worker failed
+        return [probe.address for probe in probes.values()]
 
     @asynccontextmanager
     async def _clients(self) -> AsyncIterator[TPUClients]:
         async with self._connected() as connections:
-            yield TPUClients(self, self._configuration, connections)
+            yield TPUClients(self, connections, self._credentials, self._base_url, self._user_client)
 
     async def _locate(self, *, timeout: float) -> None:
         """Raise an error unless a TPU is named or this VM belongs to one. The TPU itself is not requested."""
@@ -516,7 +440,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         job, source = self.get_job_name(), self._source()
         found = await self._finder.find(source, clients, progress)
         if want.complete:
-            await self._finder.raise_if_incomplete(source, found, clients, progress)
+            await self._finder.raise_if_unready(found.unready, source, clients, progress)
         others = await self._coordinator.jobs(clients, progress) if found.slices else {}
         return found.observation(source, job, others, datetime.now(UTC))
 
@@ -537,36 +461,29 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
             return tuple(await self._finder.find_nodes(source, clients, progress))
 
     async def _system_metadata(self, config_proto: Any, timeout: float | None) -> TPUSystemMetadata:
-        from aioresolve.probe.accelerators import operation_timeout
+        from aioresolve.probe.workers import operation_timeout
 
         limit = min(self._deadline(timeout), operation_timeout(config_proto) or float("inf"))
         if isinstance(self._source(), LocalTPU):
             return await self._call(limit, "the devices", lambda _: system.local_system())
-        slices, probes, probe_timeout = await self._probe(limit)
-        return system.system_metadata(slices, probes, self.get_job_name(), probe_timeout)
+        probes, probe_timeout = await self._probe(limit)
+        return system.system_metadata(probes, self.get_job_name(), probe_timeout)
 
     async def _probe(
         self, timeout: float, *, uses_libtpu: bool = True
-    ) -> tuple[tuple[TPUSlice, ...], dict[str, WorkerProbe], float]:
-        """Return the slices, the probes of their workers, and the seconds that the workers had."""
+    ) -> tuple[dict[str, WorkerProbe], float]:
+        """Return the probes of all workers, and the seconds that they had."""
         deadline = Deadline.after(timeout)
         slices = await self.slices(timeout=timeout)
         left = deadline.next_timeout
         if not slices:
-            return slices, {}, left
+            return {}, left
         async with self._clients() as clients:
             channels = await clients.channels()
-            return slices, await system.probe_slices(slices, left, channels, uses_libtpu=uses_libtpu), left
-
-    def _only(self, found: Sequence[T], method: str) -> T | None:
-        if len(found) > 1:
-            raise ConfigurationError(
-                f"{self!r} has {len(found)} TPUs", hint=f"Call {method}, which returns all of them."
-            )
-        return found[0] if found else None
+            return await system.probe_slices(slices, left, channels, uses_libtpu=uses_libtpu), left
 
 
-def api_base_url(discovery_url: Any, environ: Mapping[str, str], version: str) -> str | None:
+def api_base_url(discovery_url: Any, environ: Mapping[str, str]) -> str | None:
     """Return the base URL of the API for the URL of its discovery document; None for Google's own.
 
     An API serves its own discovery document, so the scheme and host of that URL are those of the API. The
@@ -581,7 +498,7 @@ def api_base_url(discovery_url: Any, environ: Mapping[str, str], version: str) -
         return None
     parts = urlsplit("")
     with suppress(AttributeError, LookupError, ValueError):  # not text, unknown parameters, not a URL
-        parts = urlsplit(template.format(api="tpu", apiVersion=version))
+        parts = urlsplit(template.format(api="tpu", apiVersion="v2"))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise invalid_value(
             "$TPU_API_DISCOVERY_URL" if variable else "discovery_url",

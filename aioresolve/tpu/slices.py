@@ -1,111 +1,72 @@
-"""Slices: their workers, their layout, and their tasks in a cluster. No I/O.
+"""TPUs as the slices of a cluster: their workers and tasks, and why others cannot be used. No I/O.
 
-The number in an accelerator type counts TensorCores: `v4-16` has 8 chips with two cores each. Cores per chip
-and devices per chip can differ: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm, tpu-info 0.14.
+States and health: `google/cloud/tpu/v2/cloud_tpu.proto`. A state that is not listed here is treated as not
+`READY` but temporary; a health value that is not listed here is treated as healthy.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from aioresolve.errors import Hint, PartialClusterError, ProtocolError
-from aioresolve.spec import ClusterState, Endpoint, split_host_port
+from aioresolve.errors import (
+    ConfigurationError,
+    Hint,
+    PartialClusterError,
+    TPUNotFoundError,
+    TPUNotReadyError,
+)
+from aioresolve.spec import ClusterState, Endpoint, Missing, Observation, host_port, split_host_port
 
-from .discovery import COORDINATOR_VARIABLE, worker_host
-from .vm import TPUEnvironment, parse_bounds
+from .discovery import (
+    COORDINATOR_VARIABLE,
+    TPU_PORT,
+    GivenWorkers,
+    LocalTPU,
+    Source,
+    slice_position,
+    worker_host,
+)
+from .vm import TPUEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from aioresolve.gcp.tpu_api import Node
+    from aioresolve.errors import APIError
+    from aioresolve.gcp.tpu_api import Node, QueuedResource, Symptom
+
+WorkerAddress: TypeAlias = Literal["internal_ip", "external_ip"]
 
 METRICS_PORTS = (8431,)
 """The ports of libtpu's metrics by default."""
 
+FINAL_STATES = frozenset({"DELETING", "HIDDEN", "HIDING", "PREEMPTED", "STOPPED", "STOPPING", "TERMINATED"})
+"""States of a node that do not end without user action."""
 
-class Generation(NamedTuple):
-    """A generation of chips. TensorFlow and JAX count its devices in the same way."""
+FINAL_REQUEST_STATES = frozenset({"DELETING", "FAILED", "SUSPENDED", "SUSPENDING"})
+"""States of a queued resource that do not end without user action."""
 
-    name: str
-    cores_per_chip: int
-    devices_per_chip: int
+UNHEALTHY_PREFIXES = ("TIMEOUT", "UNHEALTHY")
+"""Prefixes of the health of a TPU that is not healthy. A TPU whose health is not reported is healthy."""
 
+NOT_HEALTHY = "Pass {not_healthy=allow} to use TPUs that are READY but not healthy."
 
-_V5E = Generation("v5e", 1, 1)
-_7X = Generation("7x", 2, 2)
-GENERATIONS = {
-    "v2": Generation("v2", 2, 2),
-    "v3": Generation("v3", 2, 2),
-    "v4": Generation("v4", 2, 1),
-    "v5litepod": _V5E,
-    "v5lite_pod": _V5E,
-    "v5e": _V5E,
-    "v5p": Generation("v5p", 2, 1),
-    "v6e": Generation("v6e", 1, 1),
-    "tpu7x": _7X,
-    "v7x": _7X,
+REMEDIES = {
+    "DELETING": "create it again when it is deleted",
+    "PREEMPTED": "delete it and create it again",
+    "TERMINATED": "delete it and create it again",
+    "STOPPED": "start it with `gcloud compute tpus tpu-vm start`",
+    "UNHEALTHY_MAINTENANCE": "wait until the maintenance is over",
+    "UNHEALTHY_TENSORFLOW": "check the logs of its runtime, and restart it if this persists",
+    "FAILED": "delete the queued resource and create it again",
+    "SUSPENDING": "the queued resource gets no TPUs again: delete it and create it again",
+    "SUSPENDED": "the queued resource gets no TPUs again: delete it and create it again",
 }
-"""By the first part of an accelerator type and by the type names of the API, both in lower case."""
+"""By state of a node, health of a node, or state of a queued resource.
 
-_ACCELERATOR_TYPE = re.compile(r"(?P<kind>[a-z0-9_]+)-(?P<cores>[1-9][0-9]{0,5})")
-
-
-@dataclass(frozen=True, slots=True)
-class TPUTopology:
-    """The layout of one slice.
-
-    >>> TPUTopology("v4-16", "v4", cores=16, chips=8, hosts=2, processes=2, devices=8).hosts
-    2
-
-    Attributes:
-        accelerator_type: such as `v4-16`.
-        generation: such as `v4`.
-        cores: TensorCores of the slice.
-        chips: chips of the slice.
-        hosts: hosts of the slice.
-        processes: processes of the slice, which are its workers: usually one for each host. The processes of
-            a host share its chips equally.
-        devices: devices of the slice, as TensorFlow and JAX count them.
-        chip_bounds: chips in each dimension, such as `(2, 2, 2)`; None if the source does not report it.
-        chips_per_host_bounds: chips of one host in each dimension; None if unknown.
-        host_bounds: hosts in each dimension; None if unknown.
-    """
-
-    accelerator_type: str
-    generation: str
-    cores: int
-    chips: int
-    hosts: int
-    processes: int
-    devices: int
-    chip_bounds: tuple[int, ...] | None = None
-    chips_per_host_bounds: tuple[int, ...] | None = None
-    host_bounds: tuple[int, ...] | None = None
-
-    @property
-    def chips_per_process(self) -> int:
-        """Chips of each process."""
-        return self.chips // self.processes
-
-    @property
-    def chips_per_host(self) -> int:
-        """Chips of each host."""
-        return self.chips // self.hosts
-
-    @property
-    def cores_per_host(self) -> int:
-        """TensorCores of each host."""
-        return self.cores // self.hosts
-
-    @property
-    def devices_per_host(self) -> int:
-        """Devices of each host, as TensorFlow and JAX count them."""
-        return self.devices // self.hosts
+Life cycle of queued resources: https://cloud.google.com/tpu/docs/queued-resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,68 +110,6 @@ class TPUSlice:
     def hosts(self) -> list[str]:
         """The host of each worker, in worker order."""
         return [split_host_port(endpoint.address)[0] for endpoint in self.endpoints]
-
-    @property
-    def topology(self) -> TPUTopology | None:
-        """The layout of the slice; None if the source reports too little.
-
-        Raises:
-            ProtocolError: the source's statements contradict each other.
-        """
-        config = self.node.accelerator_config if self.node is not None else None
-        chip_bounds = parse_bounds(self.environment.topology if config is None else config.topology)
-        name = self.accelerator_type or ""
-        match = _ACCELERATOR_TYPE.fullmatch(name.lower())
-        kind = "" if config is None else config.type
-        generation = GENERATIONS.get(match["kind"] if match else kind.lower())
-        hosts, processes = len({*self.hosts}), len(self.endpoints)
-        if generation is None or not processes:
-            return None
-        per_chip = generation.cores_per_chip
-        if match:
-            cores = int(match["cores"])
-        elif chip_bounds is not None:
-            cores = math.prod(chip_bounds) * per_chip
-            name = f"{kind} of {'x'.join(map(str, chip_bounds))}"
-        else:
-            return None
-        chips = cores // per_chip
-        problem = ""
-        if cores % per_chip:
-            problem = f"{cores} cores of {name} cannot be divided into chips with {per_chip} cores"
-        elif chip_bounds is not None and math.prod(chip_bounds) != chips:
-            other = f"{'x'.join(map(str, chip_bounds))} has {math.prod(chip_bounds)}"
-            problem = f"accelerator type {name!r} has {chips} chips, but the topology {other}"
-        elif chips % hosts or chips % processes:
-            problem = (
-                f"{chips} chips of {name} cannot be divided among {processes} processes on {hosts} hosts"
-            )
-        if problem:
-            raise ProtocolError(problem)
-        return TPUTopology(
-            name,
-            generation.name,
-            cores,
-            chips,
-            hosts,
-            processes,
-            chips * generation.devices_per_chip,
-            chip_bounds,
-            self.environment.chips_per_host_bounds,
-            self.environment.host_bounds,
-        )
-
-
-def shared_topology(slices: Sequence[TPUSlice]) -> TPUTopology | None:
-    """Return the topology that all these slices have; None if they differ or it is unknown."""
-    try:
-        topologies = {tpu_slice.topology for tpu_slice in slices}
-    except ProtocolError:
-        return None  # what the workers themselves report takes precedence
-    return topologies.pop() if len(topologies) == 1 else None
-
-
-# Workers and tasks
 
 
 def slice_workers(
@@ -300,3 +199,224 @@ def libtpu_ports(slices: Sequence[TPUSlice]) -> Sequence[int] | Mapping[str, Seq
             ports[endpoint.address] = own if share and not rest else (reported[0] + seen[host],)
             seen[host] += 1
     return ports
+
+
+def node_slice(node: Node, address: WorkerAddress, *, is_ready: bool) -> TPUSlice:
+    name = node.name.rpartition("/")[2]
+    addresses: list[str] = []
+    for number, endpoint in enumerate(node.network_endpoints):
+        host = endpoint.ip_address
+        if address == "external_ip":
+            host = endpoint.access_config.external_ip if endpoint.access_config is not None else ""
+        if not host:
+            raise ConfigurationError(
+                f"worker {number} of TPU {name} has no external address",
+                argument="address",
+                hint="Leave it out, or create the TPU with external addresses.",
+            )
+        addresses.append(host_port(host, endpoint.port or TPU_PORT))
+    return TPUSlice(slice_workers(addresses, name, str(node.id), ready=is_ready), name, node=node)
+
+
+def given_slice(given: GivenWorkers) -> TPUSlice:
+    index, num_slices = slice_position(given.environment)
+    name = given.environment.node_id or (f"slice-{index}" if num_slices > 1 else None)
+    workers = slice_workers(given.addresses, name)
+    return TPUSlice(workers, name, index, num_slices, environment=given.environment)
+
+
+# TPUs that cannot be used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unready:
+    """A TPU or queued resource that cannot be used, or a name that does not exist.
+
+    Attributes:
+        path: its full name.
+        reason: why it cannot be used, and what to do.
+        retryable: whether it may become ready without user action.
+        state: its state, as the API reports it; empty for a name that does not exist.
+        health: its health, as the API reports it; may be empty.
+        symptoms: its symptoms, one line each.
+        workers: the number of its workers; None if the API does not report it yet.
+        is_running: whether it is READY and its workers have addresses: it is only not healthy, as during
+            maintenance, and jobs may continue on it. Its workers remain members of the cluster.
+        not_found: the API's error with status 404, if the name does not exist.
+    """
+
+    path: str
+    reason: str
+    retryable: bool = True
+    state: str = ""
+    health: str = ""
+    symptoms: tuple[str, ...] = ()
+    workers: int | None = None
+    is_running: bool = False
+    not_found: APIError | None = None
+
+    @property
+    def name(self) -> str:
+        """Its id."""
+        return self.path.rpartition("/")[2]
+
+    def missing(self, job: str) -> Missing:
+        """Return the workers that a watch or `wait` misses.
+
+        A TPU that is being deleted is not final, and neither is a name that does not exist: a TPU may be
+        created under that name.
+        """
+        is_deleted = self.state == "DELETING"
+        return Missing(
+            job,
+            self.name,
+            self.reason,
+            is_final=not (self.retryable or is_deleted),
+            tasks=None if is_deleted else self.workers,
+        )
+
+
+def unready_node(node: Node) -> Unready | None:
+    """Return why a node cannot be used, or None if it can."""
+    without = [number for number, endpoint in enumerate(node.network_endpoints) if not endpoint.ip_address]
+    has_addresses = bool(node.network_endpoints) and not without
+    is_unhealthy = node.state == "READY" and node.health.startswith(UNHEALTHY_PREFIXES)
+    if node.state != "READY":
+        cause = f"state {node.state or 'unknown'}"
+    elif is_unhealthy:
+        cause = f"state READY, health {node.health}"
+    elif not has_addresses:
+        subject = f"worker {', '.join(map(str, without))} has" if without else "it has"
+        cause = f"state READY, but {subject} no network endpoint"
+    else:
+        return None
+    # Texts of the server are truncated: the reason becomes part of an error message.
+    symptoms = tuple(map(_symptom_line, node.symptoms))
+    remedy = REMEDIES.get(node.state) or REMEDIES.get(node.health) or ""
+    if node.queued_resource and node.state in ("PREEMPTED", "TERMINATED"):
+        # The queued resource becomes SUSPENDED, and does not replace its nodes.
+        remedy = f"delete its queued resource {node.queued_resource.rpartition('/')[2]} and create it again"
+    reasons = [
+        cause,
+        repr(node.health_description[:300]) if node.health_description else "",
+        f"symptoms: {', '.join(symptoms[-5:])}" if symptoms else "",
+        remedy,
+    ]
+    return Unready(
+        path=node.name,
+        reason="; ".join(filter(None, reasons)),
+        retryable=node.state not in FINAL_STATES,
+        state=node.state,
+        health=node.health,
+        symptoms=symptoms,
+        workers=len(node.network_endpoints) or None,
+        is_running=is_unhealthy and has_addresses,
+    )
+
+
+def unready_queued_resource(resource: QueuedResource) -> Unready | None:
+    """Return why a queued resource has no usable nodes, or None if it may have some."""
+    state, message = resource.state, resource.state.failed_data.error.message
+    if state.state == "ACTIVE":
+        return None
+    reasons = [
+        f"queued resource in state {state.state or 'unknown'}",
+        repr(message[:300]) if message else "",
+        REMEDIES.get(state.state, ""),
+    ]
+    return Unready(
+        path=resource.name,
+        reason="; ".join(filter(None, reasons)),
+        retryable=state.state not in FINAL_REQUEST_STATES,
+        state=state.state,
+    )
+
+
+def unready_error(tpus: Sequence[Unready], origin: str, existing: str) -> TPUNotReadyError | TPUNotFoundError:
+    """Return the error that lists all these TPUs; names that do not exist are reported first.
+
+    `origin` is where the TPUs are named: `tpu` (the argument) or `$VARIABLE`. `existing` are those that
+    exist, as text; empty if they are not known.
+    """
+    absent = {tpu.path: tpu.not_found for tpu in tpus if tpu.not_found is not None}
+    if not absent:
+        retryable = all(tpu.retryable for tpu in tpus)
+        outlook = "try again later" if retryable else "retrying alone will not help"
+        listed = ". ".join(f"{tpu.name}: {tpu.reason}" for tpu in tpus)
+        return TPUNotReadyError(
+            f"{len(tpus)} TPU{'s are' if len(tpus) > 1 else ' is'} not ready; {outlook}. {listed}",
+            tpus={tpu.name: tpu.reason for tpu in tpus},
+            state=tpus[0].state,
+            health=tpus[0].health,
+            symptoms=tpus[0].symptoms,
+            retryable=retryable,
+            hint=NOT_HEALTHY if any(tpu.is_running for tpu in tpus) else None,
+        )
+    names = list(absent)
+    cause = absent[names[0]]
+    argument = "{tpu}" if origin == "tpu" else f"{origin} (or unset it)"
+    hint = f"Correct {argument}, {{project}} or {{zone}}."
+    if not existing:
+        listing = "gcloud compute tpus tpu-vm list --project={project_id} --zone=-"
+        hint = f"List the existing TPUs with `{listing}`. {hint}"
+    error = TPUNotFoundError(
+        f"there is no TPU {', '.join(names)}{from_variable(origin)}:"
+        f" {cause.host or 'the service'} returned status 404" + (f"; {existing}" if existing else ""),
+        names=names,
+        hint=Hint(hint, values={"project_id": names[0].split("/")[1]}),
+    )
+    error.__cause__ = cause
+    return error
+
+
+NOT_FOUND = "does not exist (yet)"
+"""The reason for a name that the API does not know."""
+
+
+def from_variable(origin: str) -> str:
+    """Return ` (from $VARIABLE)`, because its user may not know that it is set; nothing for an argument."""
+    return f" (from {origin})" if origin.startswith("$") else ""
+
+
+def _symptom_line(symptom: Symptom) -> str:
+    parts = [
+        symptom.symptom_type or "unnamed",
+        f"on worker {symptom.worker_id}" if symptom.worker_id else "",
+        f"at {symptom.create_time}" if symptom.create_time else "",
+        f"({symptom.details[:200]})" if symptom.details else "",
+    ]
+    return " ".join(filter(None, parts))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSlices:
+    """The TPUs that a source names: the slices of the cluster, numbered, and the TPUs that cannot be used.
+
+    The TPU of this host has no slices. TPUs that are running but not healthy are slices too.
+    """
+
+    slices: tuple[TPUSlice, ...]
+    unready: tuple[Unready, ...] = ()
+
+    def observation(
+        self, source: Source, job: str, others: Mapping[str, str], observed_at: datetime
+    ) -> Observation:
+        """Return the state of the slices that are ready, and the workers that are missing.
+
+        Without slices, the state has the job without tasks. For the arguments see `cluster_of`.
+        """
+        if isinstance(source, LocalTPU):
+            reason = "the TPU of this host has no workers to wait for: name a TPU, or addresses of workers"
+            local = Missing(job, "local", reason, is_final=True, tasks=0)
+            return Observation(cluster_of((), job, {}, observed_at), (local,))
+        missing = tuple(tpu.missing(job) for tpu in self.unready if not tpu.is_running)
+        if not self.slices:
+            return Observation(ClusterState.of({job: []}, observed_at=observed_at), missing)
+        unhealthy = {tpu.path: tpu.reason for tpu in self.unready if tpu.is_running}
+        unready = tuple(
+            Missing(job, endpoint.name or endpoint.address, unhealthy[tpu_slice.node.name])
+            for tpu_slice in self.slices
+            if tpu_slice.node is not None and tpu_slice.node.name in unhealthy
+            for endpoint in tpu_slice.endpoints
+        )
+        return Observation(cluster_of(self.slices, job, others, observed_at), missing, unready)

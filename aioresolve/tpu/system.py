@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from aioresolve._core.secrets import CrossLoopLock
 from aioresolve._core.threads import run_in_thread
@@ -25,7 +25,7 @@ from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import host_port
 
 from .discovery import worker_address
-from .slices import libtpu_ports, shared_topology
+from .slices import libtpu_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,23 +34,15 @@ if TYPE_CHECKING:
     from aioresolve.probe import Device, ProbeChannels, WorkerProbe
 
     from .finder import TPUClients
-    from .slices import TPUSlice, TPUTopology
+    from .slices import TPUSlice
 
 T = TypeVar("T")
 
 TPU = "TPU"
 
 
-class _Fields(NamedTuple):
-    num_cores: int
-    num_hosts: int
-    num_of_cores_per_host: int
-    topology: Any
-    devices: tuple[Any, ...]
-
-
-class TPUSystemMetadata(_Fields):
-    """Facts about a TPU system: the tuple `tf.tpu.experimental.TPUSystemMetadata`, with the same five fields.
+class TPUSystemMetadata(NamedTuple):
+    """Facts about a TPU system: the tuple `tf.tpu.experimental.TPUSystemMetadata`, with the same fields.
 
     >>> TPUSystemMetadata(8, 2, 4, None, ()).num_cores
     8
@@ -59,26 +51,16 @@ class TPUSystemMetadata(_Fields):
         num_cores: the TPU cores of the system, as TensorFlow counts them: its TPU devices.
         num_hosts: the number of TPU workers.
         num_of_cores_per_host: the TPU cores of each worker.
-        topology: the layout of the slice, a `TPUTopology`; None if slices differ or it is unknown.
+        topology: None, as from TensorFlow's resolver.
         devices: every device of every worker, including CPUs, in task order, with the names that they have in
             this cluster: `/job:worker/replica:0/task:1/device:TPU:0`.
-        hosts: what each worker reported, in task order: `WorkerProbe` objects, with the worker's own names.
     """
 
-    hosts: tuple[WorkerProbe, ...]
-
-    def __new__(
-        cls,
-        num_cores: int,
-        num_hosts: int,
-        num_of_cores_per_host: int,
-        topology: TPUTopology | None,
-        devices: Sequence[Device],
-        hosts: Sequence[WorkerProbe] = (),
-    ) -> Self:
-        self = super().__new__(cls, num_cores, num_hosts, num_of_cores_per_host, topology, tuple(devices))
-        self.hosts = tuple(hosts)
-        return self
+    num_cores: int
+    num_hosts: int
+    num_of_cores_per_host: int
+    topology: None
+    devices: tuple[Device, ...]
 
 
 async def probe_slices(
@@ -109,25 +91,17 @@ async def probe_slices(
     return dict(zip(workers, probes, strict=True))
 
 
-def system_metadata(
-    slices: Sequence[TPUSlice], probes: dict[str, WorkerProbe], job: str, timeout: float
-) -> TPUSystemMetadata:
+def system_metadata(probes: dict[str, WorkerProbe], job: str, timeout: float) -> TPUSystemMetadata:
     """Return the facts about the system that these workers form, as tasks of `job`.
 
     It raises a ProbeError if a worker failed, or the workers have different numbers of cores.
     """
-    from aioresolve.probe.accelerators import common_accelerators
+    from aioresolve.probe.workers import common_accelerators
 
     cores = common_accelerators(probes, timeout, only=TPU).get(TPU, 0)
-    hosts = tuple(probes.values())
-    return TPUSystemMetadata(
-        cores * len(hosts),
-        len(hosts) if cores else 0,
-        cores,
-        shared_topology(slices),
-        [device for task, probe in enumerate(hosts) for device in _task_devices(probe, job, task)],
-        hosts,
-    )
+    tasks = enumerate(probes.values())
+    devices = tuple(device for task, probe in tasks for device in _task_devices(probe, job, task))
+    return TPUSystemMetadata(cores * len(probes), len(probes) if cores else 0, cores, None, devices)
 
 
 def _task_devices(probe: WorkerProbe, job: str, task: int) -> Iterator[Device]:
@@ -148,7 +122,7 @@ async def local_system() -> TPUSystemMetadata:
     from aioresolve.probe import Device
 
     devices = await _run_in_thread(
-        lambda tf: [Device(each.name, each.device_type) for each in tf.config.list_logical_devices()],
+        lambda tf: tuple(Device(each.name, each.device_type) for each in tf.config.list_logical_devices()),
         "tpu='local'",
         "pass {tpu=grpc://localhost:8470} to probe the servers of this host instead",
     )

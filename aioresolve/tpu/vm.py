@@ -13,7 +13,6 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioresolve._core.concurrency import gather
@@ -40,7 +39,6 @@ MEGASCALE = {
 _LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:\s*(.*?)\s*")
 _HOSTNAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _NUMBER = re.compile(r"[0-9]{1,6}")
-_BOUNDS = re.compile(r"[1-9][0-9]{0,4}(?:x[1-9][0-9]{0,4}){0,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +108,6 @@ def tpu_environment(
     )
 
 
-def parse_bounds(text: str | None) -> tuple[int, ...] | None:
-    """Return the numbers in a topology such as `2x2x4`; None if it is not given."""
-    if not text:
-        return None
-    if _BOUNDS.fullmatch(text) is None:
-        raise ProtocolError(
-            f"{text!r} is not a topology such as '2x2x4'", hint="Check the description of the TPU."
-        )
-    return tuple(map(int, text.split("x")))
-
-
 # The metadata server
 
 
@@ -147,16 +134,14 @@ async def fetch_own_slice(
     environment = replace(
         environment,
         accelerator_type=environment.accelerator_type or accelerator_type,
-        host_bounds=environment.host_bounds or _computed_host_bounds(environment),
         worker_id=environment.worker_id if number is None else int(number),
     )
     if hosts is None:
-        num_hosts = math.prod(environment.host_bounds or (0,))
         if reported is None:
             raise no_tpu_found(tried, "this VM's metadata server reports that it is not a TPU VM")
-        if num_hosts != 1:
-            size = f"a slice of {num_hosts} hosts" if num_hosts else "a slice of unknown size"
-            raise no_tpu_found(tried, f"this VM's metadata server reports {size}, but no {WORKER_HOSTS}")
+        if not _is_one_host(environment):
+            missing = f"no {WORKER_HOSTS}, and no slice of one host"
+            raise no_tpu_found(tried, f"this VM's metadata server reports {missing}")
         hosts = (await _or_no_tpu(tried, metadata.internal_ip(progress)),)
     for name, field in MEGASCALE.items():
         ours, given = getattr(environment, field), getattr(variables, field)
@@ -222,17 +207,12 @@ def _host(entry: str, position: int) -> str:
     raise _malformed(WORKER_HOSTS, f"entry {position} {entry[:80]!r} is neither a host nor name:id:address")
 
 
-def _computed_host_bounds(environment: TPUEnvironment) -> tuple[int, ...] | None:
-    """Return the hosts in each dimension, computed from the chips; None if unknown."""
-    with suppress(ProtocolError):  # the topology is reported as malformed where it is used
-        chips = parse_bounds(environment.topology)
-        if chips is None or environment.chips_per_host_bounds is None:
-            return None
-        # v5e and v6e have topologies with two dimensions, and bounds with three.
-        pairs = list(zip_longest(chips, environment.chips_per_host_bounds, fillvalue=1))
-        if all(part and total % part == 0 for total, part in pairs):
-            return tuple(total // part for total, part in pairs)
-    return None
+def _is_one_host(environment: TPUEnvironment) -> bool:
+    """Return whether the slice is known to have one host: all its chips are those of a host."""
+    if environment.host_bounds is not None:
+        return math.prod(environment.host_bounds) == 1
+    chips, of_host = re.findall(r"[0-9]+", environment.topology or ""), environment.chips_per_host_bounds
+    return bool(chips) and of_host is not None and math.prod(map(int, chips)) == math.prod(of_host)
 
 
 async def _or_no_tpu(tried: Sequence[str], response: Awaitable[T]) -> T:

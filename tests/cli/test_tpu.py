@@ -127,7 +127,7 @@ def test_missing_options_are_reported_outside_google_cloud(
         (("--list", "--probe"), 2, "leave out --probe"),
         (("--list", "-o", "tf-config"), 2, "pass NAME instead"),
         (("my-tpu", "--probe", "-o", "name"), 2, "leave out one"),
-        (("my-tpu", "--api-version", "v3"), 2, "v2"),
+        (("my-tpu", "--not-healthy", "skip"), 2, "allow"),
     ],
 )
 def test_wrong_names_and_options_are_reported_with_what_to_correct(

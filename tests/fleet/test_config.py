@@ -300,7 +300,7 @@ class TestInvalidFiles:
 
     def test_all_problems_are_reported_and_those_of_a_default_once(self) -> None:
         text = (
-            "defaults: {tpu: {api_version: 7}}\n"
+            "defaults: {tpu: {not_healthy: 7}}\n"
             "targets:\n"
             "  a: {kubernetes: {jobs: {w: a}, port: x}}\n"
             "  b: {tpu: {name: x}}\n"
@@ -310,11 +310,11 @@ class TestInvalidFiles:
         assert [line.split(": ")[0] for line in problems(text)] == [
             "interval",
             "targets.a.kubernetes.port",
-            "defaults.tpu.api_version",
+            "defaults.tpu.not_healthy",
             "targets.c.tpu.name",
         ]
-        text = "defaults: {tpu: {api_version: v3}}\ntargets: {a: {tpu: {name: a}}, b: {tpu: {name: a}}}"
-        assert problem(text).startswith("defaults.tpu.api_version: 'v3'")
+        text = "defaults: {tpu: {not_healthy: skip}}\ntargets: {a: {tpu: {name: a}}, b: {tpu: {name: a}}}"
+        assert problem(text).startswith("defaults.tpu.not_healthy: 'skip'")
 
     def test_names_cannot_send_escape_sequences_to_the_terminal(self) -> None:
         assert "\x1b" not in problem('targets: {"\\e[31m": {"\\e[32m": "\\e[33m"}}')

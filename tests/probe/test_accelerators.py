@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, ProbeError, UnknownTaskError
 from aioresolve.probe import Device, WorkerProbe
-from aioresolve.probe.accelerators import common_accelerators, operation_timeout, tasks_to_probe
+from aioresolve.probe.workers import common_accelerators, operation_timeout, tasks_to_probe
 from aioresolve.spec import ClusterSpec
 
 if TYPE_CHECKING:

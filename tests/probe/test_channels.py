@@ -14,7 +14,6 @@ from aioresolve.testing import Delay, TPUWorker
 pytestmark = pytest.mark.usefixtures("no_leak")
 
 GENEROUS = 60.0
-SECRET = "Bearer a-secret-token"
 
 
 async def test_connection_is_kept_inside_the_block() -> None:
@@ -32,13 +31,11 @@ async def test_connection_is_kept_inside_the_block() -> None:
 
 
 async def test_connection_over_which_a_worker_rejected_a_call_is_kept() -> None:
-    channels = ProbeChannels(metadata=[("authorization", SECRET)])
-    async with TPUWorker(metadata={"authorization": "Bearer another"}) as worker, channels:
+    async with TPUWorker(metadata={"authorization": "Bearer another"}) as worker, ProbeChannels() as channels:
         for _ in range(2):
             with pytest.raises(ProbeError) as rejected:
                 await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
             assert rejected.value.code == "denied"
-            assert SECRET not in repr(channels) + repr(rejected.value) + repr(rejected.value.__cause__)
         first, second = worker.peers
     assert first == second
 
@@ -50,8 +47,9 @@ async def test_concurrent_probes_of_a_worker_do_not_share_a_channel() -> None:
         assert len(set(worker.peers)) == 2
 
 
-async def test_least_recently_used_channel_is_closed_first() -> None:
-    async with TPUWorker(ports=3) as worker, ProbeChannels(max_channels=2) as channels:
+async def test_least_recently_used_channel_is_closed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioresolve.probe.channels.MAX_CHANNELS", 2)
+    async with TPUWorker(ports=3) as worker, ProbeChannels() as channels:
         first, second, third = worker.addresses
         for address in (first, second, first, third, first, second):
             await probe_worker(address, channels=channels, timeout=GENEROUS)
@@ -90,19 +88,7 @@ def incarnations(probe: WorkerProbe) -> set[int | None]:
     return {device.incarnation for device in probe.devices}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"credentials": "token"}, r"grpc\.ssl_channel_credentials"),
-        ({"tls_server_name": "a"}, "tls_server_name requires credentials"),
-        ({"max_message_bytes": 0}, "at least 1"),
-        ({"metadata": [("Upper", "a")]}, "'Upper'"),
-        ({"metadata": [("grpc-timeout", "1S")]}, "'grpc-timeout'"),
-        ({"metadata": [("authorization", f"{SECRET}\n")]}, "'authorization'"),
-        ({"metadata": [("id-bin", SECRET)]}, "'id-bin'"),
-    ],
-)
-def test_error_names_the_invalid_argument_without_secrets(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words) as caught:
-        ProbeChannels(**arguments)
-    assert SECRET not in str(caught.value)
+def test_credentials_of_another_kind_are_rejected() -> None:
+    credentials: Any = "token"
+    with pytest.raises(ConfigurationError, match=r"Create them with grpc\.ssl_channel_credentials"):
+        ProbeChannels(credentials=credentials)

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from aioresolve.probe import probe_worker
-from aioresolve.probe.grpc_loop import loop_guard, run_in_grpc_loop
+from aioresolve.probe.channels import loop_guard, run_in_grpc_loop
 from aioresolve.testing import TPUWorker
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ async def test_call_does_not_wait_for_a_blocked_loop() -> None:
 
 
 async def test_second_loop_continues_alone_when_the_first_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.probe.grpc_loop.START_TIMEOUT", GENEROUS)  # the first loop is not blocked
+    monkeypatch.setattr("aioresolve.probe.channels.START_TIMEOUT", GENEROUS)  # the first loop is not blocked
     second_loop = asyncio.get_running_loop()
     ready, called = threading.Event(), asyncio.Event()
     ran_in: list[int] = []

@@ -8,10 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import grpc
 import pytest
 
-from aioresolve.errors import ConfigurationError, ProbeError
+from aioresolve.errors import ConfigurationError
 from aioresolve.probe import ProbeChannels, probe_worker, probe_workers, stream_workers
 from aioresolve.testing import Answer, Delay, Hang, Reset, TPUWorker
 
@@ -181,18 +180,13 @@ async def test_invalid_argument_is_named_before_any_request(arguments: dict[str,
 
 async def test_certificate_of_the_worker_is_verified() -> None:
     async with TPUWorker(tls=True) as worker, TPUWorker(tls=True) as other:
-        trusting = grpc.ssl_channel_credentials(worker.certificate_authority)
         channels = ProbeChannels.over_tls(worker.certificate_authority)
         addresses = [worker.address, other.address]
         good, bad = await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
-        misnamed = ProbeChannels(credentials=trusting, tls_server_name="worker.example")
-        with pytest.raises(ProbeError, match="Check that the worker uses TLS") as caught:
-            await probe_worker(worker.address, channels=misnamed, timeout=GENEROUS)
-        named = ProbeChannels(credentials=trusting, tls_server_name="localhost")
-        assert (await probe_worker(worker.address, channels=named, timeout=GENEROUS)).error is None
     assert good.accelerators == {"TPU": 8}
     assert bad.error is not None
-    assert {bad.error.code, caught.value.code} == {"tls"}
+    assert bad.error.code == "tls"
+    assert "Check that the worker uses TLS" in str(bad.error)
 
 
 @pytest.mark.parametrize("fault", [Hang(), Delay(0.01)], ids=str)

@@ -84,11 +84,8 @@ async def test_workers_of_a_tpu_in_maintenance_remain_members_that_are_not_ready
     assert seen.absent == ()
 
 
-async def test_a_watch_leaves_out_or_allows_a_tpu_in_maintenance_if_requested(google: GoogleServer) -> None:
+async def test_a_watch_allows_a_tpu_in_maintenance_if_requested(google: GoogleServer) -> None:
     google.add(tpu_node("a", ips=["10.0.0.1"]), tpu_node("b", ips=["10.0.0.2"], health="TIMEOUT"))
-    skipping = await observation(resolver("a", "b", not_healthy="skip"))
-    assert addresses(skipping.state) == ["10.0.0.1:8470"]
-    assert [one.name for one in skipping.absent] == ["b"]
     allowing = await observation(resolver("a", "b", not_healthy="allow"))
     assert addresses(allowing.state) == ["10.0.0.1:8470", "10.0.0.2:8470"]
     assert (allowing.unready, allowing.absent) == ((), ())
@@ -199,8 +196,10 @@ async def test_targets_of_a_fleet_share_connections_and_tokens(tmp_path: Any, mo
     async with GoogleServer(nodes, tls=True, tokens={}) as server:
         for name, value in server.environ(tmp_path).items():
             monkeypatch.setenv(name, value)
-        targets = {name: resolver(name) for name in "abc"} | {"v1": resolver("a", api_version="v1")}
+        other = f"{server.url}/$discovery/rest?version={{apiVersion}}"
+        targets = {name: resolver(name) for name in "abc"} | {"d": resolver("a", discovery_url=other)}
         async with Fleet(targets) as fleet:
             readings = await fleet.resolve()
-        assert [reading.error for reading in readings.values()][:3] == [None] * 3
+        assert [reading.error for reading in readings.values()] == [None] * 4
+        # The credentials of another server are not shared.
         assert sum(request.service == "oauth2" for request in server.requests) == 2

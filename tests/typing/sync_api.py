@@ -13,7 +13,6 @@ from aioresolve import (
     Detection,
     TPUSlice,
     TPUSystemMetadata,
-    TPUTopology,
 )
 from aioresolve.sync import (
     BlockingIterator,
@@ -66,8 +65,6 @@ def tpu_methods_return_the_types_of_the_async_ones(resolver: TPUClusterResolver)
     assert_type(resolver.num_accelerators(), dict[str, int])
     assert_type(resolver.get_tpu_system_metadata(timeout=1.0), TPUSystemMetadata)
     assert_type(resolver.slices(), tuple[TPUSlice, ...])
-    assert_type(resolver.state(), str | None)
-    assert_type(resolver.topology(), TPUTopology | None)
     assert_type(resolver.get_master(), str)
     assert_type(resolver.get_job_name(), str)
     assert_type(TPUClusterResolver.connect("my-tpu"), TPUClusterResolver)
@@ -106,7 +103,7 @@ def constructors_take_the_arguments_of_the_async_classes() -> None:
     KubernetesClusterResolver(namespcae="a")  # type: ignore[call-arg]
     KubernetesClusterResolver(not_running="skp")  # type: ignore[arg-type]
     SlurmClusterResolver({"worker": 2}, port_base="1")  # type: ignore[arg-type]
-    TPUClusterResolver("a", api_version="v3")  # type: ignore[arg-type]
+    TPUClusterResolver("a", not_healthy="skip")  # type: ignore[arg-type]
     TFConfigClusterResolver(task_id=[])  # type: ignore[arg-type]
     SageMakerClusterResolver(port="2223")  # type: ignore[arg-type]
     SimpleClusterResolver({"worker": ["a:1"]})  # type: ignore[arg-type]

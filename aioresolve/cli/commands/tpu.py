@@ -257,13 +257,13 @@ async def _list_nodes(request: sources.ClusterRequest) -> Page[Node]:
     from aioresolve.tpu.resolver import api_base_url
 
     given = request.arguments
-    base = api_base_url(None, os.environ, given["api_version"])
+    base = api_base_url(None, os.environ)
     zone = given["zone"] or ALL_ZONES
 
     async def operation(progress: Progress) -> Page[Node]:
         project = given["project"] or await _project_of_this_vm(progress)
         async with GoogleSession(endpoints={} if base is None else {"tpu": base}) as session:
-            return await TPUAPI(session, given["api_version"]).nodes(project, zone, progress)
+            return await TPUAPI(session).nodes(project, zone, progress)
 
     where = "all zones" if zone == ALL_ZONES else f"zone {zone}"
     return await sources.run_with_progress(request, operation, f"the list of TPUs in {where}")
@@ -322,7 +322,7 @@ def _node_document(node: Node) -> dict[str, Any]:
         "state": node.state,
         "health": node.health,
         "health_description": node.health_description,
-        "runtime_version": node.runtime_version or node.tensorflow_version,
+        "runtime_version": node.runtime_version,
         "queued_resource": node.queued_resource,
     }
     # A node that is being created may have endpoints without an address.
@@ -331,7 +331,7 @@ def _node_document(node: Node) -> dict[str, Any]:
             "address": host_port(endpoint.ip_address, endpoint.port or TPU_PORT),
             "external_ip": (endpoint.access_config.external_ip if endpoint.access_config else "") or None,
         }
-        for endpoint in node.endpoints
+        for endpoint in node.network_endpoints
         if endpoint.ip_address
     ]
     return {key: value or None for key, value in values.items()} | {"endpoints": endpoints}

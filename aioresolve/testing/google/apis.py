@@ -134,9 +134,8 @@ def tpu_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]) ->
         )
     if not found["name"]:
         return json_reply(_tpu_list(cloud, found, query))
-    is_known = resource in cloud.names(found["project"], found["collection"])
     # v1 has no TPU VMs.
-    if not is_known or (found["version"] == "v1" and cloud.get(resource).get("apiVersion") != "V1"):
+    if found["version"] == "v1" or resource not in cloud.names(found["project"], found["collection"]):
         message = f"Resource '{resource}' was not found"
         raise _rpc_failure(404, message, "RESOURCE_NOT_FOUND", resource=resource)
     return json_reply(cloud.read(resource))

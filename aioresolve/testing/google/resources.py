@@ -34,7 +34,6 @@ def tpu_node(
     health: str | None = "HEALTHY",
     health_description: str = "",
     symptoms: Sequence[Mapping[str, str]] = (),
-    api_version: str = "V2",
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a TPU node in the format of v2 of the API, for `GoogleServer(nodes)` and `server.add`.
@@ -52,8 +51,6 @@ def tpu_node(
         health: such as `HEALTHY`; None leaves the field out, as the API does for some nodes.
         health_description: why it is unhealthy.
         symptoms: symptoms of its workers, as the API has them: `symptomType`, `details`, `workerId`.
-        api_version: `V1` for an old TPU node, which both versions of the API have; `V2` for a TPU VM, which
-            v1 does not have.
         labels: its labels.
     """
     found = _addresses(name, workers) if ips is None else list(ips)
@@ -61,7 +58,7 @@ def tpu_node(
         "name": name,
         "acceleratorType": accelerator_type,
         "state": state,
-        "runtimeVersion": "tpu-vm-tf-2.16.1-pjrt" if api_version == "V2" else "2.16.1",
+        "runtimeVersion": "tpu-vm-tf-2.16.1-pjrt",
         "networkConfig": {"network": "default", "subnetwork": "default"},
         "createTime": _CREATED,
         "schedulingConfig": {},
@@ -74,7 +71,7 @@ def tpu_node(
             for index, ip in enumerate(found)
         ],
         "id": str(zlib.crc32(name.encode()) + (1 << 60)),
-        "apiVersion": api_version,
+        "apiVersion": "V2",
         "acceleratorConfig": {"type": accelerator, "topology": topology},
     }
     optional = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,13 +15,13 @@ from .discovery import MetadataSource, NamedTPUs
 from .slices import cluster_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aioresolve._core.deadline import Progress
+    from aioresolve.spec import ClusterState, Task
 
     from .discovery import Source
-    from .finder import TPUClients
-    from .resolver import TPUClusterResolver
+    from .finder import SliceFinder, TPUClients
     from .slices import TPUSlice
 
 UNREACHABLE = Hint(
@@ -31,32 +30,37 @@ UNREACHABLE = Hint(
 )
 
 
-@asynccontextmanager
-async def open_checks(resolver: TPUClusterResolver) -> AsyncIterator[list[PlannedCheck]]:
-    """Yield the checks of a resolver, whose clients are open inside the block."""
-    async with resolver._clients() as clients:
-        try:
-            source = resolver._source()
-        except ConfigurationError as error:
-            invalid = failed(error)
+def plan_checks(
+    find_source: Callable[[], Source],
+    finder: SliceFinder,
+    clients: TPUClients,
+    job: str,
+    this_task: Callable[[ClusterState], Awaitable[Task]],
+) -> list[PlannedCheck]:
+    """Return the checks of a resolver with this finder and these clients.
 
-            async def report(_: Progress) -> Finding:
-                return invalid
+    `find_source` returns where the workers of `job` are named, and `this_task` which task this process is.
+    """
+    try:
+        checks = _TPUChecks(find_source(), finder, clients, job)
+    except ConfigurationError as error:
+        invalid = failed(error)
 
-            yield [PlannedCheck("source", report)]
-            return
-        checks = _TPUChecks(resolver, source, clients)
-        others = task_checks(checks.tasks, resolver.this_task, after=("tasks",), remedy=UNREACHABLE)
-        yield [*checks.plan(), *others]
+        async def report(_: Progress) -> Finding:
+            return invalid
+
+        return [PlannedCheck("source", report)]
+    return [*checks.plan(), *task_checks(checks.tasks, this_task, after=("tasks",), remedy=UNREACHABLE)]
 
 
 @dataclass
 class _TPUChecks:
     """The checks, and what they have found so far for one another."""
 
-    resolver: TPUClusterResolver
     source: Source
+    finder: SliceFinder
     clients: TPUClients
+    job: str
     tasks: FoundTasks = field(default_factory=lambda: FoundTasks(may_refuse=True))
     slices: dict[str, tuple[TPUSlice, ...]] = field(default_factory=dict)
 
@@ -96,11 +100,10 @@ class _TPUChecks:
         return Finding(f"{token.source}{member}{until}, for {api.session.host('tpu')}")
 
     async def _check_tpu(self, name: str, source: NamedTPUs, progress: Progress) -> Finding:
-        finder = self.resolver._finder
         try:
-            found = await finder.find(source, self.clients, progress)
+            found = await self.finder.find(source, self.clients, progress)
             self.slices[name] = found.slices
-            await finder.raise_if_unready(found.unready, source, self.clients, progress)
+            await self.finder.raise_if_unready(found.unready, source, self.clients, progress)
         except ResolveError as error:
             return failed(error)  # the other TPUs may be found all the same
         return Finding("; ".join(map(_describe, found.slices)))
@@ -110,13 +113,13 @@ class _TPUChecks:
         return self._set_tasks(slices) if slices else Finding("no TPU is ready", "skipped")
 
     async def _check_workers(self, progress: Progress) -> Finding:
-        found = await self.resolver._finder.find(self.source, self.clients, progress)
+        found = await self.finder.find(self.source, self.clients, progress)
         if not found.slices:
             return Finding("the TPU of this host has no workers that could be connected to")
         return self._set_tasks(found.slices)
 
     def _set_tasks(self, slices: Sequence[TPUSlice]) -> Finding:
-        self.tasks.state = cluster_of(slices, self.resolver.get_job_name(), {}, datetime.now(UTC))
+        self.tasks.state = cluster_of(slices, self.job, {}, datetime.now(UTC))
         return Finding(self.tasks.counts)
 
 

@@ -35,7 +35,6 @@ from .vm import fetch_tpu_env, no_tpu_found
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
 
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.tpu_api import Node
@@ -239,11 +238,14 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         self._task_id = task_id
         self._is_task_id_set = True
 
-    def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:
+    @asynccontextmanager
+    async def _checks(self) -> AsyncIterator[Sequence[PlannedCheck]]:
         # Imported here because only `aioresolve.doctor` needs it.
-        from .checks import open_checks
+        from .checks import plan_checks
 
-        return open_checks(self)
+        async with self._clients() as clients:
+            source, job = self._source, self.get_job_name()
+            yield plan_checks(source, self._finder, clients, job, self.this_task)
 
     async def _identify(self, state: ClusterState, progress: Progress) -> Task:
         try:

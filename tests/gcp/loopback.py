@@ -51,7 +51,8 @@ def new_resolver(credentials: Any = "default", **arguments: Any) -> TPUClusterRe
 
 async def request_my_tpu(credentials: Any = "default", **arguments: Any) -> Any:
     """Request the node `my-tpu` through a new resolver."""
-    return await new_resolver(credentials, **arguments).node()
+    (node,) = await new_resolver(credentials, **arguments).nodes()
+    return node
 
 
 async def error_from(call: Awaitable[Any]) -> ResolveError:

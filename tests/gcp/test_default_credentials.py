@@ -95,7 +95,7 @@ async def test_a_vm_uses_its_metadata_server_and_keeps_the_token(monkeypatch: py
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         async with new_resolver() as opened:
             for _ in range(3):
-                assert await opened.state() == "READY"
+                assert await opened.nodes()
         assert services(server) == ["metadata", "metadata", "tpu", "tpu", "tpu"]
         assert members(server)[0] == f"serviceAccount:{ROBOT}"
         assert server.requests[0].query == {"scopes": "https://www.googleapis.com/auth/cloud-platform"}
@@ -216,9 +216,9 @@ async def test_after_a_rejection_the_credentials_are_searched_again(
         file.write_text(json.dumps(json.loads(file.read_text()) | {"client_email": "another@example.com"}))
         monkeypatch.setenv(VARIABLE, str(file))
         resolver = new_resolver()
-        assert isinstance(await error_from(resolver.node()), CredentialsError)
+        assert isinstance(await error_from(resolver.nodes()), CredentialsError)
         server.write_service_account_key(file)
-        assert await resolver.state() == "READY"
+        assert await resolver.nodes()
         assert members(server) == [f"serviceAccount:{ROBOT}"]
 
 

@@ -34,7 +34,7 @@ async def test_sessions_that_share_credentials_share_the_refresh() -> None:
         server.inject(Delay(0.05), match=sent_to("oauth2"))
         async with anyio.create_task_group() as group:
             for _ in range(5):
-                group.start_soon(resolver.node)
+                group.start_soon(resolver.nodes)
         assert services(server).count("oauth2") == 1
 
 
@@ -43,12 +43,12 @@ async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pyte
     async with tls_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         async with new_resolver() as opened:
-            await opened.node()
+            await opened.nodes()
             number = services(server).count("metadata")
             monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 1e9)
             server.inject(Hang(), match=sent_to("metadata"), times=None)
             with anyio.fail_after(60):
-                assert await opened.state() == "READY"
+                assert await opened.nodes()
         assert services(server).count("metadata") > number
 
 
@@ -56,7 +56,7 @@ async def test_a_token_is_renewed_before_it_expires() -> None:
     async with tls_server() as server:
         async with new_resolver(refreshable_credentials(server, TOKEN, expires_in=220)) as opened:
             for _ in range(3):
-                await opened.node()
+                await opened.nodes()
         assert services(server) == ["oauth2", "tpu", "tpu", "tpu"]
         server.forget_requests()
         await request_my_tpu(refreshable_credentials(server, TOKEN, expires_in=285))
@@ -70,9 +70,9 @@ async def test_a_token_server_outage_before_the_expiry_is_harmless(
         server.inject(Answer(503), match=sent_to("oauth2"), times=None)
         monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 30.0)
         async with new_resolver(refreshable_credentials(server, TOKEN, expires_in=60)) as opened:
-            await opened.node()
+            await opened.nodes()
             monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 300.0)
-            assert await opened.state() == "READY"
+            assert await opened.nodes()
         assert services(server) == ["tpu", "oauth2", "tpu"]
 
 
@@ -89,9 +89,9 @@ async def test_an_expiring_token_is_not_sent() -> None:
 async def test_a_rejected_token_is_renewed_once() -> None:
     async with tls_server() as server:
         async with new_resolver(refreshable_credentials(server)) as opened:
-            await opened.node()
+            await opened.nodes()
             server.revoke_tokens()
-            assert await opened.state() == "READY"
+            assert await opened.nodes()
         assert services(server) == ["oauth2", "tpu", "tpu", "oauth2", "tpu"]
 
 

@@ -80,7 +80,7 @@ class TPUClients:
     Attributes:
         resolver: the resolver that uses them.
         connections: its connections.
-        credentials: those for the API, and what tells them apart from others.
+        credentials: those for the API, and a key that differs for others.
         base_url: the URL of the API; None for Google's own.
         user_client: the user's own client, which is used instead of one of ours; or None.
     """

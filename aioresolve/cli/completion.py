@@ -59,7 +59,7 @@ def complete_namespaces(context: click.Context, _: click.Parameter, incomplete: 
     """Return the namespaces that start with `incomplete`; none if the cluster does not list them in time."""
     import asyncio
 
-    namespaces = asyncio.run(_list_metadata(context.params, lambda _: ["/api/v1/namespaces"]))
+    namespaces = asyncio.run(_list_metadata(context.params, lambda _: "/api/v1/namespaces"))
     return sorted({each.name for each in namespaces if each.name.startswith(incomplete)})
 
 
@@ -69,13 +69,13 @@ def complete_selectors(context: click.Context, _: click.Parameter, incomplete: s
 
     given = context.params
 
-    def paths(connection: Connection) -> list[str]:
+    def path(connection: Connection) -> str:
         if given.get("all_namespaces"):
-            return ["/api/v1/pods"]
-        namespaces = given.get("namespace") or (connection.namespace or "default",)
-        return [f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" for namespace in namespaces]
+            return "/api/v1/pods"
+        namespace = given.get("namespace") or connection.namespace or "default"
+        return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
 
-    pods = asyncio.run(_list_metadata(given, paths))
+    pods = asyncio.run(_list_metadata(given, path))
     labels = {f"{key}={value}" for each in pods for key, value in each.labels.items()}
     before, comma, term = incomplete.rpartition(",")
     job, equals, selector = term.partition("=")
@@ -86,10 +86,8 @@ def complete_selectors(context: click.Context, _: click.Parameter, incomplete: s
     return []
 
 
-async def _list_metadata(
-    given: Mapping[str, Any], paths: Callable[[Connection], Sequence[str]]
-) -> list[ObjectMeta]:
-    """Return the metadata of the objects in lists of the cluster; nothing if it does not respond in time."""
+async def _list_metadata(given: Mapping[str, Any], path: Callable[[Connection], str]) -> list[ObjectMeta]:
+    """Return the metadata of the objects in a list of the cluster; nothing if it does not respond in time."""
     import anyio
 
     from aioresolve.kubernetes.api.client import open_api
@@ -97,5 +95,5 @@ async def _list_metadata(
     with anyio.move_on_after(TIMEOUT), suppress(ResolveError):
         connection = await find_connection(given)
         async with open_api(connection) as api:
-            return [each for path in paths(connection) for each in await api.metadata(path) or ()]
+            return list(await api.metadata(path(connection)) or ())
     return []

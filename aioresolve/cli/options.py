@@ -86,8 +86,8 @@ def _size(least: str, colon: str, most: str) -> tuple[int, int | None] | None:
 _SIZE = f"({_NUMBER})(?:(:)({_NUMBER})?)?"
 
 parse_service = matching(
-    rf"(?:({_JOB.pattern})=)?({_NAME}(?::{_NAME})?)",
-    "a Service; write NAME or NAME:PORT, such as --service trainer:grpc, or JOB=NAME",
+    rf"(?:({_JOB.pattern})=)?({_NAME}(?::{_NUMBER})?)",
+    "a Service; write NAME or NAME:PORT, such as --service trainer:8470, or JOB=NAME",
     lambda job, name: JobSelector(job or "worker", name, f"{job}={name}" if job else name, "--service"),
 )
 parse_size = matching(_SIZE, "a number of tasks; write N, such as 16, or a range, such as 4:8 or 4:", _size)
@@ -418,17 +418,16 @@ pod_options = combine_options(
     text_option(
         "--service services",
         "[JOB=]NAME[:PORT]",
-        "In place of -l: a Service, whose EndpointSlices are read instead of pods; PORT is the name of"
-        " one of its ports, or a number. Can be repeated.",
+        "In place of -l: a Service, whose EndpointSlices are read instead of pods; PORT is a number."
+        " Can be repeated.",
         parse=parse_service,
         multiple=True,
     ),
     text_option(
         "-n --namespace",
         "NAMESPACE",
-        "The namespace of the pods; can be repeated.  [default: that of the context, else 'default']",
+        "The namespace of the pods.  [default: that of the context, else 'default']",
         shell_complete=complete_namespaces,
-        multiple=True,
     ),
     flag_option("-A --all-namespaces", "Select pods of all namespaces."),
     connection_options,

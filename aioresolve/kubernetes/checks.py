@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from aioresolve._core.network import origin
 from aioresolve.errors import Hint, ProtocolError, UnauthorizedError
 from aioresolve.resolver.checks import Finding, PlannedCheck
@@ -16,7 +18,7 @@ from .api.errors import LIST_VERBS, WATCH_VERBS, error_from_response
 from .api.objects import status_from_json
 from .api.queries import CONTEXT_NAMESPACE
 from .api.transport import AiohttpTransport, Request
-from .tasks.order_by import ALL_NODES, NODE_LABEL
+from .tasks.task_order import ALL_NODES, NODE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -57,23 +59,23 @@ async def open_checks(
     """
     server = ServerChecks(find_connection)
     plan, noun = server.plan(), "endpointslices" if pods.reads_slices else "pods"
-    selector = next(iter(pods.jobs.values()))[0] if pods.reads_slices else ""
 
-    async def check_permission(verb: str, namespace: str | None, _: Progress) -> Finding:
+    async def check_permission(verb: str, _: Progress) -> Finding:
         # The namespace of the context may be invalid if it is not used.
-        default = server.connection.default_namespace() if namespace == CONTEXT_NAMESPACE else ""
-        return await server.check_permission(verb, pods.query(selector, namespace, default))
+        default = server.connection.default_namespace() if pods.namespace == CONTEXT_NAMESPACE else ""
+        query = next(iter(pods.queries(default).values()))
+        return await server.check_permission(
+            verb, query if pods.reads_slices else replace(query, selector="")
+        )
 
-    for verb in SMALL_REQUESTS:
-        for namespace in pods.namespaces:
-            name = f"{verb} {noun}" if len(pods.namespaces) == 1 else f"{verb} {noun} ({namespace})"
-            plan.append(PlannedCheck(name, partial(check_permission, verb, namespace), (SERVER,)))
-    lists = tuple(check.name for check in plan if check.name.startswith("list"))
+    plan += [
+        PlannedCheck(f"{verb} {noun}", partial(check_permission, verb), (SERVER,)) for verb in SMALL_REQUESTS
+    ]
     if any(key.startswith(NODE_LABEL) for key in pods.order_by):
         may_list = partial(server.check_permission, "list", ALL_NODES)
         plan.append(PlannedCheck("list nodes", lambda _: may_list(), (SERVER,)))
     try:
-        yield [*plan, *check_cluster(after=lists, remedy=UNREACHABLE)]
+        yield [*plan, *check_cluster(after=(f"list {noun}",), remedy=UNREACHABLE)]
     finally:
         await server.aclose()
 

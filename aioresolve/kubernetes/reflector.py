@@ -1,4 +1,4 @@
-"""The reflector: keeps a cache up to date with a list and a watch for each query, as client-go's does.
+"""The reflector: keeps a store up to date with a list and watches, as client-go's does.
 
 A watch begins with an event for each object that exists, and continues with each change (WatchList,
 KEP-3157). If a server does not support that, the objects are listed first, and a watch reports each change
@@ -45,15 +45,14 @@ from .api.errors import WATCH_VERBS, error_from_watch_event, is_expired
 from .api.objects import Bookmark, Deleted, EventLines, Failed, WatchEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import StreamingResponse
 
     from .api.client import Found, ObjectAPI
-    from .api.queries import Query
-    from .cluster_cache import ClusterCache, ObjectCache
+    from .cluster_cache import ClusterCache, Store
 
 logger = logging.getLogger("aioresolve.watch")
 
@@ -132,13 +131,12 @@ RESTART_REASONS: dict[type[ResolveError], str] = {
 
 
 class Reflector:
-    """Keeps what one query matches up to date in a cache.
+    """Keeps the store of one query up to date.
 
     Args:
         api: the API server.
-        cache: the cache.
-        query: the query.
-        notify: called whenever the cache, or whether the query fails, may have changed.
+        store: the store.
+        notify: called whenever the store, or whether the query fails, may have changed.
         policy: the timing of watches.
         timeout: the deadline of a list, in seconds.
 
@@ -151,14 +149,14 @@ class Reflector:
     def __init__(
         self,
         api: ObjectAPI,
-        cache: ObjectCache[Any, Any],
-        query: Query[Any],
+        store: Store[Any],
         notify: Callable[[], None],
         policy: WatchPolicy,
         *,
         timeout: float,
     ) -> None:
-        self._api, self._cache, self._query, self._notify = api, cache, query, notify
+        self._api, self._store, self._query, self._notify = api, store, store.query, notify
+        self._scope = store.query.scope
         self._policy, self._timeout = policy, timeout
         self.can_resume = False
         self.error: ResolveError | None = None
@@ -173,8 +171,8 @@ class Reflector:
         self._last_watch_failure: ResolveError | None = None  # since a watch was open
         self._denials = 0
         self._backoff = Backoff(policy.backoff)
-        self._outage = Outage(logger, f"{query.scope} at {api.host}", server=api.host, scope=query.scope)
-        self._cache_error: ResolveError | None = None
+        self._outage = Outage(logger, f"{self._scope} at {api.host}", server=api.host, scope=self._scope)
+        self._store_error: ResolveError | None = None
 
     async def run(self) -> None:
         """List and watch until the query is given up; never returns.
@@ -202,7 +200,7 @@ class Reflector:
         if lifetime is not None:
             reason = "ended" if error is None else RESTART_REASONS.get(type(error), "failed")
             reason = "expired" if error is not None and is_expired(error) else reason
-            log_watch_restart(self._api.host, self._query.scope, reason, seconds=lifetime)
+            log_watch_restart(self._api.host, self._scope, reason, seconds=lifetime)
             self._set_timer(self._policy.max_gap, self.on_gap)
         if error is not None and (wait := self.on_failure(error)):
             await self._api.sleep(wait)
@@ -251,7 +249,7 @@ class Reflector:
         Raises:
             ResolveError: `error`, if the query is given up.
         """
-        if self._api.is_closed or error is self._cache_error or self._should_give_up(error):
+        if self._api.is_closed or error is self._store_error or self._should_give_up(error):
             raise error
         wait = self._backoff.wait(error)
         is_silent, could_resume = isinstance(error, DeadlineExceededError), self.can_resume
@@ -296,7 +294,7 @@ class Reflector:
         # Before the first list, an error that is not retryable is a mistake of the caller. After it, the
         # request and the credentials were right once, so the cause is an outage: a proxy that redirects to a
         # login page, an identity provider or an API server that is starting, a VPN that is down.
-        if not self._cache.store(self._query).is_listed:
+        if not self._store.is_listed:
             return not error.retryable and not is_expired(error)
         if self._was_watched or not isinstance(error, ForbiddenError):
             return False
@@ -310,10 +308,10 @@ class Reflector:
 
     def _broken(self, reason: str) -> ConnectionFailedError:
         return ConnectionFailedError(
-            f"the watch of {self._query.scope} by {self._api.host} (from {self._api.source}) broke: {reason}",
+            f"the watch of {self._scope} by {self._api.host} (from {self._api.source}) broke: {reason}",
             hint=CHECK_SERVER,
             host=self._api.host,
-            scope=self._query.scope,
+            scope=self._scope,
         )
 
     # Lists
@@ -323,7 +321,7 @@ class Reflector:
             progress.on_failure = self._mark_stale
             return await self._api.objects(self._query, progress, convert=self._match, verbs=WATCH_VERBS)
 
-        found = await within_deadline(self._timeout, f"the list of {self._query.scope}", request)
+        found = await within_deadline(self._timeout, f"the list of {self._scope}", request)
         self._replace(found.items, found.version)
         self._set_timer(self._policy.max_gap, self.on_gap)
         self._notify()
@@ -340,18 +338,18 @@ class Reflector:
         if not self._api.sends_initial_events:
             return False
         # A plugin may take longer to return credentials than the server may take to respond.
-        prepare = partial(self._api.prepare, self._query.scope)
-        await within_deadline(self._timeout, f"the list of {self._query.scope}", prepare)
+        prepare = partial(self._api.prepare, self._scope)
+        await within_deadline(self._timeout, f"the list of {self._scope}", prepare)
         try:
             await self._watch()
         except ResolveError as error:
-            if self.can_resume or error is self._cache_error or self._api.is_closed:
+            if self.can_resume or error is self._store_error or self._api.is_closed:
                 raise
             # Only a refusal says something about the server. What was slow or broken is tried again.
             if isinstance(error, APIError) and error.status in REFUSALS:
                 self._api.sends_initial_events = False
             logger.debug(
-                "%s: the pods are listed, because a watch did not report them: %s", self._query.scope, error
+                "%s: the pods are listed, because a watch did not report them: %s", self._scope, error
             )
             if error.retryable and getattr(error, "retry_after", None):  # from the list too
                 await self._api.sleep(self.on_failure(error))
@@ -374,8 +372,7 @@ class Reflector:
                     opened_at = anyio.current_time()
                     events = await self._read_initial(splitter, stream)
             else:
-                version = self._cache.store(self._query).version
-                stream = await self._open(stack, version, lifetime, policy.response_timeout)
+                stream = await self._open(stack, self._store.version, lifetime, policy.response_timeout)
                 opened_at = anyio.current_time()
             is_stale = self.on_open(opened_at)
             if is_initial:
@@ -411,7 +408,7 @@ class Reflector:
     async def _read_initial(
         self, splitter: EventLines[Any], stream: StreamingResponse
     ) -> list[WatchEvent[Any]]:
-        """Read the events of the existing objects up to the bookmark after them, and put them into the cache.
+        """Read the events of the existing objects up to the bookmark after them, and put them into the store.
 
         Returns:
             The events that arrived together with the bookmark, after it.
@@ -437,7 +434,7 @@ class Reflector:
         raise self._broken("it did not report all objects")
 
     def _collect(self, events: Sequence[WatchEvent[Any]], found: dict[str, Any]) -> None:
-        """Add what the cache keeps of the objects that `events` report to `found`, by `namespace/name`."""
+        """Add what the store keeps of the objects that `events` report to `found`, by `namespace/name`."""
         added: dict[str, Any] = {}
         for event in events:
             if isinstance(event, Failed):
@@ -460,7 +457,7 @@ class Reflector:
         if anyio.current_time() >= deadline:
             return b""
         raise DeadlineExceededError(
-            f"the watch of {self._query.scope} by {self._api.host} received no event for {max_silence:g} s",
+            f"the watch of {self._scope} by {self._api.host} received no event for {max_silence:g} s",
             hint=CHECK_SERVER,
             timeout=max_silence,
         )
@@ -473,15 +470,15 @@ class Reflector:
             raise self._api.invalid_event(self._query, str(error)) from error
 
     def _apply(self, events: Sequence[WatchEvent[Any]]) -> None:
-        """Apply events to the cache."""
+        """Apply events to the store."""
         failed = [event for event in events if isinstance(event, Failed)]
         if len(failed) < len(events):
             self._has_received_event = True
-            with self._updating_cache():
-                has_changed = self._cache.apply(self._query, events)
+            with self._updating_store():
+                has_changed = self._store.apply(events)
             if has_changed:
                 self._notify()
-            if self._cache.store(self._query).version_decreased:
+            if self._store.version_decreased:
                 raise self._api.invalid_event(self._query, "its resourceVersion decreased")
         if failed:
             raise self._failure(failed[0])
@@ -490,24 +487,24 @@ class Reflector:
         """Return the error of an ERROR event."""
         return error_from_watch_event(event.object, self._query, host=self._api.host, source=self._api.source)
 
-    # The cache
+    # The store
 
     def _match(self, objects: list[Any]) -> list[Any]:
-        with self._updating_cache():
-            return self._cache.match(self._query, objects)
+        with self._updating_store():
+            return self._store.match(objects)
 
     def _replace(self, found: list[Any], version: str) -> None:
-        with self._updating_cache():
-            self._cache.replace(self._query, found, version)
+        with self._updating_store():
+            self._store.replace(found, version)
         self.on_list()
 
     @contextmanager
-    def _updating_cache(self) -> Iterator[None]:
+    def _updating_store(self) -> Iterator[None]:
         """Make errors inside the block final: a retry would only return the same pods."""
         try:
             yield
         except ResolveError as error:
-            self._cache_error = error
+            self._store_error = error
             raise
 
 
@@ -517,7 +514,6 @@ class ClusterWatch:
     Args:
         api: the API server.
         cache: the cache.
-        queries: the queries of the cache.
         latest: where to put `observe` whenever it may return something new.
         policy: the timing of watches.
         timeout: the deadline of a list, in seconds.
@@ -526,8 +522,7 @@ class ClusterWatch:
     def __init__(
         self,
         api: ObjectAPI,
-        cache: ClusterCache[Any, Any],
-        queries: Iterable[Query[Any]],
+        cache: ClusterCache,
         latest: LatestValue[Callable[[], Observation]],
         policy: WatchPolicy,
         *,
@@ -535,7 +530,7 @@ class ClusterWatch:
     ) -> None:
         self._cache, self._latest, self._max_transit = cache, latest, policy.max_transit
         self._reflectors = [
-            Reflector(api, cache, query, self._notify, policy, timeout=timeout) for query in queries
+            Reflector(api, store, self._notify, policy, timeout=timeout) for store in cache.stores.values()
         ]
         self._transit: asyncio.TimerHandle | None = None  # while an object is in transit
         self._last = Observation(None)

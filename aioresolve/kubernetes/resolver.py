@@ -22,12 +22,12 @@ from .api.queries import CONTEXT_NAMESPACE
 from .api.transport import AiohttpTransport, client_transport
 from .auth import CredentialCache, find_connection, search_for
 from .reflector import ClusterWatch, WatchPolicy
-from .selection import Selection, validate_jobs, validate_namespaces
+from .selection import Selection, validate_jobs, validate_namespace
 from .table_members import TableMembers
-from .tasks.accelerators import device_counts, read_devices
+from .tasks.accelerators import device_counts, read_claims
 from .tasks.controllers import Controllers
-from .tasks.order_by import ALL_NODES, NODE_LABEL, labels_by_node, validate_order_by
 from .tasks.pods import ADDRESSES
+from .tasks.task_order import ALL_NODES, NODE_LABEL, labels_by_node, validate_order_by
 
 if TYPE_CHECKING:
     import os
@@ -72,11 +72,11 @@ class KubernetesClusterResolver(ClusterResolver):
             or the kubeconfig only. By default, the resolver looks for both.
         service: Services whose EndpointSlices are read instead of pods, for users that may only list and
             watch `endpointslices`. `"trainer"` has the workers; a mapping has the Services of each job, such
-            as `{"worker": "trainer", "ps": ["ps-a", "ps-b"]}`. `"trainer:grpc"` names one of several ports,
-            `"trainer:8470"` a number. The default is the only TCP port of the Service, or `tf_server_port`
-            if it has none. Excludes `job_to_label_mapping`.
-        namespace: one namespace or several; None for all namespaces, `CONTEXT_NAMESPACE` for the one that
-            kubectl would use.
+            as `{"worker": "trainer", "ps": ["ps-a", "ps-b"]}`. `"trainer:8470"` chooses a port. The default
+            is the only TCP port of the Service, or `tf_server_port` if it has none. Excludes
+            `job_to_label_mapping` and `order_by`.
+        namespace: the namespace; None for all namespaces, `CONTEXT_NAMESPACE` for the one that kubectl would
+            use.
         context: a context of the kubeconfig; None for its current context.
         kubeconfig: a kubeconfig file, or several to be merged; None for `$KUBECONFIG` or `~/.kube/config`.
         server: the URL of the API server, instead of that of the kubeconfig or service account, whose CA
@@ -90,10 +90,10 @@ class KubernetesClusterResolver(ClusterResolver):
             and returns a host, a `(host, port)`, or None if the pod has no address yet. With `service`, one
             of `"pod_ip"` (IPv4 if there are both), `"pod_ipv4"`, `"pod_ipv6"` and `"hostname"`.
         order_by: how the pods of one selector become tasks: `"name"`, which compares numbers as numbers,
-            or `"index"`, each pod at the task index that its controller gave it (with `service`, the one at
-            the end of its host name or name); or labels, one or several, the most important one first:
-            `"label:KEY"` of the pod, `"node-label:KEY"` of the node that it runs on, for an order by
-            topology. Several selectors of a job follow one another in the order given.
+            or `"index"`, each pod at the task index that its controller gave it; or labels, one or several,
+            the most important one first: `"label:KEY"` of the pod, `"node-label:KEY"` of the node that it
+            runs on, for an order by topology. Several selectors of a job follow one another in the order
+            given.
         not_running: what to do with matching pods that are not running, and endpoints that are not ready:
             `"raise"` or `"skip"`.
         timeout: the total deadline of a call, in seconds.
@@ -113,7 +113,7 @@ class KubernetesClusterResolver(ClusterResolver):
         executable_location: str | None = None,
         *,
         service: str | Mapping[str, str | Sequence[str]] | None = None,
-        namespace: str | Sequence[str] | None = None,
+        namespace: str | None = None,
         context: str | None = None,
         kubeconfig: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         server: str | None = None,
@@ -129,7 +129,7 @@ class KubernetesClusterResolver(ClusterResolver):
         super().__init__(rpc_layer=rpc_layer, timeout=timeout)
         common: dict[str, Any] = {
             "port": validate_port("tf_server_port", tf_server_port),
-            "namespaces": validate_namespaces(namespace),
+            "namespace": validate_namespace(namespace),
             "address": address if callable(address) else validate_choice("address", address, ADDRESSES),
             "order_by": validate_order_by(order_by),
             "not_running": validate_choice("not_running", not_running, ("raise", "skip")),
@@ -138,18 +138,12 @@ class KubernetesClusterResolver(ClusterResolver):
             selected = Selection(jobs=validate_jobs(job_to_label_mapping), **common)
         else:
             # Most resolvers have no Services.
-            from .endpoint_slices import SliceCache, SliceQuery, validate_arguments
+            from .endpoint_slices import SliceStore, validate_arguments
 
             validate_arguments(job_to_label_mapping, address, common["order_by"])
             services = {"worker": service} if isinstance(service, str) else service
-            example = "{'worker': 'trainer', 'ps': 'ps'}"
-            selected = Selection(
-                jobs=validate_jobs(services, "service", "Service", example, SliceQuery.of),
-                reads_slices=True,
-                new_query=SliceQuery.of,
-                cache_type=SliceCache,
-                **common,
-            )
+            jobs = validate_jobs(services, "service", "Service", SliceStore)
+            selected = Selection(jobs=jobs, store_type=SliceStore, **common)
         self._selection = selected
         # Rows of a Table have the addresses of members, but nothing else by which they could be ordered.
         self._rows_suffice = service is None and address == "pod_ip" and selected.order_by == ("name",)
@@ -183,7 +177,7 @@ class KubernetesClusterResolver(ClusterResolver):
                 hint="Configure them in the client, or leave out {server}, {token_file}, {impersonate} and"
                 " {impersonate_groups}.",
             )
-        if CONTEXT_NAMESPACE in self._selection.namespaces:
+        if self._selection.namespace == CONTEXT_NAMESPACE:
             raise ConfigurationError(
                 "CONTEXT_NAMESPACE is the namespace of a kubeconfig or service account, but override_client"
                 " is used instead of them",
@@ -209,8 +203,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
     def __repr__(self) -> str:
         selected = self._selection
-        namespaces = list(selected.namespaces)
-        where = "all namespaces" if namespaces == [None] else f"namespaces {namespaces}"
+        where = "all namespaces" if selected.namespace is None else f"namespace {selected.namespace!r}"
         kind = "Services " if selected.reads_slices else ""
         return f"<{type(self).__name__} {kind}{dict(selected.jobs)} in {where}>"
 
@@ -232,14 +225,14 @@ class KubernetesClusterResolver(ClusterResolver):
             return Observation(self._state(cache))
         return cache.observation(datetime.now(UTC))  # which has the pods that are skipped
 
-    def _state(self, cache: ClusterCache[Any, Any]) -> ClusterState:
+    def _state(self, cache: ClusterCache) -> ClusterState:
         """Return the state; raise if pods must run and do not, or if a task index is missing."""
         if self._selection.not_running == "raise":
             cache.raise_not_running()
         return cache.state(datetime.now(UTC))
 
     async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        """List the pods or slices and watch them, with one watch for each selector and namespace.
+        """List the pods or slices and watch them, with one watch for each selector.
 
         With `want.sizes`, each controller is read when its first pod is found, every
         `watch_policy.size_interval` seconds, and before an observation that has all of its pods. While one
@@ -257,7 +250,7 @@ class KubernetesClusterResolver(ClusterResolver):
                 yield observation
 
     async def _watch(self, want: Want) -> AsyncGenerator[Observation, None]:
-        opened: tuple[ObjectAPI, ClusterCache[Any, Any]] | None = None
+        opened: tuple[ObjectAPI, ClusterCache] | None = None
 
         async def follow(newest: LatestValue[Callable[[], Observation]]) -> None:
             nonlocal opened
@@ -266,8 +259,8 @@ class KubernetesClusterResolver(ClusterResolver):
             async with self._opened(Progress()) as api:
                 cache = self._cache(api, want)
                 opened = api, cache
-                queries, policy = self._selection.all_queries(api.namespace), self.watch_policy
-                watch = ClusterWatch(api, cache, queries, newest, policy, timeout=self._timeout)
+                policy = self.watch_policy
+                watch = ClusterWatch(api, cache, newest, policy, timeout=self._timeout)
                 calls = [watch.run]
                 if cache.controllers.reads_ended:
                     observe_again = partial(newest.put, watch.observe)
@@ -283,7 +276,7 @@ class KubernetesClusterResolver(ClusterResolver):
                 yield observe()
 
     async def _read_details(
-        self, api: ObjectAPI, cache: ClusterCache[Any, Any], observe: Callable[[], Observation]
+        self, api: ObjectAPI, cache: ClusterCache, observe: Callable[[], Observation]
     ) -> AsyncGenerator[Observation, None]:
         """Read what the observation lacks; while that fails, yield the observation with the error."""
         backoff = Backoff(self.watch_policy.backoff)
@@ -318,12 +311,8 @@ class KubernetesClusterResolver(ClusterResolver):
         from .existing import explain_empty
 
         async with self._opened(Progress()) as api:
-            queries = [
-                (job, query)
-                for job in empty
-                for selector in self._selection.jobs[job]
-                for query in self._selection.queries(selector, api.namespace)
-            ]
+            known = self._selection.queries(api.namespace)
+            queries = [(job, known[each]) for job in empty for each in self._selection.jobs[job]]
             calls = [partial(explain_empty, api, query) for _, query in queries]
             reasons = await gather(calls, limit=self._max_concurrency)
         return tuple(
@@ -360,29 +349,26 @@ class KubernetesClusterResolver(ClusterResolver):
 
         return TaskClaim(self.task_type, self.task_id, "JOB_COMPLETION_INDEX")
 
-    async def _filled_cache(self, want: Want, progress: Progress) -> ClusterCache[Any, Any]:
+    async def _filled_cache(self, want: Want, progress: Progress) -> ClusterCache:
         """Return a cache with what all queries match now, and with the details that are wanted."""
         async with self._opened(progress) as api:
             cache = self._cache(api, want)
-            queries = self._selection.all_queries(api.namespace)
-            calls = [
-                partial(api.objects, query, progress, convert=partial(cache.match, query))
-                for query in queries
-            ]
+            stores = cache.stores.values()
+            calls = [partial(api.objects, one.query, progress, convert=one.match) for one in stores]
             found = await gather(calls, limit=self._max_concurrency)
-            for query, listed in zip(queries, found, strict=True):
-                cache.replace(query, listed.items, listed.version)
+            for store, listed in zip(stores, found, strict=True):
+                store.replace(listed.items, listed.version)
             await read_details(api, cache, progress, with_claims=want.identities)
         return cache
 
-    def _cache(self, api: ObjectAPI, want: Want) -> ClusterCache[Any, Any]:
+    def _cache(self, api: ObjectAPI, want: Want) -> ClusterCache:
         controllers = Controllers(reads_sizes=want.sizes, reads_ended=want.controllers or want.sizes)
         return self._selection.new_cache(api.namespace, allow_gaps=not want.complete, controllers=controllers)
 
     @asynccontextmanager
     async def _opened(self, progress: Progress) -> AsyncIterator[ObjectAPI]:
         """Yield the client of the API server, which resolvers with the same configuration share."""
-        uses_context = CONTEXT_NAMESPACE in self._selection.namespaces
+        uses_context = self._selection.namespace == CONTEXT_NAMESPACE
         # With another limit, another client: the limit of one resolver does not apply to others.
         key = "kubernetes", self._search, uses_context, id(self._override_client), self._max_concurrency
         async with self._connected() as connections:
@@ -397,7 +383,7 @@ class KubernetesClusterResolver(ClusterResolver):
             progress.waiting(scope, "reading the kubeconfig or the service account")
             connection = await self._find_connection()
             progress.ready(scope)
-            if CONTEXT_NAMESPACE in self._selection.namespaces:
+            if self._selection.namespace == CONTEXT_NAMESPACE:
                 # Read only here, because the namespace of the context may be invalid if it is not used.
                 namespace = connection.default_namespace()
             transport = AiohttpTransport(connection)
@@ -410,7 +396,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
 
 async def read_details(
-    api: ObjectAPI, cache: ClusterCache[Any, Any], progress: Progress, *, with_claims: bool = True
+    api: ObjectAPI, cache: ClusterCache, progress: Progress, *, with_claims: bool = True
 ) -> bool:
     """Read the nodes, claims and controllers that the cache lacks; return whether controllers were read."""
     has_read = False
@@ -420,11 +406,8 @@ async def read_details(
             found = await api.objects(ALL_NODES, progress, convert=convert)
             cache.set_nodes(dict(found.items))
         elif with_claims and (pods := cache.with_claims):
-            claims = [(pod.namespace, pod.claims) for pod in pods]
-            devices = await read_devices(api, claims, members=cache.num_members)
-            cache.set_devices(pods, devices)
-            cache.claim_faults = devices.faults
-            for namespace, fault in devices.faults.items():
+            cache.set_devices(pods, *await read_claims(api, [pod.namespace for pod in pods], progress))
+            for namespace, fault in cache.claim_faults.items():
                 logger.info("devices of ResourceClaims in namespace %r are not known: %s", namespace, fault)
         elif unread := cache.unread_controllers:
             await cache.controllers.read(api, unread)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError
 
-from .api.queries import CONTEXT_NAMESPACE, PodQuery
+from .api.queries import CONTEXT_NAMESPACE
 from .auth import NAMESPACE
-from .cluster_cache import PodCache
+from .cluster_cache import ClusterCache, MemberStore, PodStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .api.objects import Pod
     from .api.queries import Query
-    from .cluster_cache import ClusterCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,39 +28,35 @@ class Selection:
 
     Attributes:
         jobs: job to its label selectors, or to its Services.
-        reads_slices: whether they are Services.
-        new_query: returns the query for one of them in a namespace, or in all.
-        cache_type: the cache for the objects of these queries.
+        namespace: the namespace to search; None for all namespaces.
+        store_type: the stores for pods or for slices.
     """
 
     jobs: Mapping[str, Sequence[str]]
-    namespaces: Sequence[str | None]
+    namespace: str | None
     address: str | Callable[[Pod], Any]
     port: int
     order_by: Sequence[str]
     not_running: str
-    reads_slices: bool = False
-    new_query: Callable[[str, str | None], Query[Any]] = PodQuery
-    cache_type: Callable[..., ClusterCache[Any, Any]] = PodCache
+    store_type: type[MemberStore[Any]] = PodStore
 
-    def query(self, selector: str, namespace: str | None, default: str) -> Query[Any]:
-        """Return the query in one of the namespaces; `default` is that of the context."""
-        return self.new_query(selector, default if namespace == CONTEXT_NAMESPACE else namespace)
+    @property
+    def reads_slices(self) -> bool:
+        """Whether the jobs have Services."""
+        return self.store_type is not PodStore
 
-    def queries(self, selector: str, default: str) -> list[Query[Any]]:
-        """Return the query for each distinct namespace."""
-        # Another namespace of the list may be that of the context.
-        return list(dict.fromkeys(self.query(selector, each, default) for each in self.namespaces))
+    def queries(self, default: str) -> dict[str, Query[Any]]:
+        """Return the query for each selector or Service; `default` is the namespace of the context."""
+        namespace = default if self.namespace == CONTEXT_NAMESPACE else self.namespace
+        selectors = chain.from_iterable(self.jobs.values())
+        return {each: self.store_type.new_query(each, namespace) for each in selectors}
 
-    def all_queries(self, default: str) -> list[Query[Any]]:
-        """Return the query for each distinct selector and namespace."""
-        selectors = [selector for selectors in self.jobs.values() for selector in selectors]
-        return list(dict.fromkeys(query for one in selectors for query in self.queries(one, default)))
-
-    def new_cache(self, default: str, **options: Any) -> ClusterCache[Any, Any]:
+    def new_cache(self, default: str, **options: Any) -> ClusterCache:
         """Return an empty cache for all queries; for the options see `ClusterCache`."""
-        return self.cache_type(
-            {job: [self.queries(one, default) for one in given] for job, given in self.jobs.items()},
+        queries = self.queries(default)
+        return ClusterCache(
+            {job: [queries[each] for each in given] for job, given in self.jobs.items()},
+            store_type=self.store_type,
             address=self.address,
             port=self.port,
             order_by=self.order_by,
@@ -72,15 +68,12 @@ def validate_jobs(
     given: Any,
     argument: str = "job_to_label_mapping",
     noun: str = "label selector",
-    example: str = "{'worker': ['job-name=trainer']}",
-    check: Callable[[str, None], object] = PodQuery,
+    store_type: type[MemberStore[Any]] = PodStore,
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return the selectors or Services (`noun`) of each job; TensorFlow's default if `given` is None.
-
-    `check` raises a ValueError for a string that is not one.
-    """
+    """Return the selectors or Services (`noun`) of each job; TensorFlow's default if `given` is None."""
     if given is None:
         return MappingProxyType({"worker": ("job-name=tensorflow",)})
+    example = "{'worker': ['job-name=trainer']}" if store_type is PodStore else "{'worker': 'trainer'}"
     invalid = partial(ConfigurationError, argument=argument, hint=f"Pass a mapping such as `{example}`.")
     # TensorFlow also replaces an empty mapping, and so returns pods that the caller did not select.
     if not isinstance(given, Mapping) or not given:
@@ -96,27 +89,19 @@ def validate_jobs(
         for each in strings:
             try:
                 each.encode()  # a URL would be built without surrogates, and the rest may match other pods
-                check(each, None)
+                store_type.new_query(each, None)
             except ValueError as error:
                 raise invalid(f"{each!r} is not a {noun} (job {job!r}): {error}") from None
         jobs[job] = tuple(strings)
     return MappingProxyType(jobs)
 
 
-def validate_namespaces(namespace: Any) -> tuple[str | None, ...]:
-    """Return the distinct namespaces to search; `(None,)` for all namespaces."""
+def validate_namespace(namespace: Any) -> str | None:
+    """Return the namespace to search; None for all namespaces."""
     if namespace is None:
-        return (None,)
-    invalid = partial(
-        ConfigurationError,
-        argument="namespace",
-        hint="Pass a name of at most 63 lower-case letters, digits and '-', a list of names,"
-        " CONTEXT_NAMESPACE, or None for all namespaces.",
-    )
-    given = [namespace] if isinstance(namespace, str) else namespace
-    if not isinstance(given, Sequence) or not given:
-        raise invalid(f"{namespace!r} is not a namespace or a list of them")
-    for name in given:
-        if not isinstance(name, str) or not (name == CONTEXT_NAMESPACE or NAMESPACE.fullmatch(name)):
-            raise invalid(f"{name!r} is not a valid namespace name")
-    return tuple(dict.fromkeys(given))
+        return None
+    if isinstance(namespace, str) and (namespace == CONTEXT_NAMESPACE or NAMESPACE.fullmatch(namespace)):
+        return namespace
+    hint = "Pass a name of at most 63 lower-case letters, digits and '-', CONTEXT_NAMESPACE, or None for all"
+    hint += " namespaces. For several, pass a resolver of each to `UnionClusterResolver`."
+    raise ConfigurationError(f"{namespace!r} is not a namespace", argument="namespace", hint=hint)

@@ -60,8 +60,8 @@ class TableMembers:
             PodNotRunningError: pods must run and do not.
         """
         selected = self.selection
-        queries = selected.all_queries(self.api.namespace)
-        results = await gather([partial(self._list, query) for query in queries], limit=self.limit)
+        queries = selected.queries(self.api.namespace)
+        results = await gather([partial(self._list, one) for one in queries.values()], limit=self.limit)
         listed = dict(zip(queries, results, strict=True))
         if selected.not_running == "raise":
             raise_not_running({name: why for each in results for name, why in each.not_running.items()})
@@ -71,10 +71,9 @@ class TableMembers:
         for job, selectors in selected.jobs.items():
             jobs[job] = []
             for selector in selectors:
-                found = [listed[query] for query in selected.queries(selector, self.api.namespace)]
-                names = [name for members in found for name in members.names]
-                each = [members.endpoints() if self.with_names else members.addresses for members in found]
-                jobs[job] += in_order_of_names(names, [one for members in each for one in members])
+                members = listed[selector]
+                found = members.endpoints() if self.with_names else members.addresses
+                jobs[job] += in_order_of_names(members.names, found)
         now = datetime.now(UTC)
         if self.with_names:
             return ClusterState.of(jobs, observed_at=now)

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 from msgspec.structs import replace
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aioresolve.kubernetes.api.objects import Pod
-    from aioresolve.kubernetes.api.queries import Query
 
+    from .objects import ObjectStore
     from .protocol import Limits, World
 
 TURN = 1.0
@@ -193,10 +193,10 @@ class Agent:
             namespace = self._namespace or connection.default_namespace()
             self.own = self._outside_of_pods(address)
         self._query = ConfigMapQuery("", namespace, name=self.name)
-        self._leases = LeaseQuery(f"{LABEL}={self.name}", namespace)
-        self._pods = None if self._selector is None else PodQuery(self._selector, namespace)
-        self._objects = Objects(self._query, self._pods, self._leases)
-        self._writer = Writer(self._api, self._objects, self._query, self._leases)
+        leases = LeaseQuery(f"{LABEL}={self.name}", namespace)
+        pods = None if self._selector is None else PodQuery(self._selector, namespace)
+        self._objects = Objects(self._query, pods, leases)
+        self._writer = Writer(self._api, self._objects, self._query, leases)
 
     def _in_pod(self, pod: Pod) -> Node:
         """Return the node that runs in this pod, and find out which pods are those of the others."""
@@ -240,18 +240,21 @@ class Agent:
         in the first event of each watch, and not events of their own, of which each node gets all.
         """
         await self._is_at_barrier.wait()
-        calls: list[Callable[[], Awaitable[None]]] = [partial(self._follow, self._query), self._follow_leases]
-        if self._pods is not None:
-            calls.append(partial(self._follow, self._pods))
+        calls: list[Callable[[], Awaitable[None]]] = [
+            partial(self._follow, self._objects.config_maps),
+            self._follow_leases,
+        ]
+        if self._objects.workload is not None:
+            calls.append(partial(self._follow, self._objects.workload))
         try:
             await gather(calls, limit=len(calls))
         except ResolveError as error:
             self._error = self._writer.explained(error)
             self._wake()
 
-    async def _follow(self, query: Query[Any]) -> None:
+    async def _follow(self, store: ObjectStore) -> None:
         """Keep the objects of one query up to date."""
-        reflector = Reflector(self._api, self._objects, query, self._wake, POLICY, timeout=REQUEST_TIMEOUT)
+        reflector = Reflector(self._api, store, self._wake, POLICY, timeout=REQUEST_TIMEOUT)
         self._reflectors.append(reflector)
         await reflector.run()
 
@@ -260,7 +263,7 @@ class Agent:
         while not (self.own.has_lease or any(node.has_lease for node in self._objects.state.nodes.values())):
             await self._next_change()
             await anyio.sleep(TICK)
-        calls: list[Callable[[], Awaitable[None]]] = [partial(self._follow, self._leases)]
+        calls: list[Callable[[], Awaitable[None]]] = [partial(self._follow, self._objects.leases)]
         if self.own.has_lease:
             calls.append(self._renew_lease)
         await gather(calls, limit=len(calls))
@@ -413,7 +416,7 @@ class Agent:
             runs = not_running_reason(pod, pod.status.pod_ip) is None and program_end(pod) is None
             if is_first or runs:
                 return True
-        return self._pods is None or any(node.has_lease for node in view.state.nodes.values())
+        return self._objects.workload is None or any(node.has_lease for node in view.state.nodes.values())
 
     async def _look_up(self, view: View) -> bool:
         """Look up pods that no watch reports: gone, or with other labels. Return whether one was."""

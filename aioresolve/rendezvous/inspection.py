@@ -84,16 +84,17 @@ async def fetch_status(api: ObjectAPI, namespace: str, name: str, progress: Prog
             f"namespace {namespace!r} has no ConfigMap {name!r}, so that no node has come to this rendezvous",
             hint="Compare {namespace} and the job with --rdzv-id and --rdzv-endpoint of torchrun.",
         )
-    objects.replace(config_map, found.items, found.version)
+    objects.config_maps.replace(found.items, found.version)
     state = objects.state
     listed = await api.objects(all_pods, progress)
     pods = [
         pod for pod in listed.items if pod.metadata.uid in state.nodes or run_of(pod) == state.owner != ""
     ]
-    objects.replace(all_pods, pods, listed.version)
+    assert objects.workload is not None
+    objects.workload.replace(pods, listed.version)
     if any(node.has_lease for node in state.nodes.values()):
         renewed = await api.objects(leases, progress)
-        objects.replace(leases, renewed.items, renewed.version)
+        objects.leases.replace(renewed.items, renewed.version)
     for node in state.nodes.values():
         if objects.life(node) is Life.UNKNOWN:
             objects.record_pod(node.key, None)

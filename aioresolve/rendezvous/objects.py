@@ -27,7 +27,7 @@ from aioresolve.kubernetes.api.objects import (
     version_number,
 )
 from aioresolve.kubernetes.api.queries import PodQuery, Query, Resource
-from aioresolve.kubernetes.cluster_cache import ObjectCache, QueryStore
+from aioresolve.kubernetes.cluster_cache import Store
 from aioresolve.kubernetes.tasks.pods import (
     not_ready_reason,
     not_running_reason,
@@ -166,25 +166,59 @@ class LeaseQuery(Query[Lease], frozen=True, kw_only=True):
         return f"Leases with {super().scope}"
 
 
-class _Store(QueryStore):
-    """The objects that one query matches, by name."""
+class ObjectStore(Store[Any]):
+    """The objects that one query of a rendezvous matches.
 
-    def __init__(self, query: Query[Any] | None) -> None:
+    Args:
+        query: the query.
+        on_change: called with each object that is new or has changed.
+        on_removal: called with each object that was removed, and the version that is without it.
+
+    Attributes:
+        objects: the objects by name.
+    """
+
+    def __init__(
+        self, query: Query[Any], on_change: Callable[[Any], None], on_removal: Callable[[Any, str], None]
+    ) -> None:
         super().__init__(query)
         self.objects: dict[str, Any] = {}
+        self._on_change, self._on_removal = on_change, on_removal
+
+    def _replace(self, listed: Sequence[Any], version: str) -> None:
+        before, self.objects = self.objects, {each.metadata.name: each for each in listed}
+        for name in before.keys() - self.objects.keys():
+            self._on_removal(before[name], version)
+        for each in listed:
+            self._on_change(each)
+
+    def _apply(self, event: WatchEvent[Any]) -> bool:
+        match event:
+            case Added(object=each) | Modified(object=each):
+                self.objects[each.metadata.name] = each
+                self._on_change(each)
+            case Deleted(object=each):
+                self.objects.pop(each.metadata.name, None)
+                self._on_removal(each, each.metadata.resource_version)
+        return True
 
 
-class Objects(ObjectCache[Any, _Store]):
+class Objects:
     """The latest objects of a rendezvous, as watches and responses reported them. Does no I/O.
 
-    A reflector for each query keeps them up to date. Outside of pods, the pods may not be known.
+    A reflector for each store keeps them up to date.
+
+    Attributes:
+        config_maps: the ConfigMap.
+        leases: the Leases.
+        workload: the pods; None outside of pods, if they are not known.
     """
 
     def __init__(self, config_map: ConfigMapQuery, pods: PodQuery | None, leases: LeaseQuery) -> None:
         self._where = config_map.scope
-        self._pods, self._leases, self._config_maps = _Store(pods), _Store(leases), _Store(config_map)
-        stores: dict[Query[Any], _Store] = {config_map: self._config_maps, leases: self._leases}
-        self._stores = stores if pods is None else {**stores, pods: self._pods}
+        self.config_maps = ObjectStore(config_map, self.record, self._forget)
+        self.leases = ObjectStore(leases, self._record_renewal, lambda lease, version: None)
+        self.workload = None if pods is None else ObjectStore(pods, self._on_pod, self._on_removed_pod)
         # By the uid of a pod: whether its latest process lives, and the restarts of that.
         self._lives: dict[str, tuple[Life, int]] = {}
         # By the name of a Lease: its renewTime, and when that was observed.
@@ -196,7 +230,12 @@ class Objects(ObjectCache[Any, _Store]):
     @property
     def is_listed(self) -> bool:
         """Whether the ConfigMap, or its absence, and the pods are known."""
-        return all(store.is_listed for store in self._stores.values() if store is not self._leases)
+        return self.config_maps.is_listed and (self.workload is None or self.workload.is_listed)
+
+    @property
+    def pods(self) -> Mapping[str, Pod]:
+        """The pods of the workload, by name."""
+        return {} if self.workload is None else self.workload.objects
 
     @property
     def state(self) -> State:
@@ -218,11 +257,6 @@ class Objects(ObjectCache[Any, _Store]):
     def state_version(self) -> str | None:
         """The resourceVersion of the ConfigMap; None if it does not exist."""
         return self._version
-
-    @property
-    def pods(self) -> Mapping[str, Pod]:
-        """The pods of the workload, by name."""
-        return self._pods.objects
 
     def record(self, config_map: ConfigMap) -> None:
         """Store a ConfigMap, unless a newer one is known."""
@@ -246,44 +280,26 @@ class Objects(ObjectCache[Any, _Store]):
         return Life.DEAD if life is Life.ALIVE and restarts > node.restarts else life
 
     def _life_by_lease(self, node: Node) -> Life:
-        if not self._leases.is_listed:
+        if not self.leases.is_listed:
             return Life.UNKNOWN
-        if node.key not in self._leases.objects:
+        if node.key not in self.leases.objects:
             return Life.DEAD
         _, seen = self._renewed[node.key]
         return Life.DEAD if anyio.current_time() - seen > LEASE_DURATION else Life.ALIVE
 
-    def replace(self, query: Query[Any], listed: Sequence[Any], version: str) -> None:
-        store = self._stores[query]
-        before, store.objects = store.objects, {each.metadata.name: each for each in listed}
-        store.list_at(version)
-        for name in before.keys() - store.objects.keys():
-            self._on_removal(store, before[name], version)
-        for each in listed:
-            self._on_change(store, each)
+    def _on_pod(self, pod: Pod) -> None:
+        self.record_pod(pod.metadata.uid, pod)
 
-    def _apply(self, store: _Store, event: WatchEvent[Any]) -> bool:
-        match event:
-            case Added(object=each) | Modified(object=each):
-                store.objects[each.metadata.name] = each
-                self._on_change(store, each)
-            case Deleted(object=each):
-                store.objects.pop(each.metadata.name, None)
-                self._on_removal(store, each, each.metadata.resource_version)
-        return True
+    def _on_removed_pod(self, pod: Pod, version: str) -> None:
+        self.record_pod(pod.metadata.uid, None)
 
-    def _on_change(self, store: _Store, new: Any) -> None:
-        if store is self._pods:
-            self.record_pod(new.metadata.uid, new)
-        elif store is self._config_maps:
-            self.record(new)
-        elif self._renewed.get(new.metadata.name, (None, 0.0))[0] != new.spec.renew_time:
-            self._renewed[new.metadata.name] = new.spec.renew_time, anyio.current_time()
+    def _record_renewal(self, lease: Lease) -> None:
+        name, renew_time = lease.metadata.name, lease.spec.renew_time
+        if self._renewed.get(name, (None, 0.0))[0] != renew_time:
+            self._renewed[name] = renew_time, anyio.current_time()
 
-    def _on_removal(self, store: _Store, old: Any, version: str) -> None:
-        if store is self._pods:
-            self.record_pod(old.metadata.uid, None)
-        elif store is self._config_maps and self._is_newer(version):
+    def _forget(self, config_map: ConfigMap, version: str) -> None:
+        if self._is_newer(version):
             self._data, self._state, self._version = {}, None, None
 
     def _is_newer(self, version: str) -> bool:
@@ -330,10 +346,10 @@ class Writer:
 
     async def list_config_map(self) -> None:
         """Read the ConfigMap, unless it is known."""
-        query = self._config_map
-        if not self._objects.store(query).is_listed:
+        query, store = self._config_map, self._objects.config_maps
+        if not store.is_listed:
             found = await self._call(partial(self._api.objects, query, verbs=VERBS), query.scope)
-            self._objects.replace(query, found.items, found.version)
+            store.replace(found.items, found.version)
 
     async def create(self, data: Mapping[str, str], owners: Sequence[Any]) -> bool:
         """Create the ConfigMap; return False if it exists."""

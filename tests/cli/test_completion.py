@@ -109,7 +109,6 @@ def test_the_cluster_is_that_of_the_options(
         (["-n", "ml"], "worker=app=trainer,ti", ["worker=app=trainer,tier=gpu"]),
         (["-n", "ml"], "worker=t", ["worker=tier=gpu"]),
         ([], "app=", ["app=proxy"]),
-        (["-n", "ml", "-n", "default"], "app=", ["app=proxy", "app=server", "app=trainer"]),
         (["-A"], "app=", ["app=proxy", "app=server", "app=trainer"]),
     ],
 )

@@ -175,7 +175,7 @@ class TestVariables:
             "targets:\n"
             "  a:\n"
             "    kubernetes:\n"
-            "      namespace: ['${TEAM}-prod', '${MISSING:-ml}']\n"
+            "      namespace: ${TEAM}-${MISSING:-ml}\n"
             "      port: ${PORT:-99}\n"
             "      context: '$${A}$$$${EMPTY:-x y}${NONE:-}${DOLLAR}'\n"
             "      jobs: {worker: 'app=$${TEAM},run=${RUN}'}\n",
@@ -188,7 +188,7 @@ class TestVariables:
         )
         resolver = arguments_of(file.targets["a"])
         assert file.interval == 120.0
-        assert resolver["namespace"] == ["nlp-prod", "ml"]
+        assert resolver["namespace"] == "nlp-ml"
         assert resolver["tf_server_port"] == 99
         assert resolver["context"] == "${A}$${EMPTY:-x y}${A}"
         assert resolver["job_to_label_mapping"] == {"worker": "app=${TEAM},run=7"}
@@ -327,7 +327,7 @@ class TestFields:
             "  a:\n"
             "    kubernetes:\n"
             "      jobs: {worker: app=a}\n"
-            "      namespace: [a, b]\n"
+            "      namespace: a\n"
             "      kubeconfig: /k\n"
             "      impersonate: ada\n"
             "      port: 1\n"
@@ -337,7 +337,7 @@ class TestFields:
         ).targets["a"]
         assert arguments_of(target) == {
             "job_to_label_mapping": {"worker": "app=a"},
-            "namespace": ["a", "b"],
+            "namespace": "a",
             "kubeconfig": "/k",
             "impersonate": "ada",
             "tf_server_port": 1,
@@ -350,10 +350,10 @@ class TestFields:
         services = fleet(
             "defaults: {kubernetes: {namespace: ml, jobs: {worker: app=a}}}\n"
             "targets:\n"
-            "  a: {kubernetes: {service: 'trainer:grpc'}}\n"
+            "  a: {kubernetes: {service: 'trainer:8470'}}\n"
             "  b: {kubernetes: {service: {worker: a, ps: [b, c]}}}\n"
         ).targets
-        one = KubernetesClusterResolver(service="trainer:grpc", namespace="ml")
+        one = KubernetesClusterResolver(service="trainer:8470", namespace="ml")
         two = KubernetesClusterResolver(service={"worker": "a", "ps": ["b", "c"]}, namespace="ml")
         assert [repr(each) for each in services.values()] == [repr(one), repr(two)]
 

@@ -21,9 +21,8 @@ from aioresolve.kubernetes.selection import validate_jobs
         ({"job_to_label_mapping": {"worker": []}}, r"\[\] is not a list of label selectors \(job 'worker'\)"),
         ({"job_to_label_mapping": {"worker": ["a", "app=\udcff"]}}, r"'app=\\udcff' is not a label selector"),
         ({"tf_server_port": 0}, "`tf_server_port=`: 0 is not a port from"),
-        ({"namespace": []}, r"`namespace=`: \[\] is not"),
-        ({"namespace": "../secrets"}, "`namespace=`: '../secrets' is not a valid namespace name"),
-        ({"namespace": ["ml", ""]}, "`namespace=`: '' is not"),
+        ({"namespace": "../secrets"}, "`namespace=`: '../secrets' is not a namespace"),
+        ({"namespace": ["ml", "lab"]}, r"`namespace=`: \['ml', 'lab'\] is not a namespace.*UnionCluster"),
         (
             {"namespace": CONTEXT_NAMESPACE, "override_client": object()},
             "`namespace=`: CONTEXT_NAMESPACE is the namespace of a kubeconfig or service account, but",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .loopback import Loopback
 
 LWS, JOBSET = "leaderworkerset.sigs.k8s.io", "jobset.sigs.k8s.io"
-GROUP_NAME, GROUP_COUNT = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
 
 
 def owner(kind: str, name: str, api_version: str) -> dict[str, Any]:
@@ -47,7 +46,6 @@ def owned(
 
 JOB = owner("Job", "train", "batch/v1")
 STATEFUL_SET = owner("StatefulSet", "train", "apps/v1")
-RAY = owner("RayCluster", "ray", "ray.io/v1")
 VOLCANO = owner("Job", "vc", "batch.volcano.sh/v1alpha1")
 MPI = owner("MPIJob", "pi", "kubeflow.org/v2beta1")
 TORCH = owner("PyTorchJob", "pt", "kubeflow.org/v1")
@@ -82,11 +80,6 @@ def groups(replicas: int, size: int, **leader: Any) -> dict[str, Any]:
 INDEXED = owned("train-0", JOB, {"job-name": "train"}, index=0)
 ORDINAL = owned("train-1", STATEFUL_SET, {"apps.kubernetes.io/pod-index": "1"})
 LLM_PODS = [lws_pod(group, worker) for group in range(2) for worker in (0, 2)]
-RAY_POD = owned(
-    "ray-tpu-0",
-    RAY,
-    {"ray.io/group": "tpu", "ray.io/cluster": "ray", "ray.io/worker-group-replica-index": "1"},
-)
 WORKLOADS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]] = {
     "indexed Job": ([INDEXED], JOB, {"completions": 16, "parallelism": 16}),
     "Job as a work queue": ([INDEXED], JOB, {"parallelism": 4}),
@@ -128,29 +121,6 @@ WORKLOADS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]
                 {"name": "master", "replicas": 1, "template": template()},
                 {"name": "worker", "replicas": 7, "template": template()},
             ]
-        },
-    ),
-    "RayCluster": (
-        [RAY_POD],
-        RAY,
-        {
-            "headGroupSpec": {"template": template()},
-            "workerGroupSpecs": [
-                {"groupName": "tpu", "replicas": 2, "numOfHosts": 4, "template": template()},
-                {"groupName": "cpu", "minReplicas": 1, "template": template()},
-            ],
-        },
-    ),
-    "RayCluster that changes its size": (
-        [RAY_POD],
-        RAY,
-        {
-            "headGroupSpec": {"template": template()},
-            "workerGroupSpecs": [
-                {"groupName": "tpu", "replicas": 2, "suspend": True, "template": template()},
-                {"groupName": "cpu", "replicas": 5, "maxReplicas": 3, "template": template()},
-                {"groupName": "gpu", "replicas": 0, "minReplicas": 2, "template": template()},
-            ],
         },
     ),
     "MPIJob": (
@@ -202,10 +172,6 @@ SELECTORS = [
     ("groups that are too large together", f"{LWS}/name=llm", None),
     ("Volcano Job", "volcano.sh/job-name=vc", 8),
     ("Volcano Job", "volcano.sh/job-name=vc,volcano.sh/task-spec=worker", 7),
-    ("RayCluster", "ray.io/cluster=ray", 10),
-    ("RayCluster", "ray.io/cluster=ray,ray.io/group=tpu", 8),
-    ("RayCluster", "ray.io/group=tpu,ray.io/worker-group-replica-index=1", 4),
-    ("RayCluster that changes its size", "ray.io/cluster=ray", 6),
     ("MPIJob", "job=pi", 6),
     ("PyTorchJob", "job=pt", 4),
     ("PyTorchJob", "job=pt,training.kubeflow.org/replica-type=master", 1),
@@ -255,8 +221,7 @@ async def test_body_that_is_malformed_states_no_size(loopback: Loopback) -> None
 @pytest.mark.parametrize(
     ("selector", "number", "reads"),
     [
-        (f"{LWS}/name=llm", 8, 1),
-        ("app=llm", None, 1),
+        (f"{LWS}/name=llm", None, 1),
         (f"{LWS}/name=llm,{LWS}/group-index=0", 4, 0),
         (f"{LWS}/group-index in (0)", 4, 0),
         (f"{LWS}/group-index in (0, 1)", None, 1),
@@ -272,16 +237,6 @@ async def test_pods_of_a_leader_worker_set_state_the_size_of_their_groups(
     assert len(sizes_read(loopback)) == reads
     for size in (0, "", "two", "9" * 10):
         assert await expected(loopback, f"{LWS}/group-index=0", lws_pod(0, 0, size=size)) is None
-
-
-async def test_pod_group_of_kueue_states_its_size(loopback: Loopback) -> None:
-    group = owned("one", None, {GROUP_NAME: "g"}, {GROUP_COUNT: "6"})
-    found = await expected(loopback, "app=train", group)
-    assert found == ExpectedTasks(6, f"{GROUP_COUNT} of the pods")
-    for count in ({GROUP_COUNT: "many"}, {}):
-        invalid = owned("one", None, {GROUP_NAME: "g"}, count)
-        assert await expected(loopback, "app=train", invalid) is None
-    assert sizes_read(loopback) == []
 
 
 def done(index: int) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from aioresolve.kubernetes.api.objects import (
     Modified,
     WatchEvent,
 )
-from aioresolve.kubernetes.endpoint_slices import EndpointSlice, SliceCache, SliceQuery, name_index
+from aioresolve.kubernetes.cluster_cache import ClusterCache
+from aioresolve.kubernetes.endpoint_slices import EndpointSlice, SliceStore
 from aioresolve.testing import endpoint, endpoint_slice, pod, service
 
 from .loopback import Loopback, addresses
@@ -129,7 +130,7 @@ class TestJobs:
             loopback.server.add(endpoint_slice("a", namespace, service="trainer", endpoints=[found]))
         first, second = "10.8.0.0:8470", "10.8.0.1:8470"
         assert await resolved(loopback, namespace=None) == [first, second]
-        assert await resolved(loopback, namespace=["web", "ml"]) == [second, first]
+        assert await resolved(loopback) == [first]
         loopback.server.write_kubeconfig(loopback.kubeconfig, namespace="web")
         assert await resolved(loopback, namespace=CONTEXT_NAMESPACE) == [second]
 
@@ -140,36 +141,18 @@ class TestPorts:
             loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports=ports))
             assert await resolved(loopback, tf_server_port=2222) == ["10.8.0.1:2222"]
 
-    async def test_port_is_named_after_the_service(self, loopback: Loopback) -> None:
-        found = slice_of(of_pod("train-0", "10.8.0.1"), ports={"dns": 53, "grpc": 8470})
+    async def test_port_is_the_only_tcp_port_or_the_chosen_one(self, loopback: Loopback) -> None:
+        found = slice_of(of_pod("train-0", "10.8.0.1"), ports={"dns": 53, "grpc": 9000})
         found["ports"][0]["protocol"] = "UDP"
         loopback.server.add(found)
-        assert await resolved(loopback) == ["10.8.0.1:8470"]
-        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80, "grpc": 8470}))
-        assert await resolved(loopback, "trainer:grpc") == ["10.8.0.1:8470"]
+        assert await resolved(loopback) == ["10.8.0.1:9000"]
         assert await resolved(loopback, "trainer:9999") == ["10.8.0.1:9999"]
-
-    async def test_port_that_is_ambiguous_or_does_not_exist_is_an_error(self, loopback: Loopback) -> None:
         loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80, "": 8470}))
-        with pytest.raises(
-            ConfigurationError, match="Service 'trainer' has several TCP ports: 'http' and one without a name"
-        ) as caught:
+        message = r"Service 'trainer' has several TCP ports: 80 \(http\) and 8470 \(no name\)"
+        with pytest.raises(ConfigurationError, match=message) as caught:
             await resolved(loopback)
         assert caught.value.argument == "service"
-        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80}))
-        with pytest.raises(ConfigurationError, match="no TCP port named 'grpc', only 'http'"):
-            await resolved(loopback, "trainer:grpc")
-
-    async def test_named_port_may_differ_between_pods(self, loopback: Loopback) -> None:
-        loopback.server.add(
-            slice_of(of_pod("train-1", "10.8.0.1"), ports={"grpc": 8470}),
-            slice_of(of_pod("train-0", "10.8.0.2"), name="trainer-b", ports={"grpc": 9000}),
-            slice_of(of_pod("train-2", "10.8.0.3"), name="trainer-c"),
-        )
-        with pytest.raises(PodNotRunningError, match="ml/train-2: no port named 'grpc'"):
-            await resolved(loopback, "trainer:grpc")
-        found = await resolved(loopback, "trainer:grpc", not_running="skip")
-        assert found == ["10.8.0.2:9000", "10.8.0.1:8470"]
+        assert await resolved(loopback, "trainer:8470") == ["10.8.0.1:8470"]
 
 
 class TestAddresses:
@@ -214,33 +197,6 @@ class TestAddresses:
             await resolved(loopback, address="hostname")
 
 
-class TestOrder:
-    def test_index_is_at_the_end_of_a_name(self) -> None:
-        indices = {
-            (None, "train-3"): 3,
-            (None, "train-3-x7k2p"): 3,
-            ("train-12", "train-12-x7k2p"): 12,
-            ("train-3-24567", "any"): 24567,
-            ("zero", "train-3"): None,
-            (None, "trainer-7d9c6b5f4d-x7k2p"): None,
-            (None, "train"): None,
-            (None, "train-0000000001"): None,
-        }
-        assert {names: name_index(*names) for names in indices} == indices
-
-    async def test_tasks_may_be_ordered_by_the_index_in_their_names(self, loopback: Loopback) -> None:
-        found = [("b-x-0", "10.8.0.1"), ("a-x-1", "10.8.0.2")]
-        loopback.server.add(slice_of(*[of_pod(name, ip) for name, ip in found]))
-        assert await resolved(loopback) == ["10.8.0.2:8470", "10.8.0.1:8470"]
-        assert await resolved(loopback, order_by="index") == ["10.8.0.1:8470", "10.8.0.2:8470"]
-
-    async def test_leader_of_a_group_of_a_leader_worker_set_is_the_first(self, loopback: Loopback) -> None:
-        found = [("vllm-3-1", "10.8.0.1"), ("vllm-3-2", "10.8.0.2"), ("vllm-3", "10.8.0.3")]
-        loopback.server.add(slice_of(*[of_pod(name, ip) for name, ip in found]))
-        in_order = [f"10.8.0.{number}:8470" for number in (3, 1, 2)]
-        assert await resolved(loopback, order_by="index") == in_order
-
-
 class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -248,11 +204,12 @@ class TestErrors:
             ({"job_to_label_mapping": {"worker": "app=x"}, "service": "a"}, "exclude each other"),
             ({"service": "Trainer"}, "'Trainer' is not a Service .*: expected NAME or NAME:PORT"),
             ({"service": "a:65536"}, "'a:65536' is not a Service"),
+            ({"service": "a:grpc"}, "'a:grpc' is not a Service"),
             ({"service": 7}, "int is not a mapping of job names to Services"),
             ({"service": {"worker": []}}, r"\[\] is not a list of Services \(job 'worker'\)"),
             ({"service": {"": "a"}}, "'' is not a valid job name"),
             ({"service": "a", "address": "host_ip"}, "no such address, only 'pod_ip'"),
-            ({"service": "a", "order_by": "label:rank"}, "have no labels of pods and nodes"),
+            ({"service": "a", "order_by": "index"}, "have only names to be ordered by"),
             ({"service": "a", "order_by": "x"}, "'x' is not one of 'name', 'index'"),
         ],
     )
@@ -338,7 +295,7 @@ class TestWatch:
 # Properties
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-QUERY = SliceQuery.of("trainer", "ml")
+QUERY = SliceStore.new_query("trainer", "ml")
 NAMES = ["w-0", "w-1", "w-2", "w-10", "v"]
 ADDRESSES = {"IPv4": ["10.8.0.1", "10.8.0.2", "10.8.0.3"], "IPv6": ["fd00::1", "fd00::2", "fd00::3"]}
 CONDITIONS = st.sampled_from([None, True, True, False])
@@ -369,9 +326,9 @@ def parse(document: Mapping[str, Any], version: int) -> EndpointSlice:
     return msgspec.convert({**document, "metadata": metadata}, EndpointSlice)
 
 
-def new_cache(order_by: str = "name") -> SliceCache:
-    return SliceCache(
-        {"worker": [[QUERY]]}, address="pod_ip", port=8470, order_by=[order_by], allow_gaps=True
+def new_cache() -> ClusterCache:
+    return ClusterCache(
+        {"worker": [QUERY]}, store_type=SliceStore, address="pod_ip", port=8470, order_by=["name"]
     )
 
 
@@ -411,7 +368,7 @@ def oracle(held: Sequence[EndpointSlice]) -> tuple[dict[str, tuple[str, bool]], 
 @given(st.lists(slices(), max_size=12), st.lists(st.integers(0, 3), min_size=12, max_size=12))
 def test_watch_ends_with_the_pods_that_a_list_has(written: list[dict[str, Any]], choices: list[int]) -> None:
     cache, held = new_cache(), dict[str, EndpointSlice]()
-    cache.replace(QUERY, [], "1")
+    cache.stores[QUERY].replace([], "1")
     before = contents(cache.observation(NOW))
     for version, (document, choice) in enumerate(zip(written, choices, strict=False), 2):
         new = parse(document, version)
@@ -425,12 +382,12 @@ def test_watch_ends_with_the_pods_that_a_list_has(written: list[dict[str, Any]],
         if choice == 1:
             # What was reported before has no effect.
             events += [*events, Bookmark(BookmarkObject(BookmarkMeta(resource_version=str(version))))]
-        has_changed = cache.apply(QUERY, events)
+        has_changed = cache.stores[QUERY].apply(events)
         after = contents(cache.observation(NOW))
         assert has_changed or after == before
         before = after
     listed = new_cache()
-    listed.replace(QUERY, list(held.values()), "99")
+    listed.stores[QUERY].replace(list(held.values()), "99")
     assert contents(listed.observation(NOW)) == before
     members, faults = oracle(list(held.values()))
     state = listed.state(NOW)

@@ -46,7 +46,7 @@ async def test_namespace_is_listed_by_an_async_client() -> None:
     listed = SimpleNamespace(items=[pod("train-0", "10.0.0.1", uid="u-1", labels={"app": "train"})])
     client = mock.MagicMock(spec=["list_namespaced_pod"])
     client.list_namespaced_pod = mock.AsyncMock(return_value=listed)
-    state = await resolver(client, namespace=["ml"]).cluster_state()
+    state = await resolver(client, namespace="ml").cluster_state()
     [endpoint] = state.endpoints["worker"]
     assert (endpoint.name, endpoint.namespace, endpoint.uid) == ("train-0", "ml", "u-1")
     client.list_namespaced_pod.assert_awaited_once_with("ml", label_selector="app=train")

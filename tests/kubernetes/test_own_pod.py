@@ -31,7 +31,7 @@ LWS, GROUP = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/gr
 REVISION = "controller-revision-hash"
 KUBEFLOW, OPERATOR = "training.kubeflow.org/job-name", "training.kubeflow.org/operator-name"
 ROLE = "training.kubeflow.org/job-role"
-VOLCANO, POD_GROUP = "volcano.sh/job-name", "kueue.x-k8s.io/pod-group-name"
+VOLCANO = "volcano.sh/job-name"
 
 
 def of_stateful_set(labels: dict[str, str], *, controller: bool = True) -> Pod:
@@ -77,7 +77,6 @@ def of_kubeflow(*, owner_version: str = "kubeflow.org/v1", kind: str = "PyTorchJ
         ),
         (of_kubeflow(), Workload("PyTorchJob", "torch", f"{KUBEFLOW}=torch")),
         (labelled("a", **{VOLCANO: "v"}), Workload("Volcano Job", "v", f"{VOLCANO}=v")),
-        (labelled("a", **{POD_GROUP: "g"}), Workload("pod group", "g", f"{POD_GROUP}=g")),
         (of_stateful_set({REVISION: "train-5d4f"}, controller=False), None),
         (of_stateful_set({}), None),
         (labelled("a", **{LWS: "serve"}), None),

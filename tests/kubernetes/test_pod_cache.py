@@ -36,17 +36,17 @@ from .watched_cluster import (
 if TYPE_CHECKING:
     from aioresolve.kubernetes import Pod
 
-    from .watched_cluster import PodCache
+    from .watched_cluster import ClusterCache
 
 
 # Lists and versions
 
 
 def test_there_is_no_state_before_every_query_was_listed() -> None:
-    cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
-    assert (cache.is_complete, cache.store(TRAIN).version) == (False, "")
+    cache = new_cache({"worker": [TRAIN], "eval": [EVAL]})
+    assert (cache.is_complete, cache.stores[TRAIN].version) == (False, "")
     replace(cache, TRAIN, [pod()], "9")
-    assert (cache.is_complete, cache.store(TRAIN).version) == (False, "9")
+    assert (cache.is_complete, cache.stores[TRAIN].version) == (False, "9")
     assert cache.observation(NOW) == Observation(None)
     replace(cache, EVAL, [], "8")
     assert cache.is_complete
@@ -58,7 +58,7 @@ def test_an_irrelevant_change_is_not_reported() -> None:
     cache = listed_cache(versioned("train-0", 7), versioned("train-1", 8), versioned("x", 9, phase="Pending"))
     before = cache.observation(NOW)
     annotated = versioned("train-0", 101, metadata={"annotations": {"a": "b"}})
-    assert not cache.apply(TRAIN, [Modified(annotated)])
+    assert not cache.stores[TRAIN].apply([Modified(annotated)])
     after = cache.observation(NOW)
     assert before.state is not None
     assert after.state is not None
@@ -73,7 +73,7 @@ def test_a_change_of_readiness_is_reported_with_the_same_spec(order_by: str) -> 
     cache = listed_cache(completion(0), order_by=order_by)
     before = state(cache)
     ready = completion(0, 101, status={"conditions": READY}, spec={"nodeName": "node-b"})
-    assert cache.apply(TRAIN, [Modified(ready)])
+    assert cache.stores[TRAIN].apply([Modified(ready)])
     assert state(cache) == before
     assert state(cache).spec == before.spec
     (endpoint,) = state(cache).endpoints["worker"]
@@ -82,27 +82,27 @@ def test_a_change_of_readiness_is_reported_with_the_same_spec(order_by: str) -> 
 
 def test_bookmarks_change_the_version_only_and_never_decrease_it() -> None:
     cache = listed_cache(pod())
-    assert not cache.apply(TRAIN, [bookmark(150), bookmark(120)])
-    assert (cache.store(TRAIN).version, state(cache).version) == ("150", "150")
+    assert not cache.stores[TRAIN].apply([bookmark(150), bookmark(120)])
+    assert (cache.stores[TRAIN].version, state(cache).version) == ("150", "150")
 
 
 def test_an_older_version_is_reported_until_the_next_list() -> None:
     old = versioned("train-0", 99)
     for event in (bookmark(99), Modified(old), Deleted(old)):
         cache = listed_cache(pod("train-1"), version="100")
-        cache.apply(TRAIN, [Added(versioned("train-2", 100)), bookmark(100)])
-        assert not cache.store(TRAIN).version_decreased
-        cache.apply(TRAIN, [event])
-        assert cache.store(TRAIN).version_decreased
+        cache.stores[TRAIN].apply([Added(versioned("train-2", 100)), bookmark(100)])
+        assert not cache.stores[TRAIN].version_decreased
+        cache.stores[TRAIN].apply([event])
+        assert cache.stores[TRAIN].version_decreased
         replace(cache, TRAIN, [], "99")
-        assert not cache.store(TRAIN).version_decreased
+        assert not cache.stores[TRAIN].version_decreased
 
 
 def test_a_list_of_a_restored_server_replaces_newer_versions() -> None:
     cache = listed_cache(versioned("train-0", 90, ip="10.0.0.1"))
     replace(cache, TRAIN, [versioned("train-0", 40, ip="10.9.9.9")], "50")
     assert state(cache).spec.as_dict() == {"worker": ["10.9.9.9:8470"]}
-    cache.apply(TRAIN, [Modified(versioned("train-0", 51, ip="10.9.9.8"))])
+    cache.stores[TRAIN].apply([Modified(versioned("train-0", 51, ip="10.9.9.8"))])
     assert state(cache).spec.as_dict() == {"worker": ["10.9.9.8:8470"]}
 
 
@@ -123,7 +123,7 @@ def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> N
         pod("w-8", phase="Succeeded", metadata=owned),
         pod("w-9", phase="Pending", metadata=owned),
         pod("w-11", phase="Pending", metadata={"deletionTimestamp": "now"}),
-        jobs={"worker": [[TRAIN]], "eval": [[TRAIN]]},
+        jobs={"worker": [TRAIN], "eval": [TRAIN]},
     )
     observation = cache.observation(NOW)
     assert observation.absent == tuple(
@@ -160,18 +160,18 @@ def completion(index: int, version: int = 7, **more: Any) -> Pod:
     return indexed(f"train-{index}", {INDEX: str(index)}, version, **more)
 
 
-def indices(cache: PodCache) -> list[int]:
+def indices(cache: ClusterCache) -> list[int]:
     return state(cache).spec.task_indices("worker")
 
 
 def test_a_deleted_pod_leaves_a_gap_that_a_new_one_fills() -> None:
     cache = listed_cache(*map(completion, range(4)), order_by="index")
     before = state(cache)
-    assert cache.apply(TRAIN, [Deleted(deleting("train-2", 101))])
+    assert cache.stores[TRAIN].apply([Deleted(deleting("train-2", 101))])
     assert indices(cache) == [0, 1, 3]
     diff = state(cache).diff(before)
     assert ([member.task_index for member in diff.left], diff.joined, diff.moved) == ([2], (), ())
-    cache.apply(TRAIN, [Added(completion(2, 102))])
+    cache.stores[TRAIN].apply([Added(completion(2, 102))])
     assert indices(cache) == [0, 1, 2, 3]
 
 
@@ -187,17 +187,17 @@ def test_a_group_without_a_member_is_as_large_as_the_largest_and_moves_no_other(
     )
     assert indices(cache) == [0, 1, 2, 6, 7, 8]
     restarting = indexed("g0-2", {group_index: "0", worker_index: "2"}, 101, phase="Pending")
-    cache.apply(TRAIN, [Modified(restarting)])
+    cache.stores[TRAIN].apply([Modified(restarting)])
     assert indices(cache) == [0, 1, 6, 7, 8]
     assert [missing.name for missing in cache.observation(NOW).absent] == ["ml/g0-2"]
 
 
 # Properties
 
-QUERIES = [PodQuery("a=1", "ml"), PodQuery("a=1", "ab"), PodQuery("b=1", "ml"), PodQuery("a=1")]
+QUERIES = [PodQuery("a=1", "ml"), PodQuery("b=1", "ml"), PodQuery("a=1")]
 JOBS: list[Jobs] = [
-    {"worker": [QUERIES[:2], [QUERIES[2]]], "eval": [[QUERIES[0]]]},
-    {"worker": [[QUERIES[3]]]},
+    {"worker": [QUERIES[0], QUERIES[1]], "eval": [QUERIES[0]]},
+    {"worker": [QUERIES[2]]},
 ]
 GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
 KUBEFLOW, ROLE = "training.kubeflow.org/replica-index", "training.kubeflow.org/job-role"
@@ -279,12 +279,12 @@ def matches(query: PodQuery, one: Pod) -> bool:
 def test_events_in_any_order_late_or_twice_end_with_what_a_list_shows(
     jobs: Jobs, order_by: Any, steps: list[Any]
 ) -> None:
-    queries = list(dict.fromkeys(query for parts in jobs.values() for part in parts for query in part))
+    queries = list(dict.fromkeys(query for each in jobs.values() for query in each))
     server, cache = Server(queries), new_cache(jobs, order_by=order_by)
     for query in queries:
         replace(cache, query, [], server.version)
 
-    def found(cache: PodCache) -> Any:
+    def found(cache: ClusterCache) -> Any:
         try:
             return contents(cache.observation(NOW))
         except PodIndexError as error:
@@ -292,7 +292,7 @@ def test_events_in_any_order_late_or_twice_end_with_what_a_list_shows(
 
     def apply(query: PodQuery, events: list[Any]) -> None:
         before = found(cache)
-        assert cache.apply(query, events) or found(cache) == before
+        assert cache.stores[query].apply(events) or found(cache) == before
 
     for target, step in steps:
         if isinstance(target, tuple):

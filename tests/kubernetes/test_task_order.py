@@ -32,8 +32,6 @@ COMPLETION = "batch.kubernetes.io/job-completion-index"
 GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
 JOB, GLOBAL = "jobset.sigs.k8s.io/job-index", "jobset.sigs.k8s.io/job-global-index"
 REPLICATED = "jobset.sigs.k8s.io/replicatedjob-name"
-RAY_TYPE = "ray.io/node-type"
-RAY_REPLICA, RAY_HOST = "ray.io/worker-group-replica-index", "ray.io/replica-host-index"
 KUBEFLOW, MPI_ROLE = "training.kubeflow.org/replica-index", "training.kubeflow.org/job-role"
 VOLCANO, VOLCANO_ROLE = "volcano.sh/task-index", "volcano.sh/task-spec"
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "run", "controller": True}
@@ -77,20 +75,6 @@ def in_group(group: int, member: int) -> Pod:
         (labelled("a", **{KUBEFLOW: "6"}), 6),
         (labelled("a", **{VOLCANO: "7", VOLCANO_ROLE: "worker"}), 7),
         (pod("a", metadata={"annotations": {VOLCANO: "8"}}), 8),
-        (labelled("a", **{RAY_TYPE: "worker", RAY_REPLICA: "2", RAY_HOST: "1"}), 5),
-        (labelled("a", **{RAY_TYPE: "worker", RAY_REPLICA: "2"}), 2),
-        (labelled("a", **{RAY_TYPE: "head"}), 0),
-        (labelled("a", **{"kueue.x-k8s.io/pod-group-pod-index": "9"}), 9),
-        (
-            pod(
-                "a",
-                metadata={
-                    "labels": {"rank": "3"},
-                    "annotations": {"kueue.x-k8s.io/pod-group-pod-index-label": "rank"},
-                },
-            ),
-            3,
-        ),
         (mpi("pi-worker-2", "worker", 3), 2),
         (mpi("pi-worker-3", "worker", 3), 3),
         (mpi("pi-launcher-x1", "launcher", 0), 0),
@@ -106,7 +90,6 @@ def test_pod_without_a_valid_index_is_reported() -> None:
     invalid = [completion("a", value) for value in ("", "-1", "one", "9" * 10, "٣")]
     for found in (
         *invalid,
-        labelled("a", **{RAY_TYPE: "worker"}),
         labelled("a", **{JOB: "1"}),
         labelled("a"),
     ):
@@ -134,13 +117,6 @@ def test_index_of_a_kubeflow_worker_is_the_end_of_its_name(job: str) -> None:
         assert tasks(*workers) == {i: f"{job}-worker-{i}" for i in range(4)}
 
 
-RAY = [
-    labelled(f"r{n}h{h}", **{RAY_TYPE: "worker", RAY_REPLICA: str(n), RAY_HOST: str(h)})
-    for h in (0, 1)
-    for n in (0, 1)
-]
-
-
 @pytest.mark.parametrize(
     ("leader", "others", "expected"),
     [
@@ -157,14 +133,13 @@ RAY = [
             [mpi(f"pi-worker-{i}", "worker", i + 1) for i in (0, 1)],
             None,
         ),
-        (labelled("ray-head", **{RAY_TYPE: "head"}), RAY, ["r0h0", "r0h1", "r1h0", "r1h1"]),
         (
             labelled("vc-master-0", **{VOLCANO: "0", VOLCANO_ROLE: "master"}),
             [labelled(f"vc-worker-{i}", **{VOLCANO: str(i), VOLCANO_ROLE: "worker"}) for i in (0, 1)],
             None,
         ),
     ],
-    ids=["JobSet", "MPIJob", "RayCluster", "Volcano Job"],
+    ids=["JobSet", "MPIJob", "Volcano Job"],
 )
 def test_leading_role_comes_first_if_the_selector_matches_it(
     leader: Pod, others: list[Pod], expected: list[str] | None
@@ -174,9 +149,9 @@ def test_leading_role_comes_first_if_the_selector_matches_it(
     assert list(tasks(*others)) == list(range(len(others)))
     # The leader may come and go while the others run.
     cache = listed_cache(*others, order_by="index")
-    cache.apply(TRAIN, [Added(leader)])
+    cache.stores[TRAIN].apply([Added(leader)])
     assert names(cache) == [leader.metadata.name, *expected]
-    cache.apply(TRAIN, [Deleted(leader)])
+    cache.stores[TRAIN].apply([Deleted(leader)])
     assert names(cache) == expected
 
 
@@ -243,9 +218,9 @@ def test_task_keeps_its_index_in_whatever_order_the_others_end_or_are_replaced(
     for number, ended in enumerate(ends[:-1]):
         suffix = "b" if is_replaced else "a"
         if is_replaced:
-            cache.apply(TRAIN, [Added(of_run(ended, "Failed")), Added(of_run(ended, "Running", "b"))])
-            cache.apply(TRAIN, [Deleted(of_run(ended, "Failed"))])
-        cache.apply(TRAIN, [Added(of_run(ended, "Succeeded", suffix))])
+            cache.stores[TRAIN].apply([Added(of_run(ended, "Failed")), Added(of_run(ended, "Running", "b"))])
+            cache.stores[TRAIN].apply([Deleted(of_run(ended, "Failed"))])
+        cache.stores[TRAIN].apply([Added(of_run(ended, "Succeeded", suffix))])
         now = state(cache)
         assert now.spec.task_indices("worker") == sorted(ends[number + 1 :])
         assert [each.index for each in now.done] == sorted(ends[: number + 1])
@@ -253,7 +228,7 @@ def test_task_keeps_its_index_in_whatever_order_the_others_end_or_are_replaced(
 
 def test_equal_names_are_in_the_order_of_their_namespaces() -> None:
     everywhere = PodQuery("app=train")
-    cache = new_cache({"worker": [[everywhere]]})
+    cache = new_cache({"worker": [everywhere]})
     pods = [pod(metadata={"namespace": namespace, "uid": namespace}) for namespace in ("b", "a", "a-b")]
     replace(cache, everywhere, pods, "9")
     # As the server lists them: it sorts `a-b/train-0` before `a/train-0`.

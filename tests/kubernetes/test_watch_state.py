@@ -35,7 +35,7 @@ API: Any = SimpleNamespace(host="https://server", source="a test", is_closed=Fal
 def new_state() -> Reflector:
     """Return the reflector of a query that was never listed."""
     policy = watch_policy(first_wait=1.0, longest_wait=5.0)
-    return Reflector(API, new_cache(), TRAIN, lambda: None, policy, timeout=30.0)
+    return Reflector(API, new_cache().stores[TRAIN], lambda: None, policy, timeout=30.0)
 
 
 def listed_state() -> Reflector:

@@ -17,8 +17,8 @@ from aioresolve.kubernetes.api.objects import (
     Pod,
 )
 from aioresolve.kubernetes.api.queries import PodQuery
-from aioresolve.kubernetes.cluster_cache import PodCache
-from aioresolve.kubernetes.tasks.order_by import validate_order_by
+from aioresolve.kubernetes.cluster_cache import ClusterCache
+from aioresolve.kubernetes.tasks.task_order import validate_order_by
 
 from . import samples
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aioresolve.spec import ClusterState, Observation
 
 # Tests import the private names of caches from here, the only file that knows their modules.
-__all__ = ["Added", "Deleted", "Modified", "PodCache", "PodQuery"]
+__all__ = ["Added", "ClusterCache", "Deleted", "Modified", "PodQuery"]
 
 NOW = datetime(2026, 11, 20, 15, 40, tzinfo=UTC)
 DELETED = "2026-11-20T15:40:41Z"
@@ -36,23 +36,24 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 TRAIN = PodQuery("app=train", "ml")
 EVAL = PodQuery("app=eval", "ml")
 
-Jobs: TypeAlias = dict[str, list[list[PodQuery]]]
+Jobs: TypeAlias = dict[str, list[PodQuery]]
 
 
-def new_cache(jobs: Jobs | None = None, **options: Any) -> PodCache:
+def new_cache(jobs: Jobs | None = None, **options: Any) -> ClusterCache:
     """Return an empty cache."""
     defaults = {"address": "pod_ip", "port": 8470, "order_by": "name"}
     arguments = {**defaults, **options}
     order_by = validate_order_by(arguments.pop("order_by"))
-    return PodCache(jobs or {"worker": [[TRAIN]]}, order_by=order_by, **arguments)
+    return ClusterCache(jobs or {"worker": [TRAIN]}, order_by=order_by, **arguments)
 
 
-def replace(cache: PodCache, query: PodQuery, pods: Iterable[Pod], version: object) -> None:
+def replace(cache: ClusterCache, query: PodQuery, pods: Iterable[Pod], version: object) -> None:
     """Apply a list of these pods."""
-    cache.replace(query, cache.match(query, list(pods)), str(version))
+    store = cache.stores[query]
+    store.replace(store.match(list(pods)), str(version))
 
 
-def listed_cache(*pods: Pod, version: str = "100", **more: Any) -> PodCache:
+def listed_cache(*pods: Pod, version: str = "100", **more: Any) -> ClusterCache:
     """Return a cache of these pods, which was observed; for `more` see `new_cache`."""
     cache = new_cache(**more)
     replace(cache, TRAIN, pods, version)
@@ -82,14 +83,14 @@ def contents(observation: Observation) -> tuple[Any, ...]:
     return repr(dict(state.endpoints)), state.spec, state.done, missing
 
 
-def state(cache: PodCache) -> ClusterState:
+def state(cache: ClusterCache) -> ClusterState:
     """Return the current state."""
     state = cache.observation(NOW).state
     assert state is not None
     return state
 
 
-def names(cache: PodCache, job: str = "worker") -> list[str | None]:
+def names(cache: ClusterCache, job: str = "worker") -> list[str | None]:
     """Return the names of the members in task order."""
     return [endpoint.name for endpoint in state(cache).endpoints[job]]
 

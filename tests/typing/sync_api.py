@@ -99,7 +99,7 @@ def resolvers_of_users_have_facades(elector: Elector) -> None:
 
 
 def constructors_take_the_arguments_of_the_async_classes() -> None:
-    KubernetesClusterResolver({"worker": "app=x"}, 8470, namespace=["a"], order_by="index", timeout=1.0)
+    KubernetesClusterResolver({"worker": "app=x"}, 8470, namespace="a", order_by="index", timeout=1.0)
     KubernetesClusterResolver(namespcae="a")  # type: ignore[call-arg]
     KubernetesClusterResolver(not_running="skp")  # type: ignore[arg-type]
     SlurmClusterResolver({"worker": 2}, port_base="1")  # type: ignore[arg-type]

@@ -1,28 +1,11 @@
 """The kinds of controllers: the labels of their pods, and how many pods their objects want.
 
-Where each controller writes the index:
+A pod has an index in its group, such as the Job of a JobSet, and the groups follow one another. A controller
+may count the pods of each role (launcher, worker) separately. If a selector matches several roles, the one
+that leads comes first: launcher, master or chief.
 
-- LeaderWorkerSet: labels `leaderworkerset.sigs.k8s.io/group-index` (group) and `.../worker-index`
-  (member).
-- JobSet: label `jobset.sigs.k8s.io/job-index`, or `.../job-global-index` if there are several replicated jobs
-  (group), and the index of the Job (member).
-- KubeRay: labels `ray.io/worker-group-replica-index` (group) and `ray.io/replica-host-index` (member, for
-  groups of several hosts), from KubeRay 1.5 with the feature gate RayMultiHostIndexing. The head has none.
-- Kubeflow training operator and MPI operator: label `training.kubeflow.org/replica-index`. With
-  `runLauncherAsWorker`, the MPI operator counts the workers from 1; the name of the pod counts from 0.
-- Volcano: label `volcano.sh/task-index`, an annotation in earlier versions.
-- Indexed Job: label `batch.kubernetes.io/job-completion-index`, an annotation before Kubernetes 1.28.
-- StatefulSet: label `apps.kubernetes.io/pod-index`.
-- Kueue pod group: label `kueue.x-k8s.io/pod-group-pod-index`, or the label that the annotation
-  `kueue.x-k8s.io/pod-group-pod-index-label` names.
-
-The order matters: a pod of a JobSet or LeaderWorkerSet has the index of the inner controller too.
-
-A controller may count the pods of each role (launcher, worker) separately. If a selector matches several
-roles, the one that leads comes first: launcher, master, chief or head.
-
-`KINDS` has the rest of what differs between kinds. A selector may match a part of the pods of a controller,
-if it has a label in which they differ.
+`KINDS` has what differs between kinds. A selector may match a part of the pods of a controller, if it has a
+label in which they differ.
 """
 
 from __future__ import annotations
@@ -37,32 +20,29 @@ from aioresolve.kubernetes.api.queries import parse_selector
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes.api.objects import ObjectMeta, Pod
 
 JOB_NAME = "batch.kubernetes.io/job-name"
 OLD_JOB_NAME = "job-name"
 """The label of pods of Jobs before Kubernetes 1.27, which they still have."""
 
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-POD_INDEX = "apps.kubernetes.io/pod-index"
-KUBEFLOW_INDEX = "training.kubeflow.org/replica-index"
+REVISION = "controller-revision-hash"
+LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
-KUBEFLOW_NAME = "training.kubeflow.org/job-name"
-REVISION = "controller-revision-hash"
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+JOBSET_REPLICAS = "jobset.sigs.k8s.io/replicatedjob-replicas"
 JOBSET_JOB = "jobset.sigs.k8s.io/job-index"
 JOBSET_GLOBAL_JOB = "jobset.sigs.k8s.io/job-global-index"
 JOBSET_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
+KUBEFLOW_NAME = "training.kubeflow.org/job-name"
 KUBEFLOW_ROLES = ("training.kubeflow.org/replica-type", "training.kubeflow.org/job-role")
-VOLCANO_INDEX = "volcano.sh/task-index"
 VOLCANO_ROLE = "volcano.sh/task-spec"
-RAY_REPLICA = "ray.io/worker-group-replica-index"
-RAY_HOST = "ray.io/replica-host-index"
-RAY_TYPE = "ray.io/node-type"
-KUEUE_INDEX = "kueue.x-k8s.io/pod-group-pod-index"
-KUEUE_INDEX_LABEL = "kueue.x-k8s.io/pod-group-pod-index-label"
+MPI_LAUNCHER = "launcher"
 
-LEADING_ROLES = frozenset({"chief", "head", "launcher", "master"})
+LEADING_ROLES = frozenset({"chief", "launcher", "master"})
 """The roles of which there is one pod that comes before all others."""
 
 MAX_DIGITS = 9
@@ -71,19 +51,8 @@ MAX_DIGITS = 9
 MAX_TASKS = 200_000
 """The maximum number of tasks, more than Kubernetes runs pods (150,000). A larger index is invalid."""
 
-LWS_GROUPS = (LWS_GROUP, "leaderworkerset.sigs.k8s.io/group-key")
-LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
-LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
-JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
-JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
-JOBSET_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
-JOBSET_REPLICAS = "jobset.sigs.k8s.io/replicatedjob-replicas"
-POD_GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
-POD_GROUP_COUNT = "kueue.x-k8s.io/pod-group-total-count"
-VOLCANO_JOB = "volcano.sh/job-name"
-RAY_GROUP = "ray.io/group"
-RAY_HEAD = "headgroup"
-MPI_LAUNCHER = "launcher"
+
+# Numbers and roles of pods
 
 
 class PodIndex(NamedTuple):
@@ -96,13 +65,12 @@ class PodIndex(NamedTuple):
 class IndexLabel(NamedTuple):
     """The index of a pod as its labels and annotations give it.
 
-    A controller numbers the pods of a role, such as those of one replicated job of a JobSet, separately.
     Which index applies depends on the other pods.
 
     Attributes:
         in_role: the index among the pods of the same role.
         in_set: the index among the pods of all roles.
-        role: the role of the pod, if its controller has roles.
+        role: the role of the pod, if its controller numbers the pods of each role separately.
     """
 
     in_role: PodIndex | None
@@ -117,65 +85,43 @@ class IndexLabel(NamedTuple):
 def index_label(pod: Pod) -> IndexLabel:
     """Return the index of a pod as its labels and annotations give it."""
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
-    if LWS_WORKER in labels:
-        return _without_role(_parse(labels.get(LWS_GROUP), labels[LWS_WORKER]))
-    completion = labels.get(COMPLETION_INDEX, annotations.get(COMPLETION_INDEX))
-    if JOBSET_JOB in labels:
-        in_role, in_set = (_parse(labels.get(key), completion) for key in (JOBSET_JOB, JOBSET_GLOBAL_JOB))
-        return IndexLabel(in_role, in_set, labels.get(JOBSET_REPLICATED_JOB))
-    if RAY_TYPE in labels:
-        role = labels[RAY_TYPE]
-        if role in LEADING_ROLES:
-            return _with_role(PodIndex(0, 0), role)
-        return _with_role(_parse(labels.get(RAY_REPLICA), labels.get(RAY_HOST, "0")), role)
-    if KUBEFLOW_INDEX in labels:
-        role = next((labels[key] for key in KUBEFLOW_ROLES if key in labels), "")
-        return _with_role(_kubeflow_index(pod.metadata.name, labels[KUBEFLOW_INDEX]), role)
-    task = labels.get(VOLCANO_INDEX, annotations.get(VOLCANO_INDEX))
-    if task is not None:
-        role = labels.get(VOLCANO_ROLE, annotations.get(VOLCANO_ROLE, ""))
-        return _with_role(_parse("0", task), role)
-    for member in (
-        completion,
-        labels.get(POD_INDEX),
-        labels.get(annotations.get(KUEUE_INDEX_LABEL, KUEUE_INDEX)),
-    ):
-        if member is not None:
-            return _of_member(member) if len(member) <= MAX_DIGITS else _without_role(None)
-    return _without_role(None)
+    for row in NUMBERED:
+        first = row.index_labels[0]
+        if first not in labels and first not in annotations:
+            continue
+        *groups, member = (labels.get(key, annotations.get(key)) for key in row.index_labels)
+        if not row.numbers_roles:
+            return _index_label(*(groups or ["0"]), member)
+        role = row.role(pod.metadata)
+        if groups:  # the index of the group among those of all roles is another label
+            return _index_label(groups[0], member, labels.get(JOBSET_GLOBAL_JOB), role)
+        in_set = "0" if role.lower() in LEADING_ROLES else "1"
+        return _index_label("0", _counted_from_zero(pod.metadata.name, member), in_set, role)
+    return _index_label(None, None)
 
 
 @lru_cache(maxsize=16_384)  # thousands of pods of several jobs share these values
-def _of_member(member: str) -> IndexLabel:
-    return _without_role(_parse("0", member))
-
-
-def _without_role(index: PodIndex | None) -> IndexLabel:
-    return IndexLabel(index, index, None)
-
-
-def _with_role(index: PodIndex | None, role: str) -> IndexLabel:
-    """Return the label of a pod whose role, in lower case or not, may lead the others."""
-    if index is None or role.lower() in LEADING_ROLES:
-        return IndexLabel(index, index, role)
-    return IndexLabel(index, PodIndex(index.group + 1, index.member), role)
-
-
-_WORKER_NAME = re.compile("-worker-([0-9]+)$")
-
-
-def _kubeflow_index(name: str, label: str) -> PodIndex | None:
-    index = _parse("0", label)
-    found = _WORKER_NAME.search(name)
-    if index is not None and found is not None and found[1] == str(index.member - 1):
-        return PodIndex(0, index.member - 1)
-    return index
+def _index_label(
+    group: str | None, member: str | None, group_in_set: str | None = None, role: str | None = None
+) -> IndexLabel:
+    in_role = _parse(group, member)
+    return IndexLabel(in_role, in_role if role is None else _parse(group_in_set, member), role)
 
 
 def _parse(group: str | None, member: str | None) -> PodIndex | None:
     if group is None or member is None or not (is_number(group) and is_number(member)):
         return None
     return PodIndex(int(group), int(member))
+
+
+_WORKER_NAME = re.compile("-worker-([0-9]+)$")
+
+
+def _counted_from_zero(name: str, index: str | None) -> str | None:
+    """Return the index of a worker: with `runLauncherAsWorker`, the label counts from 1, unlike the name."""
+    found = _WORKER_NAME.search(name)
+    is_later = found and index and is_number(index) and int(index) - 1 == int(found[1])
+    return found[1] if found and is_later else index
 
 
 def valid_count(number: object) -> int | None:
@@ -186,6 +132,9 @@ def valid_count(number: object) -> int | None:
 def is_number(text: str) -> bool:
     """Whether a label or annotation has a number that may be one of pods."""
     return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+
+
+# The controller of a pod
 
 
 class Controller(NamedTuple):
@@ -208,10 +157,9 @@ class Controller(NamedTuple):
     @property
     def path(self) -> str:
         """The path of the URL of the object."""
-        root = "/apis" if "/" in self.api_version else "/api"
         resource = f"{self.kind.lower()}s"
         namespace, resource, name = (quote(each, safe="") for each in (self.namespace, resource, self.name))
-        return f"{root}/{quote(self.api_version)}/namespaces/{namespace}/{resource}/{name}"
+        return f"/apis/{quote(self.api_version)}/namespaces/{namespace}/{resource}/{name}"
 
 
 def job_of(selector: str, namespace: str | None) -> Controller | None:
@@ -228,58 +176,40 @@ class PodSet(NamedTuple):
         controller: the controller of all groups.
         role: the template of the controller; empty if it has only one.
         group: the group, such as the Job of a JobSet; empty if there are no groups.
-        declared: a number that the pods carry: the size of the group of a LeaderWorkerSet, or of a Kueue pod
-            group.
+        group_size: the size of the group, if the pods state it as those of a LeaderWorkerSet do.
     """
 
     controller: Controller
     role: str = ""
     group: str = ""
-    declared: int | None = None
+    group_size: int | None = None
 
 
 def pod_set(pod: Pod) -> PodSet | None:
     """Return the pod set that `pod` belongs to; None if its controller is not one of those known here."""
-    metadata = pod.metadata
-    labels, annotations, namespace = metadata.labels, metadata.annotations, metadata.namespace
-    if LWS_NAME in labels:
-        role = "leader" if labels.get(LWS_WORKER) == "0" else "worker"
-        lws = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", namespace, labels[LWS_NAME]
-        return _pod_set(*lws, role, labels.get(LWS_GROUP, ""), annotations.get(LWS_SIZE))
-    if JOBSET_NAME in labels:
-        jobset = "jobset.x-k8s.io/v1alpha2", "JobSet", namespace, labels[JOBSET_NAME]
-        return _pod_set(*jobset, labels.get(JOBSET_REPLICATED_JOB, ""), labels.get(JOBSET_JOB, ""))
-    owner = metadata.controller
-    if owner is not None:
-        controller = owner.api_version, owner.kind, namespace, owner.name
-        match owner.api_version.partition("/")[0], owner.kind:
-            case ("batch", "Job") | ("apps", "StatefulSet" | "ReplicaSet"):
-                return _pod_set(*controller)
-            case "batch.volcano.sh", "Job":
-                return _pod_set(*controller, labels.get(VOLCANO_ROLE, annotations.get(VOLCANO_ROLE, "")))
-            case "ray.io", "RayCluster":
-                return _pod_set(*controller, labels.get(RAY_GROUP, ""), labels.get(RAY_REPLICA, ""))
-            case "kubeflow.org", _:
-                role = next((labels[key] for key in KUBEFLOW_ROLES if key in labels), "")
-                return _pod_set(*controller, role.lower())
-    if POD_GROUP_NAME in labels and POD_GROUP_COUNT in annotations:
-        pod_group = "", "PodGroup", namespace, labels[POD_GROUP_NAME]
-        return _pod_set(*pod_group, "", "", annotations[POD_GROUP_COUNT])
-    return None
+    metadata, owner = pod.metadata, pod.metadata.controller
+    for row in (LEADER_WORKER_SET, JOB_SET):  # whose pods are owned by an inner controller
+        if name := metadata.labels.get(row.workload[0][0]):
+            controller = row.api_version, row.name, metadata.namespace, name
+            break
+    else:
+        if owner is None:
+            return None
+        group = owner.api_version.rpartition("/")[0]
+        found = KINDS.get((group, owner.kind)) or KINDS.get((group, ""))
+        if found is None:
+            return None
+        row, controller = found, (owner.api_version, owner.kind, metadata.namespace, owner.name)
+    of_group = metadata.labels.get(row.index_labels[0], "") if len(row.index_labels) > 1 else ""
+    return _pod_set(*controller, row.role(metadata), of_group, metadata.annotations.get(LWS_SIZE, ""))
 
 
 @lru_cache(maxsize=4096)  # thousands of pods share a few pod sets
 def _pod_set(
-    api_version: str,
-    kind: str,
-    namespace: str,
-    name: str,
-    role: str = "",
-    group: str = "",
-    declared: str | None = None,
+    api_version: str, kind: str, namespace: str, name: str, role: str, group: str, group_size: str
 ) -> PodSet:
-    number = valid_count(int(declared)) if declared and is_number(declared) else None
-    return PodSet(Controller(api_version, kind, namespace, name), role, group, number)
+    size = valid_count(int(group_size)) if is_number(group_size) else None
+    return PodSet(Controller(api_version, kind, namespace, name), role, group, size)
 
 
 def run_of(pod: Pod) -> str:
@@ -289,12 +219,10 @@ def run_of(pod: Pod) -> str:
     """
     labels, namespace = pod.metadata.labels, pod.metadata.namespace
     if JOBSET_NAME in labels:
-        jobset = labels.get(JOBSET_UID) or f"{namespace}/{labels[JOBSET_NAME]}"
-        return f"{jobset}/{labels.get(JOBSET_ATTEMPT, '')}"
+        jobset = labels.get("jobset.sigs.k8s.io/jobset-uid") or f"{namespace}/{labels[JOBSET_NAME]}"
+        return f"{jobset}/{labels.get('jobset.sigs.k8s.io/restart-attempt', '')}"
     owner = pod.metadata.controller
-    if owner is not None:
-        return owner.uid or f"{namespace}/{owner.kind}/{owner.name}"
-    return labels.get(POD_GROUP_NAME, "")
+    return "" if owner is None else owner.uid or f"{namespace}/{owner.kind}/{owner.name}"
 
 
 # What the objects say
@@ -357,23 +285,6 @@ def _volcano_roles(spec: dict[str, Any]) -> dict[str, Role]:
     }
 
 
-def _ray_roles(spec: dict[str, Any]) -> dict[str, Role]:
-    roles = {RAY_HEAD: Role(1, labels=_template_labels(spec["headGroupSpec"]["template"]))}
-    for group in spec.get("workerGroupSpecs") or ():
-        hosts, labels = group.get("numOfHosts", 1), _template_labels(group["template"])
-        roles[group["groupName"]] = Role(hosts, _ray_replicas(group), labels)
-    return roles
-
-
-def _ray_replicas(group: dict[str, Any]) -> int:
-    """Return the number of replicas of a worker group that KubeRay creates."""
-    if group.get("suspend"):
-        return 0
-    least, most = group.get("minReplicas") or 0, group.get("maxReplicas")
-    replicas: int = max(least if group.get("replicas") is None else group["replicas"], least)
-    return replicas if most is None else min(replicas, most)
-
-
 def _replicas(spec: dict[str, Any]) -> dict[str, Role]:
     return {"": Role(spec.get("replicas", 1))}
 
@@ -381,6 +292,9 @@ def _replicas(spec: dict[str, Any]) -> dict[str, Role]:
 def _template_labels(template: dict[str, Any]) -> Mapping[str, str]:
     labels = (template.get("metadata") or {}).get("labels") or {}
     return dict(labels)
+
+
+# The table
 
 
 class Kind(NamedTuple):
@@ -392,16 +306,29 @@ class Kind(NamedTuple):
         fields: the fields that state the number.
         workload: the labels that the pods of one workload have in common, in one or several versions; the
             first label has the name.
+        index_labels: the labels, or annotations, of the index of the group of a pod, if there are groups, and
+            of its index in the group.
+        role: returns the name of the role of a pod; empty if all pods have the same one.
+        numbers_roles: whether the pods of each role are numbered separately.
         group_labels: the labels in which groups differ.
         role_labels: the labels in which roles differ, besides the labels of their pod templates.
+        api_version: that of the object, if its pods do not name it as their owner.
     """
 
     name: str
     roles: Callable[[dict[str, Any]], dict[str, Role]]
     fields: str
     workload: tuple[tuple[str, ...], ...] = ()
+    index_labels: tuple[str, ...] = ()
+    role: Callable[[ObjectMeta], str] = lambda metadata: ""
+    numbers_roles: bool = False
     group_labels: frozenset[str] = frozenset()
     role_labels: frozenset[str] = frozenset()
+    api_version: str = ""
+
+
+def _kubeflow_role(metadata: ObjectMeta) -> str:
+    return next((metadata.labels[key].lower() for key in KUBEFLOW_ROLES if key in metadata.labels), "")
 
 
 # A label of one Job of a JobSet.
@@ -413,56 +340,69 @@ _OF_JOB = frozenset(
     }
 )
 
+LEADER_WORKER_SET = Kind(
+    "LeaderWorkerSet",
+    _lws_roles,
+    "spec.replicas",
+    ((LWS_NAME, LWS_GROUP),),
+    (LWS_GROUP, LWS_WORKER),
+    lambda metadata: "leader" if metadata.labels.get(LWS_WORKER) == "0" else "worker",
+    group_labels=frozenset({LWS_GROUP, "leaderworkerset.sigs.k8s.io/group-key"}),
+    role_labels=frozenset({LWS_WORKER}),
+    api_version="leaderworkerset.x-k8s.io/v1",
+)
+JOB_SET = Kind(
+    "JobSet",
+    _jobset_roles,
+    "spec.replicatedJobs",
+    ((JOBSET_NAME, JOBSET_REPLICATED_JOB),),
+    (JOBSET_JOB, COMPLETION_INDEX),
+    lambda metadata: metadata.labels.get(JOBSET_REPLICATED_JOB, ""),
+    numbers_roles=True,
+    group_labels=frozenset({JOBSET_JOB}) | _OF_JOB,
+    role_labels=frozenset({JOBSET_REPLICATED_JOB, "jobset.sigs.k8s.io/group-name"}) | _OF_JOB,
+    api_version="jobset.x-k8s.io/v1alpha2",
+)
 KINDS: Mapping[tuple[str, str], Kind] = {
-    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): Kind(
-        "LeaderWorkerSet",
-        _lws_roles,
-        "spec.replicas",
-        ((LWS_NAME, LWS_GROUP),),
-        frozenset(LWS_GROUPS),
-        frozenset({LWS_WORKER}),
-    ),
-    ("jobset.x-k8s.io", "JobSet"): Kind(
-        "JobSet",
-        _jobset_roles,
-        "spec.replicatedJobs",
-        ((JOBSET_NAME, JOBSET_REPLICATED_JOB),),
-        frozenset({JOBSET_JOB}) | _OF_JOB,
-        frozenset({JOBSET_REPLICATED_JOB, "jobset.sigs.k8s.io/group-name"}) | _OF_JOB,
-    ),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): LEADER_WORKER_SET,
+    ("jobset.x-k8s.io", "JobSet"): JOB_SET,
     ("kubeflow.org", ""): Kind(
         "Kubeflow job",
         _kubeflow_roles,
         "the replica specs",
         ((KUBEFLOW_NAME,),),
+        ("training.kubeflow.org/replica-index",),
+        _kubeflow_role,
+        numbers_roles=True,
         role_labels=frozenset(KUBEFLOW_ROLES),
     ),
     ("batch.volcano.sh", "Job"): Kind(
-        "Volcano Job", _volcano_roles, "spec.tasks", ((VOLCANO_JOB,),), role_labels=frozenset({VOLCANO_ROLE})
+        "Volcano Job",
+        _volcano_roles,
+        "spec.tasks",
+        (("volcano.sh/job-name",),),
+        ("volcano.sh/task-index",),
+        lambda metadata: metadata.labels.get(VOLCANO_ROLE, metadata.annotations.get(VOLCANO_ROLE, "")),
+        numbers_roles=True,
+        role_labels=frozenset({VOLCANO_ROLE}),
     ),
     ("batch", "Job"): Kind(
         "Job",
         lambda spec: {"": _job_role(spec)},
         "spec.completions and spec.parallelism",
         ((JOB_NAME,), (OLD_JOB_NAME,)),
+        (COMPLETION_INDEX,),
     ),
     # The revision changes with the template, so that during a rolling update new pods do not join old ones.
-    ("apps", "StatefulSet"): Kind("StatefulSet", _replicas, "spec.replicas", ((REVISION,),)),
-    ("apps", "ReplicaSet"): Kind("ReplicaSet", _replicas, "spec.replicas"),
-    ("ray.io", "RayCluster"): Kind(
-        "RayCluster",
-        _ray_roles,
-        "spec.workerGroupSpecs",
-        group_labels=frozenset({RAY_REPLICA, "ray.io/worker-group-replica-name"}),
-        role_labels=frozenset({RAY_GROUP, RAY_TYPE}),
+    ("apps", "StatefulSet"): Kind(
+        "StatefulSet", _replicas, "spec.replicas", ((REVISION,),), ("apps.kubernetes.io/pod-index",)
     ),
-    # Its pods state the number, because a pod group has no object of its own.
-    ("", "PodGroup"): Kind("pod group", lambda spec: {}, "", ((POD_GROUP_NAME,),)),
+    ("apps", "ReplicaSet"): Kind("ReplicaSet", _replicas, "spec.replicas"),
 }
 """The kinds by API group and kind; in the group of the Kubeflow training operator, all kinds are alike.
 
 The order matters: a pod of a JobSet, LeaderWorkerSet or MPIJob has the labels of the inner controller too.
 """
 
-GROUP_LABELS = frozenset().union(*(row.group_labels for row in KINDS.values()))
-"""The labels in which the groups of some kind differ."""
+NUMBERED = tuple(row for row in KINDS.values() if row.index_labels)
+"""The kinds that give their pods an index."""

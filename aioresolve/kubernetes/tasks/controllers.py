@@ -1,13 +1,7 @@
 """The controllers of pods, and how many pods they want: the size of a cluster that is still starting.
 
-Where the number comes from, in this order:
-
-1. The pods themselves: the annotation `leaderworkerset.sigs.k8s.io/size`, if the selector matches one group
-   or the LeaderWorkerSet may not be read, and `kueue.x-k8s.io/pod-group-total-count` of a Kueue pod group.
-2. The object of the controller: Job (`spec.completions`, `spec.parallelism`), StatefulSet and
-   ReplicaSet (`spec.replicas`), JobSet (`spec.replicatedJobs`), LeaderWorkerSet (`spec.replicas`), Volcano
-   Job (`spec.tasks`), RayCluster (`spec.workerGroupSpecs`), jobs of the Kubeflow training operator and the
-   MPI operator (`spec.*ReplicaSpecs`).
+The number comes from the object of the controller, or from the pods if the selector matches one group of a
+LeaderWorkerSet: their annotation `leaderworkerset.sigs.k8s.io/size`.
 
 A selector may match a part of the pods of a controller. Pods made from one template match together, unless
 the selector has a label in which they differ, such as an index: then the number is unknown.
@@ -33,14 +27,11 @@ from aioresolve.kubernetes.api.queries import parse_selector
 from aioresolve.spec import ControllerStatus, ExpectedTasks
 
 from .controller_kinds import (
-    GROUP_LABELS,
-    LWS_GROUPS,
-    LWS_NAME,
+    KINDS,
     LWS_SIZE,
     LWS_WORKER,
     MAX_TASKS,
     MPI_LAUNCHER,
-    POD_GROUP_COUNT,
     Controller,
     PodSet,
     Role,
@@ -156,7 +147,7 @@ class Controllers:
                     continue
                 former = {one.controller for selection in selections for one in selection.former}
                 self._without_pods |= former
-                needed += [one for one in former if one not in self.objects and one.kind != "PodGroup"]
+                needed += [one for one in former if one not in self.objects]
             elif self.reads_sizes:
                 needed += [one for selection in selections for one in self._unread(selection)]
         return list(dict.fromkeys(needed))
@@ -245,10 +236,7 @@ class Controllers:
         selector = parse_selector(selection.selector)
         for controller, pod_sets in (_by_controller(selection) or {}).items():
             is_read = controller in self.objects and controller not in self._early
-            is_one_group = selector.keys & controller.row.group_labels and _declared(
-                controller, pod_sets, selector
-            )
-            if not is_read and not is_one_group and controller.kind != "PodGroup":
+            if not is_read and not _size_of_group(controller, pod_sets, selector):
                 yield controller
 
     def _size(
@@ -262,11 +250,10 @@ class Controllers:
         restricted = selector.keys & controller.row.group_labels
         if not restricted <= selector.values.keys():
             return None
-        declared, read = _declared(controller, pod_sets, selector), self.objects.get(controller)
-        if read is None or read.roles is None or (declared and restricted):
-            return declared
-        found = {one.role for one in pod_sets}
-        if not found <= read.roles.keys():
+        if size := _size_of_group(controller, pod_sets, selector):
+            return size, 0, f"{LWS_SIZE} of the pods"
+        read, found = self.objects.get(controller), {one.role for one in pod_sets}
+        if read is None or read.roles is None or not found <= read.roles.keys():
             return None
         if not selector.keys & controller.row.role_labels:
             # The selector cannot match one template without another that has the same values of its labels.
@@ -280,6 +267,14 @@ class Controllers:
         number = sum(role.per_group * groups for role, groups in roles)
         completions = sum(role.completions * groups for role, groups in roles)
         return valid_count(number) or 0, valid_count(completions) or 0, f"{read.fields} of {controller}"
+
+
+def _size_of_group(controller: Controller, pod_sets: Sequence[PodSet], selector: Selector) -> int | None:
+    """Return the size of the only group that the selector matches, if its pods state it."""
+    row = controller.row
+    groups = selector.keys & row.group_labels
+    is_whole = selector.keys <= row.group_labels.union(*row.workload)
+    return pod_sets[0].group_size if groups and groups <= selector.values.keys() and is_whole else None
 
 
 def _seems_settled(observation: Observation) -> bool:
@@ -307,33 +302,16 @@ def _by_controller(selection: SelectedPods) -> dict[Controller, list[PodSet]] | 
     return found
 
 
-def _declared(
-    controller: Controller, pod_sets: Sequence[PodSet], selector: Selector
-) -> tuple[int, int, str] | None:
-    """Return the number that the pods carry, as `_size` does; None if they carry none."""
-    size = max(one.declared or 0 for one in pod_sets)
-    if controller.kind == "PodGroup" and size:
-        return size, 0, f"{POD_GROUP_COUNT} of the pods"
-    if controller.kind == "LeaderWorkerSet" and size and _has_whole_groups(selector):
-        return size * len({one.group for one in pod_sets}), 0, f"{LWS_SIZE} of the pods"
-    return None
-
-
 # Every label in which the pods of a template differ is named like one of these.
 _OF_PODS = re.compile(r"/.*(-index|pod-name|subgroup-key)$")
 
 
 def _splits_templates(selector: Selector) -> bool:
     """Whether a selector may match only some pods of one template."""
-    of_pods = {key for key in selector.keys - GROUP_LABELS if _OF_PODS.search(key)}
+    of_groups = frozenset().union(*(row.group_labels for row in KINDS.values()))
+    of_pods = {key for key in selector.keys - of_groups if _OF_PODS.search(key)}
     # The leader of a LeaderWorkerSet may have a template of its own.
     return bool(of_pods - ({LWS_WORKER} if selector.values.get(LWS_WORKER) == "0" else set()))
-
-
-def _has_whole_groups(selector: Selector) -> bool:
-    """Whether a selector matches all pods of one group of a LeaderWorkerSet, or of all groups."""
-    groups = {*LWS_GROUPS}
-    return selector.keys <= {LWS_NAME, *groups} and selector.keys & groups <= selector.values.keys()
 
 
 def parse_controller(controller: Controller, body: bytes) -> ControllerObject:
@@ -388,9 +366,8 @@ def _controller_status(
 ) -> ControllerStatus | None:
     """Return the phase of the job as a whole, from `status.conditions`, `status.state` or `spec.suspend`."""
     conditions = {each["type"]: each for each in status.get("conditions") or () if each["status"] == "True"}
-    if controller.row.name == "Volcano Job":
-        state = status.get("state") or {}
-        conditions = {state.get("phase"): state}
+    if "state" in status:  # of a Volcano Job
+        conditions = {status["state"].get("phase"): status["state"]}
     for name, phase in _PHASES.items():
         if name in conditions:
             text = ": ".join(

@@ -96,8 +96,6 @@ def match_pods(
     pods: Sequence[Pod],
     choice: str | Callable[[Pod], Any],
     port: int,
-    *,
-    scope: int = 0,
     label_keys: Sequence[str] = (),
 ) -> list[MatchedPod]:
     """Return the part of each pod that is kept; one selector matched all `pods`.
@@ -106,8 +104,6 @@ def match_pods(
         pods: the pods.
         choice: the kind of address; see `pod_address`.
         port: the port to append to a host.
-        scope: the position of the queried namespace among those of the selector. Pods of equal names are in
-            the order of these, and within one scope in that of their namespaces, as the server lists them.
         label_keys: the keys of the labels to keep.
 
     Raises:
@@ -136,8 +132,8 @@ def match_pods(
             )
         replaced = endpoint is None and is_replaced(pod)
         one = MatchedPod(
-            # The slash is part of the key because the server lists `a-b/name` before `a/name`.
-            f"{natural_key}\0{name}\0{scope:06}{namespace}/",
+            # Equal names are in the order of their namespaces, as the server lists them: `a-b/` before `a/`.
+            f"{natural_key}\0{name}\0{namespace}/",
             f"{namespace}/{name}",
             metadata.uid,
             endpoint,

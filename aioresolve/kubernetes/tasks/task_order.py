@@ -1,33 +1,152 @@
-"""The order in which the pods of a job's selectors become its tasks.
+"""The order in which the pods of a job's selectors become its tasks: by name, an index, or labels.
 
-Rows of a Table, which have names and addresses only, are ordered by the same keys (see `order_by`).
+Rows of a Table, which have names and addresses only, are ordered by the same names.
+
+Format: NodeList of `v1`, as Kubernetes 1.36 writes it. Nodes belong to no namespace, so listing them needs a
+ClusterRole.
 """
 
 from __future__ import annotations
 
 import operator
+import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from aioresolve.errors import Hint, PodIndexError
+from aioresolve._core.natural_order import natural_key
+from aioresolve.errors import ConfigurationError, Hint, PodIndexError
+from aioresolve.kubernetes.api.objects import Struct
+from aioresolve.kubernetes.api.queries import Query, Resource
 from aioresolve.spec import DoneTask, Missing
 
 from .controller_kinds import MAX_TASKS, PodIndex, PodSet
 from .controllers import SelectedPods
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from aioresolve.spec import Endpoint
 
     from .controller_kinds import Controller
-    from .order_by import Ordering
     from .pods import MatchedPod
 
-T = TypeVar("T")
+
+POD_LABEL, NODE_LABEL = "label:", "node-label:"
+"""The prefixes of the key of a label of a pod, and of the node that it runs on."""
+
+_TERM = re.compile(
+    r"(node-)?label:"
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+"""A key is an optional DNS subdomain and a name: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/"""
+
+
+def validate_order_by(order_by: object) -> tuple[str, ...]:
+    """Return `("name",)`, `("index",)`, or the labels to order by, each with its prefix.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    terms = (order_by,) if isinstance(order_by, str) or not isinstance(order_by, Sequence) else order_by
+    if len(terms) == 1 and terms[0] in ("name", "index"):
+        return (terms[0],)
+    wrong = [each for each in terms if not (isinstance(each, str) and _TERM.fullmatch(each))]
+    if wrong or not terms:
+        alone = "'name', 'index', " if len(terms) < 2 else ""
+        raise ConfigurationError(
+            f"{(wrong or [order_by])[0]!r} is not one of {alone}'label:KEY' and 'node-label:KEY'",
+            argument="order_by",
+            hint="Only labels can be combined, such as 'node-label:topology.kubernetes.io/zone' and then"
+            " 'label:rank'.",
+        )
+    return tuple(terms)
+
+
+class Ordering:
+    """How the pods of one selector become tasks; pods with the same labels are ordered by name.
+
+    Values of labels are compared as names are: numbers in them as numbers.
+
+    Args:
+        terms: what `validate_order_by` returned.
+
+    Attributes:
+        by_index: whether each pod has the task index that its controller gave it.
+        by_labels: whether the labels of pods and of their nodes decide.
+        pod_keys: the keys of the labels of pods.
+        node_keys: the keys of the labels of nodes.
+        nodes: the values of the labels of each node by its name, as far as they were read; None for those of
+            a node that did not exist.
+    """
+
+    def __init__(self, terms: Sequence[str]) -> None:
+        self.by_index = "index" in terms
+        labels = [term.partition(":") for term in terms if ":" in term]
+        self.by_labels = bool(labels)
+        self._terms = [(prefix + colon, key) for prefix, colon, key in labels]
+        self.pod_keys = tuple(key for prefix, key in self._terms if prefix == POD_LABEL)
+        self.node_keys = tuple(key for prefix, key in self._terms if prefix == NODE_LABEL)
+        self.nodes: Mapping[str, tuple[str | None, ...]] = {}
+
+    def __str__(self) -> str:
+        """Return what the pods are ordered by, as text for messages."""
+        if not self.by_labels:
+            return "index" if self.by_index else "name"
+        kinds = {POD_LABEL: "label {!r}", NODE_LABEL: "label {!r} of the node"}
+        return " and ".join(kinds[prefix].format(key) for prefix, key in self._terms)
+
+    def is_unknown(self, node: str) -> bool:
+        """Whether the labels of a node are needed and were not read yet."""
+        return bool(self.node_keys) and node not in self.nodes
+
+    def key(self, labels: Sequence[str | None], node: str) -> tuple[str, ...] | None:
+        """Return the sort key of a pod with these values of `pod_keys`; None if a label is missing."""
+        of_pod, of_node = iter(labels), iter(self.nodes.get(node, (None,) * len(self.node_keys)))
+        values = [next(of_node if prefix == NODE_LABEL else of_pod) for prefix, _ in self._terms]
+        return None if None in values else tuple(natural_key(value or "") for value in values)
+
+
+# Nodes
+
+
+class NodeMeta(Struct, kw_only=True, frozen=True):
+    """The fields of `metadata` that are read."""
+
+    name: str
+    labels: dict[str, str] | None = None
+
+
+class Node(Struct, kw_only=True, frozen=True):
+    """A node with the fields that are read."""
+
+    metadata: NodeMeta
+
+
+class NodeQuery(Query[Node], frozen=True):
+    """A request for all nodes."""
+
+    resource = Resource("", "nodes", "node", Node, is_namespaced=False)
+
+    @property
+    def scope(self) -> str:
+        return "all nodes"
+
+
+ALL_NODES = NodeQuery("")
+
+
+def labels_by_node(keys: Sequence[str], nodes: Sequence[Node]) -> list[tuple[str, tuple[str | None, ...]]]:
+    """Return the name of each node with the values of its labels `keys`."""
+    return [
+        (node.metadata.name, tuple((node.metadata.labels or {}).get(key) for key in keys)) for node in nodes
+    ]
+
+
+# Tasks
 
 
 class Numbering(NamedTuple):
@@ -38,14 +157,12 @@ class Numbering(NamedTuple):
         end: the task index at which the tasks of the next selector start.
         first: the lowest task index that a pod has, even if it is not a member.
         done: the pods that are done by task index, ascending.
-        duplicates: task index to the names of the pods that claim it, if there are several.
     """
 
     members: Sequence[int]
     end: int
     first: int = 0
     done: Mapping[int, MatchedPod] = {}
-    duplicates: Mapping[int, list[str]] = {}
 
 
 class SelectorTasks:
@@ -73,7 +190,7 @@ class SelectorTasks:
         selected: the pods by pod set.
     """
 
-    def __init__(self, job: str, *, ordering: Ordering, selector: str, controller: Controller | None) -> None:
+    def __init__(self, job: str, ordering: Ordering, selector: str, controller: Controller | None) -> None:
         self._job, self._ordering, self._selector = job, ordering, selector
         # The pod sets of the pods when there were any, or of those that the selector names.
         self._former: tuple[PodSet, ...] = () if controller is None else (PodSet(controller),)
@@ -87,7 +204,7 @@ class SelectorTasks:
         self._snapshot: tuple[Endpoint, ...] | None = None
         self._numbering: Numbering | None = None
         self._positions: dict[str, int] = {}  # of the members by key, from the first `change` on
-        by_key = sorted({pod.key: pod for pod in pods}.values(), key=operator.attrgetter("key"))
+        by_key = sorted(pods, key=operator.attrgetter("key"))
         members = [pod for pod in by_key if pod.endpoint is not None]
         others = [pod for pod in by_key if pod.endpoint is None]
         waiting = [pod for pod in others if pod.fault is not None and not pod.is_replaced]
@@ -196,11 +313,6 @@ class SelectorTasks:
         return self._snapshot
 
     @property
-    def order(self) -> str:
-        """By what the members are ordered, as text for messages."""
-        return str(self._ordering)
-
-    @property
     def numbering(self) -> Numbering:
         """The task indices of the members; the same object until an index changes.
 
@@ -221,21 +333,12 @@ class SelectorTasks:
             tasks, end = [starts[group] + member for group, member in self._indices], starts[-1]
         members = [task for task, pod in zip(tasks, self._ordered, strict=True) if pod.endpoint is not None]
         known = set(members)
-        claimed: defaultdict[int, list[str]] = defaultdict(list)
-        if len(known) < len(members):
-            for task, endpoint in zip(members, self._endpoints, strict=True):
-                claimed[task].append(endpoint.full_name or endpoint.address)
-        return Numbering(
-            members,
-            end,
-            min(tasks, default=0),
-            {
-                task: pod
-                for task, pod in zip(tasks, self._ordered, strict=True)
-                if pod.has_succeeded and task not in known and pod.key in (self._tasks or ())
-            },
-            {task: names for task, names in claimed.items() if len(names) > 1},
-        )
+        done = {
+            task: pod
+            for task, pod in zip(tasks, self._ordered, strict=True)
+            if pod.has_succeeded and task not in known and pod.key in (self._tasks or ())
+        }
+        return Numbering(members, end, min(tasks, default=0), done)
 
 
 class JobTasks(NamedTuple):
@@ -257,12 +360,15 @@ class JobTasks(NamedTuple):
         return dict(zip(self.members, map(operator.attrgetter("address"), self.endpoints), strict=True))
 
 
-def number_tasks(job: str, selectors: Sequence[SelectorTasks], *, allow_gaps: bool) -> JobTasks:
+def number_tasks(
+    job: str, selectors: Sequence[SelectorTasks], ordering: Ordering, *, allow_gaps: bool
+) -> JobTasks:
     """Return the tasks of a job.
 
     Args:
         job: the name of the job.
         selectors: its selectors in order.
+        ordering: the order of the pods of one selector.
         allow_gaps: whether a task index may be missing.
 
     Raises:
@@ -272,17 +378,19 @@ def number_tasks(job: str, selectors: Sequence[SelectorTasks], *, allow_gaps: bo
     numberings = [selector.numbering for selector in selectors]
     starts = accumulate((numbering.end for numbering in numberings), initial=0)
     parts = list(zip(starts, numberings, strict=False))
-    done = dict(_shifted((start, each.done) for start, each in parts))
+    done = {start + task: pod for start, each in parts for task, pod in each.done.items()}
     if len(parts) == 1:
         members, endpoints = numberings[0].members, selectors[0].endpoints
     else:
         members = [start + task for start, each in parts for task in each.members]
         endpoints = tuple([endpoint for selector in selectors for endpoint in selector.endpoints])
-    duplicates = dict(_shifted((start, each.duplicates) for start, each in parts))
+    missing, duplicates = [], {}
+    if not isinstance(members, range):  # has no gaps
+        duplicates = _duplicates(members, endpoints)
+        missing = [] if allow_gaps else _gaps(parts, members, done)
     unindexed = [name for selector in selectors for name in selector.unindexed]
-    missing = [] if allow_gaps else _gaps(parts, members, done)
     if missing or duplicates or unindexed:
-        raise _index_order_error(job, missing, duplicates, unindexed, order=selectors[0].order)
+        raise _index_order_error(job, missing, duplicates, unindexed, order=str(ordering))
     return JobTasks(
         members,
         endpoints,
@@ -290,11 +398,14 @@ def number_tasks(job: str, selectors: Sequence[SelectorTasks], *, allow_gaps: bo
     )
 
 
-def _shifted(parts: Iterable[tuple[int, Mapping[int, T]]]) -> Iterator[tuple[int, T]]:
-    """Yield the values of several selectors with their task indices, each from where its tasks start."""
-    for start, by_task in parts:
-        for task, value in by_task.items():
-            yield start + task, value
+def _duplicates(members: Sequence[int], endpoints: Sequence[Endpoint]) -> dict[int, list[str]]:
+    """Return the names of the pods that claim the same task index, by that index."""
+    if len(set(members)) == len(members):
+        return {}
+    claimed: defaultdict[int, list[str]] = defaultdict(list)
+    for task, endpoint in zip(members, endpoints, strict=True):
+        claimed[task].append(endpoint.full_name or endpoint.address)
+    return {task: names for task, names in claimed.items() if len(names) > 1}
 
 
 def _gaps(
@@ -304,15 +415,12 @@ def _gaps(
 
     Only gaps between the pods of a selector are known: nothing says how many tasks there should be.
     """
-    known = set(members)
-    last = max(known, default=-1)
-    if last < len(known):
-        return []
+    known, last = {*members, *done}, max(members, default=-1)
     return [
         task
         for start, numbering in parts
         for task in range(start + numbering.first, min(start + numbering.end, last))
-        if task not in known and task not in done
+        if task not in known
     ]
 
 

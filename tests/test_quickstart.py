@@ -8,23 +8,24 @@ import shutil
 import signal
 import subprocess
 import urllib.request
-from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
+from .programs import ROOT
+from .test_snippets import code_blocks
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "quickstart.md").read_text()
+PAGE = ROOT / "docs" / "quickstart.md"
 INSTALLED = ("aioresolve", "pyproject.toml", "README.md", "LICENSE")
 """What the installation of a clone reads."""
 
 ENDLESS = re.compile(r".*aioresolve (demo --serve|watch|poll) ?.*")
 SETUP = "cd aioresolve-demo && . ./env"
-END = "-- end of the command, exit code "
 
 SHOW_CELL = """
 import ast
@@ -36,55 +37,13 @@ print(eval(compile(last, "cell", "eval"))._repr_html_())
 """A program that shows the value of the last line of a cell as a notebook does."""
 
 
-class Terminal:
-    """A shell in a folder."""
-
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._shell = subprocess.Popen(
-            ["sh"],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            bufsize=1,
-            start_new_session=True,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        os.killpg(self._shell.pid, signal.SIGTERM)
-        self._shell.communicate()  # until every program in the shell has ended
-
-    def run(self, command: str, shown: str) -> None:
-        """Run `command`: it succeeds, and prints the text shown."""
-        self._write(f"{command}\necho '{END}'$?\n")
-        output = ""
-        while not (line := self._read_line()).startswith(END):
-            output += line
-        assert line == f"{END}0\n", (command, output)
-        assert re.fullmatch(pattern(shown), output), (command, output)
-
-    def start(self, command: str, shown: str) -> str:
-        """Start `command`, and return its output as soon as it is the text shown."""
-        self._write(f"{command}\n")
-        output = self._read_line()
-        while not re.fullmatch(pattern(shown), output):
-            output += self._read_line()
-        return output
-
-    def _read_line(self) -> str:
-        assert self._shell.stdout is not None
-        line = self._shell.stdout.readline()
-        assert line, "the shell has ended"
-        return line
-
-    def _write(self, text: str) -> None:
-        assert self._shell.stdin is not None
-        self._shell.stdin.write(text)
+def steps() -> Iterator[tuple[str, str]]:
+    """Yield each command, with the indented lines that continue it, and its output."""
+    for block in code_blocks(PAGE, "console"):
+        for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            found = re.fullmatch(r"(.*\n(?:  .*\n)*)((?s:.*))", step)
+            assert found is not None
+            yield found[1].rstrip("\n"), found[2]
 
 
 def pattern(shown: str) -> str:
@@ -92,53 +51,64 @@ def pattern(shown: str) -> str:
     return re.escape(shown).replace(re.escape("...\n"), "(?s:.*)").replace(re.escape("..."), ".*")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+@contextmanager
+def running(command: str, folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a command in a shell; after the block, end it and the programs that it has started."""
+    shell = subprocess.Popen(
+        ["sh", "-c", command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield shell
+    finally:
+        if shell.poll() is None:
+            os.killpg(shell.pid, signal.SIGTERM)
+        shell.communicate()
 
 
-def steps() -> Iterator[tuple[str, str]]:
-    """Yield each command, with the indented lines that continue it, and its output."""
-    for block in blocks("console"):
-        for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            found = re.fullmatch(r"(.*\n(?:  .*\n)*)((?s:.*))", step)
-            assert found is not None
-            yield found[1].rstrip("\n"), found[2]
-
-
-def test_quickstart_has_ten_commands_with_that_of_the_notebook() -> None:
-    assert len(list(steps())) == 9
+def output_of(shell: subprocess.Popen[str], shown: str, *, is_endless: bool) -> str:
+    """Return what a command has written when it is the text shown, or when the command has succeeded."""
+    assert shell.stdout is not None
+    output = ""
+    for line in shell.stdout:
+        output += line
+        if is_endless and re.fullmatch(pattern(shown), output):
+            return output
+    assert shell.wait() == 0, output
+    assert re.fullmatch(pattern(shown), output), output
+    return output
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # pip downloads the dependencies
 @pytest.mark.skipif(not shutil.which("sh"), reason="the commands are for a POSIX shell")
 def test_quickstart_leads_from_a_clone_to_a_page_and_a_notebook(tmp_path: Path) -> None:
-    clone = tmp_path / "clone"
-    clone.mkdir()
     for name in INSTALLED:
-        path = ROOT / name
-        (shutil.copytree if path.is_dir() else shutil.copy)(path, clone / name)
-    others = ("KUBECONFIG", "PYTHONPATH", "VIRTUAL_ENV", "POD_NAME")
-    environment = {name: value for name, value in os.environ.items() if name not in others}
-    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
-    with ExitStack() as stack:
-        terminal = stack.enter_context(Terminal(clone, environment))
-        output, is_set_up = "", False
-        for command, shown in steps():
-            is_set_up = is_set_up or command == SETUP
-            if not ENDLESS.fullmatch(command):
-                # pip may warn about the machine.
-                terminal.run(command, "...\n" if "pip install" in command else shown)
-                continue
-            another = stack.enter_context(Terminal(clone, environment))
-            if is_set_up:
-                another.run(SETUP, "")
-            # The port 8080 of this machine may be in use.
-            output = another.start(command.replace("8080", "0"), shown.replace("8080", "..."))
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
+    [cell] = code_blocks(PAGE, "python")
+    setup = output = ""
+    with ExitStack() as endless:
+        for command, shown in commands:
+            # The port 8080 of this machine may be in use, and pip may warn about the machine.
+            line, expected = setup + command.replace("8080", "0"), shown.replace("8080", "...")
+            expected = "...\n" if "pip install" in command else expected
+            shell = endless.enter_context(running(line, tmp_path, environment))
+            output = output_of(shell, expected, is_endless=ENDLESS.fullmatch(command) is not None)
+            if command == SETUP:
+                setup = f"{SETUP} && "
         found = re.search(r"http://\S+", output)
         assert found is not None
         with urllib.request.urlopen(found[0]) as response:
             assert "<title>" in response.read().decode()
-        (clone / "aioresolve-demo" / "cell.py").write_text(blocks("python")[0])
-        terminal.run(f"python -c '{SHOW_CELL}'", "...<table...\n...127.0.0.11:8470...\n")
-    assert not (clone / "aioresolve-demo").exists()
+        (tmp_path / "aioresolve-demo" / "cell.py").write_text(cell)
+        with running(f"{setup}python -c '{SHOW_CELL}'", tmp_path, environment) as shell:
+            output_of(shell, "...<table...\n...127.0.0.11:8470...\n", is_endless=False)
+    assert not (tmp_path / "aioresolve-demo").exists()

@@ -1,8 +1,10 @@
-"""The manifests of examples/ are complete, and their command lines are valid."""
+"""The manifests of examples/ and of the page on large fleets are complete, and their command lines are valid."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +13,16 @@ import pytest
 import yaml
 
 from aioresolve.cli.application import COMMANDS, application
-from aioresolve.fleet import read_fleet
+from aioresolve.fleet import fleet_of, read_fleet
 from tests.programs import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 EXAMPLES = ROOT / "examples"
+LARGE_FLEET = ROOT / "aioresolve" / "fleet" / "README.md"
+"""The page on fleets larger than one machine."""
+
 KUSTOMIZED = {"fleet.yaml", "kustomization.yaml", "service-monitor.yaml"}
 """Other files of the example that is applied with kustomize."""
 
@@ -229,15 +234,58 @@ def unknown_fields_of(document: dict[str, Any]) -> Iterator[str]:
     yield from unknown_fields(document["spec"], CUSTOM_FIELDS[kind], f"{where}.spec")
 
 
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the code blocks of a page in a language."""
+    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return found
+
+
 def test_every_field_exists_and_has_its_type() -> None:
-    found = [documents(manifest) for manifest in MANIFESTS]
-    guide = (ROOT / "docs" / "torchrun.md").read_text()
-    blocks = re.findall(r"^```yaml\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
-    found += [list(yaml.safe_load_all(block)) for block in blocks]
-    assert [fault for each in found for one in each for fault in unknown_fields_of(one)] == []
+    texts = [manifest.read_text() for manifest in MANIFESTS]
+    texts += [*blocks(ROOT / "docs" / "torchrun.md", "yaml"), *blocks(LARGE_FLEET, "yaml")]
+    found = [document for text in texts for document in yaml.safe_load_all(text)]
+    assert [fault for document in found for fault in unknown_fields_of(document)] == []
+    (recipe,) = blocks(ROOT / "docs" / "recipes.md", "yaml")
+    assert list(unknown_fields(yaml.safe_load(recipe), "V1PodSpec", "recipes")) == []
 
 
-def test_every_field_of_the_recipes_exists() -> None:
-    page = (ROOT / "docs" / "recipes.md").read_text()
-    (block,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert list(unknown_fields(yaml.safe_load(block), "V1PodSpec", "recipes")) == []
+# A fleet larger than one machine
+
+
+def test_job_of_a_large_fleet_has_a_pod_for_each_shard() -> None:
+    config, job = large_fleet("ConfigMap"), large_fleet("Job")
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == int(config["data"]["shards"]) == 4
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    [shards] = container["env"]
+    key = {"name": config["metadata"]["name"], "key": "shards"}
+    assert shards == {"name": "SHARDS", "valueFrom": {"configMapKeyRef": key}}
+    assert "--shards $(SHARDS)" in " ".join(container["args"])
+    patches = re.findall(r"-p '(.*)'", LARGE_FLEET.read_text())
+    assert [json.loads(patch) for patch in patches] == [  # for a fifth shard
+        {"data": {"shards": "5"}},
+        {"spec": {"completions": 5, "parallelism": 5}},
+    ]
+
+
+def test_large_fleet_reads_its_kubeconfig_from_the_volume_and_its_namespace_may_be_read() -> None:
+    text = large_fleet("ConfigMap")["data"]["fleet.yaml"]
+    file = fleet_of(text, source="/etc/aioresolve/fleet.yaml", environ={})
+    paths = {resolver._copied_arguments()[1].get("kubeconfig") for resolver in file.targets.values()}
+    volumes = large_fleet("Job")["spec"]["template"]["spec"]["volumes"]
+    (item,) = volumes[0]["projected"]["sources"][1]["secret"]["items"]
+    assert paths == {None, f"/etc/aioresolve/{item['path']}"}
+    fleet = yaml.safe_load(text)
+    assert fleet["defaults"]["kubernetes"]["namespace"] == large_fleet("Role")["metadata"]["namespace"]
+    assert not any("namespace" in target["kubernetes"] for target in fleet["targets"].values())
+
+
+def large_fleet(kind: str) -> dict[str, Any]:
+    """Return the first object of this kind on the page on fleets larger than one machine."""
+    found = [document for text in blocks(LARGE_FLEET, "yaml") for document in yaml.safe_load_all(text)]
+    return next(document for document in found if document["kind"] == kind)
+
+
+def test_commands_for_a_large_fleet_are_valid_shell() -> None:
+    for script in blocks(LARGE_FLEET, "sh"):
+        subprocess.run(["sh", "-n"], input=script, text=True, check=True)

@@ -90,9 +90,10 @@ def output_of(shell: subprocess.Popen[str], shown: str, *, is_endless: bool) -> 
 def test_quickstart_leads_from_a_clone_to_a_page_and_a_notebook(tmp_path: Path) -> None:
     for name in INSTALLED:
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
-    }
+    outer = ("PYTHONPATH", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in outer}
+    commands = list(steps())
+    assert len(commands) == 9  # with that of the notebook, ten
     [cell] = code_blocks(PAGE, "python")
     setup = output = ""
     with ExitStack() as endless:

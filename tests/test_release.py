@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -26,10 +24,6 @@ EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 
 RELEASE = ROOT / ".github" / "release"
 
-HAS_HATCHLING = find_spec("hatchling") is not None
-PIP_OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"} if HAS_HATCHLING else {}
-"""Variables with which pip downloads at most hatchling, if it is not installed. The 0 disables isolation."""
-
 
 def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
@@ -37,13 +31,6 @@ def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str
     )
     assert done.returncode == 0, done.stdout
     return done
-
-
-def add_dependencies(environment: Path) -> None:
-    """Let a virtual environment import the packages of this one, after its own."""
-    [folder] = environment.glob("lib/python*/site-packages")
-    paths = [path for path in sys.path if "site" in Path(path).name]
-    (folder / "dependencies.pth").write_text("\n".join(paths))
 
 
 def test_quick_tests_have_the_requirements_of_all_features() -> None:
@@ -61,15 +48,11 @@ FIXED = {
 """The first version of each dependency without a known vulnerability that concerns its users."""
 
 
-@pytest.mark.parametrize("name", FIXED)
-def test_lowest_version_has_no_known_vulnerability(name: str) -> None:
-    requirements = [*PROJECT["project"]["dependencies"], *EXTRAS["cli"]]
-    [lowest] = [found for line in requirements if (found := re.fullmatch(rf"{name}>=([\d.]+)", line))]
-    assert numbers(lowest[1]) >= numbers(FIXED[name])
-
-
-def numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
+def test_lowest_versions_have_no_known_vulnerability() -> None:
+    lowest = dict(re.findall(r"([\w-]+)>=([\d.]+)", " ".join(PROJECT["project"]["dependencies"])))
+    for name, version in FIXED.items():
+        required, fixed = ([int(part) for part in text.split(".")] for text in (lowest[name], version))
+        assert required >= fixed, name
 
 
 WORKFLOWS = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")]
@@ -140,8 +123,7 @@ class Distributions(NamedTuple):
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     folder = tmp_path_factory.mktemp("dist")
-    options = ["--no-isolation"] if HAS_HATCHLING else []
-    run(sys.executable, "-m", "build", *options, "--outdir", folder, ROOT)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
     [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
@@ -149,47 +131,45 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 
 @pytest.mark.slow
-class TestDistributions:
-    def test_package_index_accepts_them(self, distributions: Distributions) -> None:
-        done = run(
-            sys.executable, "-m", "twine", "check", "--strict", distributions.wheel, distributions.sdist
-        )
-        assert done.stdout.count("PASSED") == 2
+def test_package_index_accepts_the_distributions(distributions: Distributions) -> None:
+    twine = (sys.executable, "-m", "twine", "check", "--strict")
+    assert run(*twine, distributions.wheel, distributions.sdist).stdout.count("PASSED") == 2
 
-    def test_wheel_has_the_package_and_its_licence_and_nothing_else(
-        self, distributions: Distributions
-    ) -> None:
-        names = set(zipfile.ZipFile(distributions.wheel).namelist())
-        information = f"aioresolve-{__version__}.dist-info"
-        assert {name.partition("/")[0] for name in names} == {"aioresolve", information}
-        assert {"aioresolve/py.typed", f"{information}/licenses/LICENSE"} <= names
-        modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "aioresolve").rglob("*.py")}
-        assert modules <= names
 
-    def test_sdist_has_the_files_of_the_repository(self, distributions: Distributions) -> None:
-        folder = distributions.folder
-        files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-        ignored = {".git", ".venv", ".nox", ".hypothesis", "dist", "site", "__pycache__"}
-        assert not [name for name in files if ignored & set(name.split("/")) or "_cache/" in name]
-        assert {"LICENSE", "pyproject.toml", "tests/conftest.py", "docs/quickstart.md"} <= files
-        if (ROOT / ".git").exists():
-            tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
-            names = tracked.stdout.decode().split("\0")
-            assert {name for name in names if name and (ROOT / name).exists()} <= files
+@pytest.mark.slow
+def test_wheel_has_the_package_and_its_licence_and_nothing_else(distributions: Distributions) -> None:
+    names = set(zipfile.ZipFile(distributions.wheel).namelist())
+    information = f"aioresolve-{__version__}.dist-info"
+    assert {name.partition("/")[0] for name in names} == {"aioresolve", information}
+    assert {"aioresolve/py.typed", f"{information}/licenses/LICENSE"} <= names
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "aioresolve").rglob("*.py")} <= names
 
-    def test_installed_wheel_has_the_command_and_its_demo(
-        self, distributions: Distributions, tmp_path: Path
-    ) -> None:
-        environment = tmp_path / "environment"
-        run(sys.executable, "-m", "venv", "--without-pip", environment)
-        python = environment / "bin" / "python"
-        run(
-            *(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", distributions.wheel),
-            env={**os.environ, **PIP_OFFLINE},
-        )
-        add_dependencies(environment)
-        where = run(python, "-c", "import aioresolve; print(aioresolve.__file__)", cwd=tmp_path)
-        assert Path(where.stdout).is_relative_to(environment)
-        command = environment / "bin" / "aioresolve"
-        assert run(command, "--version").stdout == f"aioresolve {__version__}\n"
-        assert "worker" in run(command, "demo", cwd=tmp_path).stdout
+
+@pytest.mark.slow
+def test_sdist_has_the_files_of_the_repository(distributions: Distributions) -> None:
+    folder = distributions.folder
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    ignored = {".git", ".venv", ".nox", ".hypothesis", "dist", "site", "__pycache__"}
+    assert not [name for name in files if ignored & set(name.split("/")) or "_cache/" in name]
+    assert {"LICENSE", "pyproject.toml", "tests/conftest.py", "docs/quickstart.md"} <= files
+    if (ROOT / ".git").exists():
+        tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
+        names = tracked.stdout.decode().split("\0")
+        assert {name for name in names if name and (ROOT / name).exists()} <= files
+
+
+@pytest.mark.slow
+def test_installed_wheel_has_the_command_and_its_demo(distributions: Distributions, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", environment)
+    programs = environment / "bin"
+    pip = (sys.executable, "-m", "pip", "--python", programs / "python", "install", "--no-index", "--no-deps")
+    run(*pip, distributions.wheel)
+    # It imports the dependencies from this environment, after its own packages.
+    [packages] = environment.glob("lib/python*/site-packages")
+    folders = [path for path in sys.path if "site" in Path(path).name]
+    (packages / "dependencies.pth").write_text("\n".join(folders))
+    where = run(programs / "python", "-c", "import aioresolve; print(aioresolve.__file__)", cwd=tmp_path)
+    assert Path(where.stdout).is_relative_to(environment)
+    assert run(programs / "aioresolve", "--version").stdout == f"aioresolve {__version__}\n"
+    assert "worker" in run(programs / "aioresolve", "demo", cwd=tmp_path).stdout

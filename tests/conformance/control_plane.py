@@ -8,13 +8,11 @@ a pod remains exactly as the test wrote it.
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.client
 import json
 import os
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -25,6 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import trustme
+
+from tests.programs import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -205,15 +205,6 @@ class ControlPlane:
 def to_base64(text: str) -> str:
     """Return `text` in the encoding of keys and values in etcd's gateway."""
     return base64.b64encode(text.encode()).decode()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return different ports of 127.0.0.1 that are free at the moment."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def stop(process: subprocess.Popen[bytes] | None) -> None:

@@ -1,4 +1,4 @@
-"""The manifests of examples/ and of the page on large fleets are complete, and their command lines are valid."""
+"""The manifests of examples/, and of the page on large fleets, are complete; their commands are valid."""
 
 from __future__ import annotations
 

@@ -3,25 +3,22 @@
 The project is written in plain technical English with one standard term per thing. The words below belonged
 to an earlier private vocabulary, or have a standard replacement.
 
-    python tests/lint/retired_words.py [PATH ...]
+    python tests/lint/retired_words.py
 
-prints `file:line: found -> replacement`, and exits with 1 if anything was found. With `--count` it prints the
-total of each folder only.
+prints `file:line: found -> replacement`, and exits with 1 if anything was found.
 
 A match is whole words only, and `_` separates words, so that names are checked as well as sentences.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent.parent
 SCANNED = (
@@ -63,7 +60,7 @@ WORDS = {
     r"befall|befalls|befell|befallen": "happen to",
     r"asker|askers|askings?|(ask|asks|asked)(?! to\b)": "request, send, client, principal",
     r"questions?": "request",
-    r"answers?|answered|answering|unanswered": "response, respond, return",
+    r"(?-i:a)nswers?|answered|answering|unanswered": "response, respond, return",
     r"let [^.;,]{1,40} be": "if, leave",
     r"(say|says|said|saying) no": "deny, refuse",
     r"beside": "next to; in addition to",
@@ -85,13 +82,6 @@ EXACT = {
     r"checked_\w+": "validate_*",
 }
 
-ALLOWED = (
-    # (file, line): standard uses that a pattern cannot exclude
-    (r"\.py$", r"\bAnswer\b"),  # a public class of aioresolve.testing
-    (r"\.md$", r"\bAnswer\b"),
-    (r"/docs/architecture\.md$", r"[Qq]uestion"),  # the page answers ten questions
-)
-
 
 def _pattern(words: dict[str, str], flags: re.RegexFlag) -> re.Pattern[str]:
     choices = "|".join(f"(?P<w{number}>{word})" for number, word in enumerate(words))
@@ -104,48 +94,29 @@ PATTERNS = (
 )
 
 
-def files(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield every text file below `paths` that is checked, sorted."""
-    for path in paths:
-        found = path.rglob("*") if path.is_dir() else [path]
-        for file in sorted(found):
+def files() -> Iterator[Path]:
+    """Yield every text file of the project that is checked."""
+    for path in sorted(path for name in SCANNED for path in ROOT.glob(name)):
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.suffix in SUFFIXES and file.is_file() and not SKIPPED.search(file.as_posix()):
                 yield file
 
 
-def findings(file: Path) -> Iterator[tuple[int, str, str]]:
+def findings(file: Path) -> Iterator[str]:
     """Yield line number, found text and replacement for each retired word in `file`."""
-    allowed = [re.compile(line) for name, line in ALLOWED if re.search(name, file.as_posix())]
     for number, line in enumerate(file.read_text().splitlines(), 1):
-        for expression in allowed:
-            line = expression.sub("", line)
         for pattern, replacements in PATTERNS:
             for match in pattern.finditer(line):
                 group = next(name for name, text in match.groupdict().items() if text is not None)
-                yield number, match[0], replacements[int(group[1:])]
+                yield f"{number}: {match[0]!r} -> {replacements[int(group[1:])]}"
 
 
 def main() -> int:
     """Print every finding; return 1 if there is one."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("paths", nargs="*", type=Path, help="files and folders (default: the whole project)")
-    parser.add_argument("--count", action="store_true", help="print the number of findings per folder only")
-    arguments = parser.parse_args()
-    paths = [path.absolute() for path in arguments.paths]
-    paths = paths or sorted(path for name in SCANNED for path in ROOT.glob(name))
-    counts: Counter[str] = Counter()
-    for file in files(paths):
-        name = file.relative_to(ROOT)
-        for number, found, replacement in findings(file):
-            folder = name.parent.parts[:2]
-            counts["/".join(folder) or name.name] += 1
-            if not arguments.count:
-                print(f"{name}:{number}: {found!r} -> {replacement}")
-    if arguments.count:
-        for folder_name, count in sorted(counts.items()):
-            print(f"{count:6} {folder_name}")
-    print(f"{counts.total()} retired words", file=sys.stderr)
-    return 1 if counts else 0
+    found = [f"{file.relative_to(ROOT)}:{finding}" for file in files() for finding in findings(file)]
+    print(*found, sep="\n", end="\n" if found else "")
+    print(f"{len(found)} retired words", file=sys.stderr)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -4,11 +4,9 @@
 
 draws mutants at random: copies of the package in which one node of the syntax tree of one module differs,
 such as `<` for `<=`, or a statement that is removed. Each runs, in a scratch copy of the project, the tests
-of the changed subpackage, and those of properties that hold everywhere: first the quick tests,
-as the command in README.md does, then the others, without the repetitions on uvloop. A mutant is noticed if
-a test fails that succeeds without it. The difference of each mutant that no test noticed is printed: it shows
-missing tests, or code that makes no difference. Types, docstrings, log records and assertions are not
-changed.
+of the changed subpackage, and those of properties that hold everywhere. A mutant is noticed if a test fails
+that succeeds without it. The difference of each mutant that no test noticed is printed: it shows missing
+tests, or code that makes no difference. Types, docstrings, log records and assertions are not changed.
 
 The same seed, number and modules draw the same mutants from the same source.
 """
@@ -71,9 +69,6 @@ WHOLE_PACKAGE_TESTS = (
     "resolver/test_staleness.py",
 )
 """Tests of properties that hold everywhere, such as: no message has a secret."""
-
-QUICK = "not (real or slow or uvloop)"
-REST = "(real or slow) and not uvloop"
 
 SKIPPED_FILES = re.compile(r"_pb2\.py|__init__\.py|__main__\.py|/testing/|_version\.py")
 NOT_COPIED = shutil.ignore_patterns(
@@ -217,7 +212,7 @@ class Scratch:
 
     def __init__(self, folder: Path, *, quick: bool) -> None:
         self._copy = folder / "project"
-        self._phases = [QUICK] if quick else [QUICK, REST]
+        self._markers = "not (real or slow or uvloop)" if quick else "not uvloop"
         shutil.copytree(ROOT, self._copy, ignore=NOT_COPIED)
 
     def judge(self, mutant: Mutant) -> tuple[str, str]:
@@ -228,14 +223,11 @@ class Scratch:
         file = self._copy / mutant.path
         try:
             file.write_text(mutant.after)
-            for markers in self._phases:
-                code, failed = self._run("-m", markers, *self._tests(mutant.path))
-                if code not in (0, 5):
-                    break
-            else:
-                return "survived", ""
+            code, failed = self._run("-m", self._markers, *self._tests(mutant.path))
         finally:
             file.write_text(mutant.before)
+        if code in (0, 5):
+            return "survived", ""
         if code is None:  # a single test that hangs fails by its own timeout
             return "unclear", f"the tests took more than {RUN_TIMEOUT} s"
         if failed is None:  # pytest itself has failed

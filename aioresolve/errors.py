@@ -182,15 +182,7 @@ class UnknownTaskError(ResolveError, ValueError):
 
 
 class TaskConflictError(ResolveError, KeyError):
-    """Two resolvers of a union return the same task of a job whose tasks keep their indices.
-
-    Attributes:
-        job: the job.
-        indices: the task indices that both return.
-    """
-
-    job: str | None = None
-    indices: Sequence[int] = ()
+    """Two resolvers of a union return the same task of a job whose tasks keep their indices."""
 
 
 class TaskIdentityError(ResolveError, RuntimeError):
@@ -222,13 +214,7 @@ class PartialClusterError(ResolveError, RuntimeError):
 
 
 class LaunchError(ResolveError, ValueError):
-    """The cluster cannot be expressed for that kind of program, such as two jobs for JAX.
-
-    Attributes:
-        consumer: the kind of program, such as `"jax"`.
-    """
-
-    consumer: str | None = None
+    """The cluster cannot be expressed for that kind of program, such as two jobs for JAX."""
 
 
 class MissingDependencyError(ResolveError, ImportError):
@@ -390,13 +376,9 @@ class ProbeDeadlineError(DeadlineExceededError, ProbeError):
 
     Attributes:
         failures: each worker that did not respond to the reason; `missing` is the same.
-        code: `"deadline"`.
-        status: `"DEADLINE_EXCEEDED"`.
     """
 
-    def __post_init__(self) -> None:
-        self.code, self.status, self.missing = "deadline", "DEADLINE_EXCEEDED", self.failures
-        super().__post_init__()
+    code: str | None = "deadline"
 
 
 class PodNotRunningError(ResolveError, RuntimeError):

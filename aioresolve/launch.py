@@ -445,15 +445,14 @@ def environment(consumer: str, cluster: Cluster, task: Task, **options: Any) -> 
     """
     function = CONSUMERS.get(consumer)
     if function is None:
-        raise _refusal(
-            consumer, f"{consumer!r} is not a kind of program", f"Use one of {', '.join(CONSUMERS)}."
+        raise LaunchError(
+            f"{consumer!r} is not a kind of program", hint=f"Use one of {', '.join(CONSUMERS)}."
         )
     accepted = options_of(function)
     if unknown := sorted(options.keys() - accepted):
-        raise _refusal(
-            consumer,
+        raise LaunchError(
             f"a program of kind {consumer!r} has no option {unknown[0]!r}",
-            f"Use {', '.join(accepted)}." if accepted else "Leave it out.",
+            hint=f"Use {', '.join(accepted)}." if accepted else "Leave it out.",
         )
     return task_variables(cluster, task) | function(cluster, task, **options)
 
@@ -477,19 +476,17 @@ def _tasks(cluster: Cluster, task: Task | None, consumer: str) -> tuple[Task, ..
     if isinstance(cluster, ClusterState) and cluster.done and consumer != "env":
         first, *others = cluster.done
         more = f" and {len(others)} more" if others else ""
-        raise _refusal(
-            consumer,
+        raise LaunchError(
             f"the processes of {consumer} connect to each other, but {first}{more} ended with success",
-            "Create the job again, so that all of its tasks start together.",
+            hint="Create the job again, so that all of its tasks start together.",
         )
     if not tasks:
-        raise _refusal(consumer, "the cluster has no tasks, and such a program needs one")
+        raise LaunchError("the cluster has no tasks, and such a program needs one")
     if task is not None and task not in tasks:
-        raise _refusal(
-            consumer,
+        raise LaunchError(
             f"{task} at {task.address}, rank {task.rank} of {task.num_tasks}, is not a task of this cluster"
             f" of {len(tasks)} tasks",
-            "Take the task and the cluster from the same state: `resolver.this_task(state)`.",
+            hint="Take the task and the cluster from the same state: `resolver.this_task(state)`.",
         )
     return tasks
 
@@ -499,17 +496,15 @@ def _equal_tasks(cluster: Cluster, task: Task, consumer: str) -> tuple[Task, ...
     tasks = _tasks(cluster, task, consumer)
     jobs = list(dict.fromkeys(each.job for each in tasks))
     if len(jobs) > 1:
-        raise _refusal(
-            consumer,
+        raise LaunchError(
             f"the processes of {consumer} are all alike, but the cluster has the jobs {', '.join(jobs)}",
-            "Resolve one job, or several selectors as one job.",
+            hint="Resolve one job, or several selectors as one job.",
         )
     indices = [each.index for each in tasks]
     if missing := set(range(min(indices), max(indices))).difference(indices):
-        raise _refusal(
-            consumer,
+        raise LaunchError(
             f"the ranks of {consumer} have no gaps, but job {jobs[0]!r} has no task {min(missing)}",
-            "Wait until the cluster is complete, with {count} for the number of its tasks.",
+            hint="Wait until the cluster is complete, with {count} for the number of its tasks.",
         )
     return tasks
 
@@ -536,32 +531,30 @@ def _with_port(task: Task, port: int | None, consumer: str) -> str:
     found = own_port if port is None else port
     if not 0 < found <= 65535:
         what = f"{port} is not one" if port is not None else f"its address {task.address!r} has none"
-        raise _refusal(
-            consumer,
+        raise LaunchError(
             f"{consumer} needs a port on {host}, the host of {task}, but {what}",
-            "Pass {port}, a free port of that host from 1 to 65535.",
+            hint="Pass {port}, a free port of that host from 1 to 65535.",
         )
-    return _checked(host, found, consumer)
+    return _checked(host, found)
 
 
-def _checked(host: str, port: int, consumer: str) -> str:
+def _checked(host: str, port: int) -> str:
     try:
         return host_port(host, port)
     except ConfigurationError as error:
-        raise _refusal(consumer, error.summary, error.hint) from error
+        raise LaunchError(error.summary, hint=error.hint) from error
 
 
 def _slots(cluster: Cluster, slots: int, consumer: str) -> list[tuple[str, int]]:
     if slots < 1:
-        raise _refusal(consumer, f"{slots} processes for each task is too few", "Pass {slots}, at least 1.")
+        raise LaunchError(f"{slots} processes for each task is too few", hint="Pass {slots}, at least 1.")
     hosts = Counter(map(_host, _tasks(cluster, None, consumer)))
     for host in hosts:
-        _checked(host, 0, consumer)
+        _checked(host, 0)
         if ":" in host:
-            raise _refusal(
-                consumer,
+            raise LaunchError(
                 f"a host file cannot express the IPv6 address {host}",
-                "Resolve IPv4 addresses or host names: pass {address=pod_ipv4} or {address=hostname}.",
+                hint="Resolve IPv4 addresses or host names: pass {address=pod_ipv4} or {address=hostname}.",
             )
     return [(host, tasks * slots) for host, tasks in hosts.items()]
 
@@ -569,22 +562,16 @@ def _slots(cluster: Cluster, slots: int, consumer: str) -> list[tuple[str, int]]
 def _slice_ranges(num_tasks: int, slices: int | Sequence[range]) -> list[range]:
     if isinstance(slices, int):
         if slices < 1 or num_tasks % slices:
-            raise _refusal(
-                "megascale",
+            raise LaunchError(
                 f"{num_tasks} tasks cannot be divided into {slices} slices of one size",
-                "Correct {slices}, or wait until the cluster is complete.",
+                hint="Correct {slices}, or wait until the cluster is complete.",
             )
         size = num_tasks // slices
         return [range(first, first + size) for first in range(0, num_tasks, size)]
     if [index for members in slices for index in members] != list(range(num_tasks)):
         found = ", ".join(f"{each.start} to {each.stop - 1}" for each in slices)
-        raise _refusal(
-            "megascale",
+        raise LaunchError(
             f"the slices have the tasks {found or '(none)'}, but the cluster has 0 to {num_tasks - 1}",
-            "Take the slices and the cluster from the same state.",
+            hint="Take the slices and the cluster from the same state.",
         )
     return list(slices)
-
-
-def _refusal(consumer: str, problem: str, hint: Hint | str | None = None) -> LaunchError:
-    return LaunchError(problem, hint=hint, consumer=consumer)

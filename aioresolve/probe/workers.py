@@ -393,7 +393,13 @@ def _failure_error(
     address = first.address if len(failures) == 1 else None
     if codes == {"deadline"}:
         return ProbeDeadlineError(
-            summary, hint=hint, timeout=timeout, reached=reached, address=address, failures=reasons
+            summary,
+            hint=hint,
+            timeout=timeout,
+            reached=reached,
+            missing=reasons,
+            address=address,
+            failures=reasons,
         )
     return ProbeError(
         summary,

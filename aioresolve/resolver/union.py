@@ -322,8 +322,6 @@ def _merge_tasks(job: str, parts: Sequence[dict[int, Endpoint | DoneTask]]) -> d
                 f" {', '.join(map(str, duplicates))}; the tasks of at least one resolver are sparse, so all"
                 " keep their indices",
                 hint="Give each resolver task indices of its own.",
-                job=job,
-                indices=duplicates,
             )
         merged |= tasks
     return merged

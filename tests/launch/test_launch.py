@@ -110,9 +110,8 @@ class TestEqualTasks:
     def test_two_jobs_and_gaps_are_refused(self, consumer: str) -> None:
         with pytest.raises(LaunchError, match="all alike, but the cluster has the jobs chief, worker"):
             launch.environment(consumer, TWO_JOBS, TWO_JOBS.task("worker", 0))
-        with pytest.raises(LaunchError, match="job 'worker' has no task 1") as error:
+        with pytest.raises(LaunchError, match="job 'worker' has no task 1"):
             launch.environment(consumer, SPARSE, SPARSE.task("worker", 2))
-        assert error.value.consumer == consumer
 
     @pytest.mark.parametrize("consumer", ["jax", "megascale", "torchrun"])
     def test_ranks_count_from_0_whatever_the_first_index_is(self, consumer: str) -> None:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from .errors import *  # noqa: F403 - they are listed below
     from .fleet import Fleet, TargetStatus
     from .kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver, Pod
-    from .resolver import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
+    from .resolver import ClusterResolver
+    from .resolver.static import SimpleClusterResolver
+    from .resolver.union import UnionClusterResolver
     from .spec import (
         ClusterDiff,
         ClusterSpec,
@@ -113,7 +115,8 @@ _MODULES = {
     "environment.doctor": ("doctor",),
     "fleet": ("Fleet", "TargetStatus"),
     "kubernetes": ("CONTEXT_NAMESPACE", "ExecutableLocation", "Pod"),
-    "resolver": ("ClusterResolver", "UnionClusterResolver"),
+    "resolver": ("ClusterResolver",),
+    "resolver.union": ("UnionClusterResolver",),
     "spec": (
         *("ClusterDiff", "ClusterSpec", "ClusterState", "ControllerStatus", "DoneTask", "Endpoint"),
         *("ExpectedTasks", "Member", "Observation", "Task"),

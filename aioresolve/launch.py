@@ -30,7 +30,7 @@ from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from aioresolve.errors import ConfigurationError, Hint, LaunchError
+from aioresolve.errors import ConfigurationError, LaunchError
 from aioresolve.spec import ClusterSpec, ClusterState, host_port, split_host_port
 
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ SOURCES = (
     ),
     Source(
         "static",
-        "aioresolve.resolver",
+        "aioresolve.resolver.static",
         "SimpleClusterResolver",
         fields={"jobs": "cluster_spec"},
         required=("jobs",),

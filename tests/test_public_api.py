@@ -46,7 +46,7 @@ def test_third_party_libraries_are_loaded_when_they_are_needed(statement: str, l
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    for name in ("aioresolve", "aioresolve.resolver", "aioresolve.sync", "aioresolve.fleet"):
+    for name in ("aioresolve", "aioresolve.sync", "aioresolve.fleet"):
         module = importlib.import_module(name)
         assert dir(module) == sorted(module.__all__), name
 

@@ -19,7 +19,7 @@ from aioresolve.errors import (
     InvalidClusterError,
 )
 from aioresolve.fleet import Fleet, TargetStatus
-from aioresolve.resolver import UnionClusterResolver
+from aioresolve.resolver.union import UnionClusterResolver
 from aioresolve.spec import Missing, Observation
 
 from .fleets import (

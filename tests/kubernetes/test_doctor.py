@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aioresolve.resolver import Check
+    from aioresolve.resolver.checks import Check
 
 SERVER = ["configuration", "credentials", "API server"]
 TASKS = ["tasks", "addresses", "this task"]

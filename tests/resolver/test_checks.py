@@ -23,7 +23,7 @@ from aioresolve import (
     Want,
 )
 from aioresolve.errors import ConnectionFailedError, Hint
-from aioresolve.resolver import Check
+from aioresolve.resolver.checks import Check
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve import ClusterResolver
+from aioresolve import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -24,7 +24,6 @@ from aioresolve.errors import (
     FailedClusterError,
     IncompleteClusterError,
 )
-from aioresolve.resolver import SimpleClusterResolver, UnionClusterResolver
 from aioresolve.resolver import wait as waiting
 from aioresolve.resolver.completeness import MAX_REASONS, Completeness, WaitCondition, validate_condition
 from aioresolve.spec import (

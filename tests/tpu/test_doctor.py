@@ -14,7 +14,7 @@ from aioresolve.testing import GoogleServer, TPUWorker, queued_resource, tpu_nod
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aioresolve.resolver import Check
+    from aioresolve.resolver.checks import Check
 
 
 ZONE, PROJECT = "us-central2-b", "demo-project"

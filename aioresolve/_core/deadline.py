@@ -6,13 +6,11 @@ polls, which have no end, take their waits from a `Backoff` of their own.
 
 from __future__ import annotations
 
-import email.utils
 import math
 import random
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -223,15 +221,6 @@ async def send_with_retries(
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """Return the wait that a `Retry-After` header requests, in seconds, at least 0; None without a valid one.
-
-    Both forms of RFC 9110 section 10.2.3 are supported: seconds, and an HTTP date.
-    """
+    """Return the wait that a `Retry-After` header requests, in seconds; None without one, and for a date."""
     text = (header or "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text)
-    try:
-        date = email.utils.parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return None
-    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    return float(text) if text.isascii() and text.isdigit() else None

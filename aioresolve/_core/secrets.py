@@ -1,10 +1,9 @@
-"""Secrets: a cache of a token, values that their repr does not show, and removal of secrets from text."""
+"""Secrets: a cache of a token, and values that their repr does not show."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import re
 import threading
 from contextlib import suppress
 from time import monotonic
@@ -15,7 +14,7 @@ import msgspec
 from aioresolve.errors import ResolveError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
 
 class Confidential(msgspec.Struct, frozen=True):
@@ -23,17 +22,6 @@ class Confidential(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
-
-
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """Return `text` without `secrets`, and without each line of those that have several."""
-    found = {part.strip() for secret in secrets for part in (secret, *secret.split("\n"))} - {""}
-    # The longest first, because a secret may contain a shorter one.
-    for secret in sorted(found, key=len, reverse=True):
-        # A short one only where it is a whole word: removing `true` everywhere would reveal it.
-        boundary = r"(?<!\w){}(?!\w)" if len(secret) < 6 else "{}"
-        text = re.sub(boundary.format(re.escape(secret)), "(secret)", text)
-    return text
 
 
 class CrossLoopLock:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-PAST = "Fri, 01 Jan 2021 00:00:00 GMT"
 TIMEOUT = 120.0
 WATCHED = 1800.0
 
@@ -51,8 +50,8 @@ def retry_after_in_body(status: int, seconds: int) -> Reply:
     return Reply(status, body=json.dumps({"kind": "Status", "code": status, "details": details}).encode())
 
 
-small_waits = st.sampled_from(["0", "-1", PAST, "soon", "1"])
-huge_waits = st.sampled_from(["60", "100000", "9" * 400, "Fri, 31 Dec 2999 00:00:00 GMT"])
+small_waits = st.sampled_from(["0", "-1", "soon", "1"])
+huge_waits = st.sampled_from(["60", "100000", "9" * 400])
 failures: st.SearchStrategy[Reply] = st.one_of(
     st.builds(Reply, st.sampled_from([408, 425, 429, 500, 502, 503, 504])),
     st.builds(

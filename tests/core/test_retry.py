@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from typing import TYPE_CHECKING
 
 import anyio
@@ -105,20 +103,10 @@ async def test_deadline_error_lists_complete_and_missing_requests() -> None:
     assert error.retryable
 
 
-def test_retry_after_is_read_in_seconds_or_as_a_date_and_is_never_negative() -> None:
-    now = datetime.now(UTC)
-    hour, past = (format_datetime(now + timedelta(hours=hours)) for hours in (1, -1))
-    for header, seconds in (
-        (" 7 ", 7.0),
-        ("9" * 400, math.inf),
-        (hour, 3600.0),
-        (hour.replace("+0000", "GMT"), 3600.0),
-        (hour.replace(" +0000", ""), 3600.0),
-        (hour.replace("+0000", "-0200"), 3 * 3600.0),
-        (past, 0.0),
-    ):
-        assert parse_retry_after(header) == pytest.approx(seconds, abs=60)
-    for invalid in (None, "", "soon", "-1", "1.5", "٣"):
+def test_retry_after_is_read_in_seconds() -> None:
+    assert parse_retry_after(" 7 ") == 7.0
+    assert parse_retry_after("9" * 400) == math.inf
+    for invalid in (None, "", "soon", "-1", "1.5", "٣", "Fri, 31 Dec 2999 00:00:00 GMT"):
         assert parse_retry_after(invalid) is None
 
 

@@ -193,7 +193,7 @@ async def test_closed_client_is_a_connection_error(loopback: Loopback) -> None:
 
 
 @both_clients
-async def test_error_of_a_hook_of_the_client_is_reported_without_the_token(
+async def test_error_of_a_hook_of_the_client_is_reported_without_its_text(
     loopback: Loopback, kind: str
 ) -> None:
     def refresh(configuration: Any) -> None:
@@ -203,5 +203,5 @@ async def test_error_of_a_hook_of_the_client_is_reported_without_the_token(
         error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
     assert type(error) is ConnectionFailedError
     assert not error.retryable
-    assert "LookupError: the vault is closed to (secret)" in str(error)
+    assert "it raised LookupError. Check that" in str(error)
     assert TOKEN not in "".join(traceback.format_exception(error))

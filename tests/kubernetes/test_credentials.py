@@ -13,7 +13,7 @@ import trustme
 
 from aioresolve._core.http import Response
 from aioresolve.errors import ConfigurationError, CredentialsError, TLSError
-from aioresolve.kubernetes.auth.connection import Connection, Identity
+from aioresolve.kubernetes.auth.credentials import Identity
 from aioresolve.testing import pod
 
 from .kubeconfigs import (
@@ -34,6 +34,8 @@ from .loopback import TOKEN, TRAIN, run_loopback
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from aioresolve.kubernetes.auth import Connection
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +214,7 @@ async def test_server_and_context_do_not_change_after_the_start(tmp_path: Path) 
 
 
 def test_identity_is_used_until_shortly_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.auth.connection.time", lambda: 2_000.0)
+    monkeypatch.setattr("aioresolve.kubernetes.auth.credentials.time", lambda: 2_000.0)
     for expires, is_used in ((2_010.5, True), (2_010.0, False)):
         identity = Identity(expires=expires)
         assert (identity.is_fresh, identity.is_valid) == (is_used, is_used)

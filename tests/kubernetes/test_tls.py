@@ -12,7 +12,8 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.kubernetes.auth.connection import ClientCertificate, Trust, new_ssl_context
+from aioresolve.kubernetes.auth.connection import Trust, new_ssl_context
+from aioresolve.kubernetes.auth.credentials import ClientCertificate
 
 from .kubeconfigs import client_pair
 

@@ -52,7 +52,10 @@ ANONYMOUS = "system:anonymous"
 SERVICE_ACCOUNT = "system:serviceaccount:"
 
 _DENIAL = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot(?: (\S+) resource "([^"]*)")?')
-"""`User "NAME" cannot VERB resource "RESOURCE" in API group ...`: `ForbiddenMessage` of k8s.io/apiserver."""
+"""`User "NAME" cannot VERB resource "RESOURCE" in API group ...`: `ForbiddenMessage` of k8s.io/apiserver.
+
+A name with quotation marks or special characters is kept as Go's `%q` writes it.
+"""
 
 
 def error_from_response(
@@ -156,7 +159,6 @@ def _forbidden(
 ) -> ForbiddenError:
     found = _DENIAL.search(status.message)
     user, verb, resource = found.groups(default="") if found is not None else ("", "", "")
-    user = _unquote(user)
     if user in ("", ANONYMOUS):
         return ForbiddenError(
             f"{summary}: it knows no user who sent the request",
@@ -188,16 +190,6 @@ def _forbidden(
         user=user,
         **attributes,
     )
-
-
-def _unquote(text: str) -> str:
-    """Return the text that Go's `%q` wrote, without the quotation marks around it."""
-    try:
-        name = str(json.loads(f'"{text}"'))
-        name.encode()
-    except ValueError:  # an escape that JSON lacks, or half of a surrogate pair: no character of a name
-        return text
-    return name
 
 
 def rbac_manifest(

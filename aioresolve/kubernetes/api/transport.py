@@ -7,13 +7,11 @@ user closes it.
 from __future__ import annotations
 
 import abc
-import inspect
 import json
 import sys
 from collections.abc import Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -34,7 +32,6 @@ from aioresolve._core.http import (
     translate_errors,
 )
 from aioresolve._core.network import origin
-from aioresolve._core.secrets import redact
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, ConnectionFailedError
 
@@ -203,7 +200,7 @@ def client_transport(client: Any) -> Transport:
         return AsyncClientTransport(api_client)
     synchronous = sys.modules.get("kubernetes.client")
     if synchronous is not None and isinstance(api_client, synchronous.ApiClient):
-        return ListingTransport(synchronous.CoreV1Api(api_client))
+        return ListingTransport(synchronous.CoreV1Api(api_client), returns_json=True)
     if callable(getattr(client, LIST_ALL, None)) or callable(getattr(client, LIST_ONE, None)):
         return ListingTransport(client)
     raise ConfigurationError(
@@ -263,26 +260,26 @@ class AsyncClientTransport(Transport):
             except FAILURES:
                 raise
             except Exception as error:  # the hooks of the user may raise anything
-                failed = _client_error(error, self.host, request.scope, self._api_client)
+                failed = _client_error(error, self.host, request.scope)
             raise failed
 
         return StreamingResponse(await translate_errors(call(), context), context)
 
 
 class ListingTransport(Transport):
-    """Lists pods with the two list methods of any other client, blocking or async: a wrapper, or a mock.
-
-    The pods are V1Pod objects of either client library, or objects with those of their attributes that are
-    in `POD_FIELDS`, as far as the client sets them.
+    """Lists pods with the two blocking list methods of a CoreV1Api, or of another object, such as a mock.
 
     Args:
         client: has one of the methods, or both.
+        returns_json: whether they can return the response as it is, as those of the package `kubernetes`. Of
+            other pods, the attributes in `POD_FIELDS` are read, as far as the client sets them.
     """
 
     only_lists_pods = True
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, returns_json: bool = False) -> None:
         self._client = client
+        self._returns_json = returns_json
 
     @property
     def host(self) -> str:
@@ -298,101 +295,73 @@ class ListingTransport(Transport):
                 argument="override_client",
                 hint="Add the method, or change {namespace}.",
             )
-        call = partial(function, *([unquote(rest.partition("/")[0])] if in_namespace else []))
+        arguments = [unquote(rest.partition("/")[0])] if in_namespace else []
         options: dict[str, Any] = {"label_selector": request.query["labelSelector"]}
         if fields := request.query.get("fieldSelector"):
             options["field_selector"] = fields
-        api_client = getattr(self._client, "api_client", None)  # of the package `kubernetes`
-        if api_client is not None:
+        if self._returns_json:
             # A thread cannot be cancelled: it is abandoned, and ends by its own timeout.
             left = min(max(0.1, anyio.current_effective_deadline() - anyio.current_time()), 3600.0)
-            options["_request_timeout"] = (left, left)
+            options |= {"_request_timeout": (left, left), "_preload_content": False}
+
+        def call() -> Any:
+            listed = function(*arguments, **options)
+            return listed.data if self._returns_json else listed
+
         try:
-            if inspect.iscoroutinefunction(function):
-                listed = await call(**options)
-            else:
-                listed = await run_in_thread(f"call {name} of override_client", call, **options)
-                if inspect.isawaitable(listed):  # from a wrapper of an async method
-                    listed = await listed
+            listed = await run_in_thread(f"call {name} of override_client", call)
         except Exception as error:  # the client of the user may raise anything
             status: Any = getattr(error, "status", None)
-            if isinstance(status, int) and status >= 300:  # an ApiException of either library
+            if isinstance(status, int) and status >= 300:  # an ApiException
                 received: Any = getattr(error, "headers", None) or {}
                 content: Any = getattr(error, "body", None) or b""
                 content = content.encode() if isinstance(content, str) else content
                 return Response(status, content, received, parse_retry_after(received.get("Retry-After")))
-            failed = _client_error(error, self.host, f"{name}()", api_client)
+            failed = _client_error(error, self.host, f"{name}()")
         else:
-            return Response(200, _pod_list(listed, f"{self.host} returned", name))
+            return Response(200, listed if self._returns_json else self._pod_list(listed, name))
         raise failed
 
+    def _pod_list(self, listed: Any, method: str) -> bytes:
+        """Return what a list method returned as the JSON of a PodList."""
+        pods = getattr(listed, "items", None)
+        if not isinstance(pods, Iterable):
+            raise ConfigurationError(
+                f"{self.host} returned a {type(listed).__qualname__} from {method}, not a list of pods",
+                argument="override_client",
+                hint="Return an object with the attribute `items`, such as a V1PodList.",
+            )
+        metadata = _attributes(getattr(listed, "metadata", None), ("resource_version",))
+        items = [
+            {part: _attributes(getattr(pod, part, None), names) for part, names in POD_FIELDS.items()}
+            for pod in pods
+        ]
+        return json.dumps({"kind": "PodList", "metadata": metadata, "items": items}).encode()
 
-def _client_error(error: Exception, host: str, scope: str, api_client: Any) -> ConnectionFailedError:
-    """Return our error for one of the client: it is closed, a setting is invalid, or a hook failed."""
-    # http.client quotes an invalid header, such as a token that ends with a newline.
-    secrets: set[str] = set()
-    if (configuration := getattr(api_client, "configuration", None)) is not None:
-        proxy = URL(configuration.proxy or "")
-        values = [*(configuration.api_key or {}).values(), configuration.password, proxy.user, proxy.password]
-        for headers in (api_client.default_headers, configuration.proxy_headers or {}):
-            values += [value for name, value in headers.items() if "auth" in name.lower()]
-        # Without a scheme such as `Bearer`.
-        secrets = {value.split()[-1] for value in values if isinstance(value, str) and value.strip()}
-    failed = ConnectionFailedError(
-        f"{scope} got no response from {host}: {redact(f'{type(error).__name__}: {error}', secrets)}",
-        hint="Check that {override_client} is open, and that its settings and hooks work.",
+
+def _client_error(error: Exception, host: str, scope: str) -> ConnectionFailedError:
+    """Return our error for one of the client: it is closed, a setting is invalid, or a hook failed.
+
+    It has no cause, and shows no text of the client, which may be a secret: http.client quotes an invalid
+    header, such as a token that ends with a newline.
+    """
+    return ConnectionFailedError(
+        f"{scope} got no response from {host}: it raised {type(error).__name__}",
+        hint="Check that {override_client} is open, and that its settings and hooks work: call it without"
+        " aioresolve.",
         host=host,
         scope=scope,
         retryable=False,
     )
-    # A traceback would show the text of the cause.
-    failed.__cause__ = error if redact(str(error), secrets) == str(error) else None
-    return failed
-
-
-def _pod_list(listed: Any, what: str, method: str) -> bytes:
-    """Return what a list method returned as the JSON of a PodList."""
-    pods = getattr(listed, "items", None)
-    if not isinstance(pods, Iterable):
-        raise ConfigurationError(
-            f"{what} a {type(listed).__qualname__} from {method}, not a list of pods",
-            argument="override_client",
-            hint="Return an object with the attribute `items`, such as a V1PodList.",
-        )
-    metadata = _attributes(getattr(listed, "metadata", None), ("resource_version",))
-    items = [
-        _as_json(pod)
-        if _is_model(pod)
-        else {part: _attributes(getattr(pod, part, None), names) for part, names in POD_FIELDS.items()}
-        for pod in pods
-    ]
-    return json.dumps({"kind": "PodList", "metadata": metadata, "items": items}).encode()
-
-
-def _is_model(value: Any) -> bool:
-    return isinstance(getattr(value, "attribute_map", None), dict)
 
 
 def _attributes(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Return those attributes of an object that it has, by their names in JSON."""
-    found = {}
+    found: dict[str, Any] = {}
     for name in names:
-        first, *others = name.split("_")
         part = getattr(value, name, None)
         if isinstance(part, (str, dict, datetime)):  # the other attributes of a mock are mocks too
-            found[first + "".join("IP" if each == "ip" else each.title() for each in others)] = _as_json(part)
+            first, *others = name.split("_")
+            key = first + "".join("IP" if each == "ip" else each.title() for each in others)
+            found[key] = part.isoformat() if isinstance(part, datetime) else part
     return found
-
-
-def _as_json(value: Any) -> Any:
-    """Return a model of a client library, or a value in one, as JSON."""
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, (list, tuple)):
-        return [_as_json(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _as_json(item) for key, item in value.items()}
-    if not _is_model(value):
-        return value
-    parts = ((name, getattr(value, attribute)) for attribute, name in value.attribute_map.items())
-    return {name: _as_json(part) for name, part in parts if part is not None}

@@ -6,18 +6,12 @@ reads the files.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import re
 import ssl
 import tempfile
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from time import time
-from typing import TYPE_CHECKING, Any, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from aioresolve._core.http import Auth, Credentials
 from aioresolve._core.network import close_one_sidedly, origin
@@ -25,13 +19,12 @@ from aioresolve._core.secrets import Confidential, TokenCache
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError
 
+from .credentials import ClientCertificate, ExecCall, Identity
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aioresolve._core.http import Response
-
-EXPIRY_MARGIN = 10.0
-"""Seconds before its end at which an identity counts as expired, so that it does not expire on the way."""
 
 PLUGIN_PERIOD = 10.0
 """Seconds for which the credentials of a plugin are used even if they expire sooner, or have expired.
@@ -52,15 +45,6 @@ NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientCertificate:
-    """A certificate chain and its key, as PEM; `where` says where they come from, for errors."""
-
-    chain: bytes = field(repr=False)
-    key: bytes = field(repr=False)
-    where: str = field(compare=False)
-
-
 class Trust(Confidential, frozen=True):
     """How the certificate of the server is verified.
 
@@ -75,47 +59,13 @@ class Trust(Confidential, frozen=True):
     verify: bool = True
 
 
-class Identity(Confidential, frozen=True):
-    """What authenticates the client: an Authorization header, a client certificate, both, or nothing.
-
-    `expires` is in seconds of Unix time; None if unknown.
-    """
-
-    authorization: str | None = None
-    certificate: ClientCertificate | None = None
-    expires: float | None = None
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether it does not expire within EXPIRY_MARGIN."""
-        return self.expires is None or time() < self.expires - EXPIRY_MARGIN
-
-    @property
-    def is_valid(self) -> bool:
-        """The same as `is_fresh`: an identity is used until shortly before its end."""
-        return self.is_fresh
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers that authenticate a request; a certificate may replace them."""
-        return {} if self.authorization is None else {"Authorization": self.authorization}
-
-
-class CredentialPlugin(Protocol):
-    """A command that prints credentials. Two that are equal print the same."""
-
-    async def identity(self) -> Identity:
-        """Run the command and return the credentials that it prints."""
-        ...
-
-
-class CredentialCache(dict[CredentialPlugin, TokenCache[Identity]]):
+class CredentialCache(dict[ExecCall, TokenCache[Identity]]):
     """The credentials that plugins printed, until they expire.
 
     A resolver keeps one for its lifetime and for all event loops, so that a plugin runs once.
     """
 
-    def __missing__(self, plugin: CredentialPlugin) -> TokenCache[Identity]:
+    def __missing__(self, plugin: ExecCall) -> TokenCache[Identity]:
         return self.setdefault(plugin, TokenCache(min_age=PLUGIN_PERIOD))
 
 
@@ -140,7 +90,7 @@ class DiscoveredServer(Confidential, frozen=True, kw_only=True):
     trust: Trust | None = None
     headers: tuple[tuple[str, str], ...] = ()
     user: str = "no credentials"
-    plugin: CredentialPlugin | None = None
+    plugin: ExecCall | None = None
     identity: Identity = Identity()
     reread: Callable[[], DiscoveredServer]
     rotates: bool = False
@@ -150,10 +100,7 @@ class DiscoveredServer(Confidential, frozen=True, kw_only=True):
         """Whether the credentials do not expire soon."""
         return self.identity.is_fresh
 
-    @property
-    def is_valid(self) -> bool:
-        """Whether the credentials can be used."""
-        return self.identity.is_valid
+    is_valid = is_fresh
 
     def read_again(self) -> DiscoveredServer:
         """Return what the files contain now; raises a ConfigurationError if they cannot be used."""
@@ -271,29 +218,6 @@ class Connection(Auth):
             if self._built is None or self._built[0] != parts:
                 self._built = (parts, context)
         return self._built[1]
-
-
-def bearer(token: str, where: str) -> str:
-    """Return the Authorization header of a bearer token, if it contains only characters of a token."""
-    token = token.strip()
-    if not token:
-        raise ConfigurationError(f"{where} is empty", hint="Write the token there.")
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        raise ConfigurationError(
-            f"{where} contains a line break, a space or another character that is invalid in a token",
-            hint="Write only the token there.",
-        )
-    return f"Bearer {token}"
-
-
-def jwt_claims(token: str) -> dict[str, Any] | None:
-    """Return the claims of a JSON Web Token (RFC 7519), which is not verified; None for any other token."""
-    if token.isascii() and token.count(".") == 2:
-        payload = token.split(".")[1]
-        with suppress(binascii.Error, msgspec.MsgspecError, UnicodeError, RecursionError):
-            content = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
-            return msgspec.json.decode(content, type=dict[str, Any])
-    return None
 
 
 def new_ssl_context(trust: Trust, certificate: ClientCertificate | None) -> ssl.SSLContext:

@@ -14,14 +14,16 @@ import asyncio
 import base64
 import binascii
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - msgspec reads the annotations
+from time import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
@@ -29,11 +31,10 @@ import msgspec
 from msgspec.structs import replace
 
 from aioresolve._core.concurrency import wait_until_done
-from aioresolve._core.secrets import Confidential, redact
+from aioresolve._core.secrets import Confidential
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
-from .connection import ClientCertificate, Identity, bearer, jwt_claims
 from .kubeconfig import parse_document, without_nulls
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from typing import IO
 
     from .kubeconfig import Cluster, ExecPlugin, User
+
+EXPIRY_MARGIN = 10.0
+"""Seconds before its end at which an identity counts as expired, so that it does not expire on the way."""
 
 MAX_OUTPUT = 16 << 20
 """The maximum length of the standard output, and of the standard error, in bytes."""
@@ -53,6 +57,61 @@ CHECK_INTERVAL = 0.1
 
 KILL_GRACE = 5.0
 """Seconds to wait for the exit of a killed process; it takes milliseconds unless the kernel hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """A certificate chain and its key, as PEM; `where` says where they come from, for errors."""
+
+    chain: bytes = field(repr=False)
+    key: bytes = field(repr=False)
+    where: str = field(compare=False)
+
+
+class Identity(Confidential, frozen=True):
+    """What authenticates the client: an Authorization header, a client certificate, both, or nothing.
+
+    `expires` is in seconds of Unix time; None if unknown.
+    """
+
+    authorization: str | None = None
+    certificate: ClientCertificate | None = None
+    expires: float | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it does not expire within EXPIRY_MARGIN."""
+        return self.expires is None or time() < self.expires - EXPIRY_MARGIN
+
+    is_valid = is_fresh
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that authenticate a request; a certificate may replace them."""
+        return {} if self.authorization is None else {"Authorization": self.authorization}
+
+
+def bearer(token: str, where: str) -> str:
+    """Return the Authorization header of a bearer token, if it contains only characters of a token."""
+    token = token.strip()
+    if not token:
+        raise ConfigurationError(f"{where} is empty", hint="Write the token there.")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ConfigurationError(
+            f"{where} contains a line break, a space or another character that is invalid in a token",
+            hint="Write only the token there.",
+        )
+    return f"Bearer {token}"
+
+
+def jwt_claims(token: str) -> dict[str, Any] | None:
+    """Return the claims of a JSON Web Token (RFC 7519), which is not verified; None for any other token."""
+    if token.isascii() and token.count(".") == 2:
+        payload = token.split(".")[1]
+        with suppress(binascii.Error, msgspec.MsgspecError, UnicodeError, RecursionError):
+            content = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+            return msgspec.json.decode(content, type=dict[str, Any])
+    return None
 
 
 def static_identity(user: User) -> Identity:
@@ -101,7 +160,7 @@ def _identity_of_provider(user: User) -> Identity:
         )
     end = (jwt_claims(token) or {}).get("exp")
     expires = float(end) if isinstance(end, (int, float)) else None
-    if not token or (expires is not None and expires <= time.time()):
+    if not token or (expires is not None and expires <= time()):
         raise CredentialsError(
             f"{where}: its token {'has expired' if token else 'is missing'}",
             hint="Run any kubectl command, which gets and stores a new one.",
@@ -194,10 +253,21 @@ async def run_command(
         if code := process.returncode:
             ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
             values = {each.partition("=")[2] if each.startswith("-") else each for each in command[1:]}
-            text = redact(_content(stderr).decode("utf-8", "replace"), {*secrets, *values})
+            text = _without(_content(stderr).decode("utf-8", "replace"), {*secrets, *values})
             shown = _printable(text)[-MAX_QUOTED:] or "no message on its standard error"
             raise CredentialsError(f"{what} {ended}: {shown}")
         return _content(stdout)
+
+
+def _without(text: str, secrets: Collection[str]) -> str:
+    """Return `text` without `secrets`, and without each line of those that have several."""
+    found = {part.strip() for secret in secrets for part in (secret, *secret.split("\n"))} - {""}
+    # The longest first, because a secret may contain a shorter one.
+    for secret in sorted(found, key=len, reverse=True):
+        # A short one only where it is a whole word: removing `true` everywhere would reveal it.
+        boundary = r"(?<!\w){}(?!\w)" if len(secret) < 6 else "{}"
+        text = re.sub(boundary.format(re.escape(secret)), "(secret)", text)
+    return text
 
 
 def _open_file() -> IO[bytes]:

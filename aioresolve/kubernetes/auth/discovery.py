@@ -24,8 +24,8 @@ from aioresolve._core.threads import run_in_thread
 from aioresolve._core.validation import validate_text
 from aioresolve.errors import ConfigurationError, CredentialsError
 
-from .connection import Connection, CredentialCache, DiscoveredServer, Identity, Trust
-from .credentials import exec_call, read_file, read_if_exists, read_pem, static_identity
+from .connection import Connection, CredentialCache, DiscoveredServer, Trust
+from .credentials import Identity, exec_call, read_file, read_if_exists, read_pem, static_identity
 from .kubeconfig import (
     Cluster,
     Kubeconfig,

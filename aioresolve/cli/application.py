@@ -29,21 +29,15 @@ if TYPE_CHECKING:
 
 NAME = "aioresolve"
 
-COMMANDS = (
-    "kubernetes",
-    "tpu",
-    "here",
-    "watch",
-    "wait",
-    "exec",
-    "poll",
-    "probe",
-    "doctor",
-    "rendezvous",
-    "demo",
-    "completion",
-)
-"""The subcommands that are imported when used: each has its name in the module of that name in `commands`."""
+COMMANDS = {
+    **dict.fromkeys(("kubernetes", "tpu", "here"), ".commands.resolve"),
+    **{
+        name: f".commands.{name}"
+        for name in ("watch", "wait", "exec", "poll", "probe", "doctor", "rendezvous", "demo")
+    },
+    "completion": ".completion",
+}
+"""The subcommands, which are imported when used, and the module of each."""
 
 T = TypeVar("T")
 
@@ -66,7 +60,7 @@ class Application(CommandGroup):
         name = "kubernetes" if cmd_name == "k8s" else cmd_name
         if name not in COMMANDS:
             return super().get_command(ctx, name)
-        command: click.Command = getattr(import_module(f"{__package__}.commands.{name}"), name)
+        command: click.Command = getattr(import_module(COMMANDS[name], __package__), name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -91,10 +85,9 @@ class Application(CommandGroup):
     epilog="Exit codes: 0 success, 1 could not resolve or nothing found, 2 invalid usage or configuration,"
     " 3 deadline passed, 130 and 143 ended by Ctrl-C and SIGTERM.",
 )
-@click.option("--version", "is_version", is_flag=True, help="The same as `aioresolve version`.")
-@click.option("-v", "is_verbose", is_flag=True, hidden=True)
+@click.version_option(__version__, message="%(prog)s %(version)s", help="The same as `aioresolve version`.")
 @click.pass_context
-def application(context: click.Context, is_version: bool, is_verbose: bool) -> None:
+def application(context: click.Context) -> None:
     """Find the tasks of a cluster and their addresses.
 
     \b
@@ -110,23 +103,9 @@ def application(context: click.Context, is_version: bool, is_verbose: bool) -> N
     aioresolve rendezvous train                            the nodes of an elastic job of torchrun
     aioresolve demo                                        a demonstration without a cluster
     """
-    if is_version:
-        _write_version(is_verbose)
-        context.exit()
-    if is_verbose:
-        raise click.UsageError("-v requires --version here; for a command pass it after its name")
     if context.invoked_subcommand is None:
         streams.write_stderr(f"{context.get_help()}\n")
         context.exit(WRONG_USAGE)
-
-
-def _write_version(is_verbose: bool) -> None:
-    lines = [f"{NAME} {__version__}"]
-    if is_verbose:
-        from aioresolve.environment.doctor import installed_versions
-
-        lines = installed_versions()
-    streams.write_stdout("".join(f"{line}\n" for line in lines))
 
 
 @application.command("help", short_help="The help of a command.")
@@ -136,11 +115,10 @@ def help_(names: tuple[str, ...]) -> None:
     application.main([*names, "--help"], prog_name=NAME, standalone_mode=False)
 
 
-@application.command(short_help="The version, and with -v what it runs on.")
-@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Add Python and the libraries.")
-def version(is_verbose: bool) -> None:
-    """Print the version of aioresolve."""
-    _write_version(is_verbose)
+@application.command(short_help="The version of aioresolve.")
+def version() -> None:
+    """Print the version of aioresolve; `aioresolve doctor` prints those of its libraries."""
+    streams.write_stdout(f"{NAME} {__version__}\n")
 
 
 def run_command(arguments: Sequence[str] | None) -> int:

@@ -1,7 +1,8 @@
-"""Clusters in each format of `-o`: tables, documents, templates, and what programs read."""
+"""Clusters in each format of `-o`: tables, documents, custom columns, and what programs read."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from aioresolve import launch
 from aioresolve.spec import Task
 
 from .formats import Table, as_yaml, printable
-from .templates import compile_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,10 @@ OUTPUTS = ("table", "wide", "json", "yaml", "tf-config", "name")
 PROGRAM_OUTPUTS = (*launch.VARIABLE_READERS, *launch.HOST_FILES)
 """The values of `-o` for what a kind of program reads: variables or a host file (see `aioresolve.launch`)."""
 
-WATCH_OUTPUTS = ("table", "wide", "json", "yaml", "tf-config")
+CUSTOM_COLUMNS = "custom-columns="
+"""The start of a value of `-o` that lists columns, as in kubectl."""
+
+WATCH_OUTPUTS = ("table", "wide", "json")
 """The values of `-o` for a watch. In a list of names, it would not be visible where the next list begins."""
 
 TASK = ("JOB", "TASK", "ADDRESS")
@@ -45,17 +48,13 @@ class TaskName(msgspec.Struct, frozen=True):
 
 
 def members_table(
-    state: ClusterState,
-    *,
-    is_wide: bool = False,
-    more: Sequence[Mapping[str, str]] = (),
+    state: ClusterState, *, is_wide: bool = False, more: Sequence[Mapping[str, str]] = ()
 ) -> Table:
     """Return one row per task, without the columns in which no task has a value.
 
-    The tasks that are done follow the members. `more` are the cells of further columns of each task, in place
-    of those that `is_wide` adds.
+    The tasks that are done follow the members. `more` are the cells of further columns of each member.
     """
-    columns: Sequence[str] = WIDE_COLUMNS if is_wide and not more else COLUMNS
+    columns: Sequence[str] = WIDE_COLUMNS if is_wide else COLUMNS
     rows = [member_cells(member, columns) for member in state.members]
     rows += [_done_cells(task, columns) for task in state.done]
     if more:
@@ -90,8 +89,8 @@ def _done_cells(task: DoneTask, columns: Iterable[str]) -> list[str]:
 
 
 def is_document(output: str) -> bool:
-    """Whether `output` shows one object: as `json`, as `yaml`, or by a template."""
-    return output in ("json", "yaml") or "=" in output
+    """Whether `output` shows one object: as `json`, as `yaml`, or by columns of its tasks."""
+    return output in ("json", "yaml") or output.startswith(CUSTOM_COLUMNS)
 
 
 def has_identities(output: str) -> bool:
@@ -105,7 +104,7 @@ def format_cluster(
     task: TaskName | None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> str | Table:
-    """Return the cluster in the format `output`: one of `OUTPUTS`, `PROGRAM_OUTPUTS`, or a template.
+    """Return the cluster in the format `output`: one of `OUTPUTS` or `PROGRAM_OUTPUTS`, or custom columns.
 
     Args:
         output: the format.
@@ -113,45 +112,59 @@ def format_cluster(
         task: the task that reads the output; required for the variables of programs.
         options: those of the function of `aioresolve.launch`.
     """
+    found = None if task is None else _find_task(state.spec, task)
     match output:
         case "table" | "wide":
             return members_table(state, is_wide=output == "wide")
         case "name":
             return "".join(f"{printable(one.address)}\n" for one in state.spec.tasks)
         case "tf-config":
-            return tf_config(state.spec, task, **options)
+            return launch.tensorflow(state.spec, found)["TF_CONFIG"] + "\n"
     if output not in PROGRAM_OUTPUTS:
-        document = state.as_dict()
-        return format_document(output, document, tasks_of(document))
+        return format_document(output, state.as_dict())
     if output in launch.HOST_FILES:
         return launch.HOST_FILES[output](state.spec, **options)
-    assert task is not None
-    variables = launch.environment(output, state.spec, _find_task(state.spec, task), **options)
+    assert found is not None
+    variables = launch.environment(output, state.spec, found, **options)
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
-def format_document(output: str, document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str | Table:
-    """Return `document` in the format `output`, or `rows` as a table with custom columns."""
+def format_document(output: str, document: dict[str, Any]) -> str | Table:
+    """Return an object as JSON or YAML; or that of a cluster as a table of its tasks with custom columns."""
     if output == "json":
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
     if output == "yaml":
         return as_yaml(document)
-    return compile_template(output)(document, rows)
+    columns = parse_columns(output)
+    tasks = [{"job": job, **task} for job, tasks in document["jobs"].items() for task in tasks]
+    return Table([*columns], [[_value(task, path) for path in columns.values()] for task in tasks])
 
 
-def tasks_of(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the tasks of all jobs of `ClusterState.as_dict`, each with its `job`."""
-    return [{"job": job, **task} for job, tasks in document["jobs"].items() for task in tasks]
+def parse_columns(output: str) -> dict[str, list[str]]:
+    r"""Return the columns of `custom-columns=NAME:PATH,...`, each with the keys on its path.
 
+    As in kubectl, `\.` is a dot in a key, and the first dot of a path can be left out.
 
-def tf_config(spec: ClusterSpec, task: TaskName | None = None, *, rpc_layer: str | None = None) -> str:
-    """Return the cluster as TensorFlow's `TF_CONFIG`, a line of JSON: `{"cluster": ..., "task": ...}`.
-
-    See `aioresolve.launch.tensorflow`. The key `task` names the task that will read it; without a task it is
-    omitted. A task that the cluster does not have, and that is not an evaluator, is an UnknownTaskError.
+    Raises:
+        ValueError: a column has another form.
     """
-    found = None if task is None else _find_task(spec, task)
-    return launch.tensorflow(spec, found, rpc_layer=rpc_layer)["TF_CONFIG"] + "\n"
+    columns = {}
+    for text in output.removeprefix(CUSTOM_COLUMNS).split(","):
+        name, _, path = text.partition(":")
+        if not (name and re.fullmatch(r"\.?(?:[\w/-]|\\\.)+(?:\.(?:[\w/-]|\\\.)+)*", path)):
+            raise ValueError(
+                rf"{text!r} is not a column; write NAME:PATH, such as NODE:.node or"
+                r" GPUS:.accelerators.nvidia\.com/gpu"
+            )
+        keys = re.split(r"(?<!\\)\.", path.removeprefix("."))
+        columns[name] = [key.replace("\\.", ".") for key in keys]
+    return columns
+
+
+def _value(task: Any, path: Sequence[str]) -> str:
+    for key in path:
+        task = task.get(key) if isinstance(task, dict) else None
+    return _cell(task)
 
 
 def _find_task(spec: ClusterSpec, name: TaskName) -> Task:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from http import HTTPStatus
 
 from aioresolve.errors import (
-    APIError,
     ConfigurationError,
-    ConnectionFailedError,
     CredentialsError,
     DeadlineExceededError,
     FailedClusterError,
@@ -31,9 +27,7 @@ WRONG_USAGE = 2
 DEADLINE = 3
 
 OPTIONS = {
-    "channels": "--tls (of `aioresolve probe`)",
     "job_to_label_mapping": "-l",
-    "libtpu_ports": "--libtpu-port (of `aioresolve probe`)",
     "service": "--service",
     "task_id": "INDEX of --task JOB:INDEX",
     "task_type": "JOB",
@@ -79,26 +73,6 @@ def field_spelling(argument: str, value: str | None) -> str:
         return option_spelling(argument, value)
     field = FIELDS.get(argument, argument)
     return f"`{field}`" if value is None else f"`{field}: {value}`"
-
-
-def short_message(error: ResolveError) -> str:
-    """Return why `error` occurred and then where, for a cell of a table: the end of a row may be cut off."""
-    match error:
-        case DeadlineExceededError(timeout=float() | int() as timeout, __cause__=ResolveError() as last):
-            return f"no complete response within {format_span(timeout)}: {short_message(last)}"
-        case DeadlineExceededError(timeout=float() | int() as timeout):
-            waiting = "; ".join(f"{what} ({scope})" for scope, what in error.missing.items())
-            return f"no complete response within {format_span(timeout)}" + (f": {waiting}" if waiting else "")
-        case ForbiddenError():
-            return error.summary
-        case APIError(status=int() as status, host=str() as host):
-            phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else error.reason or ""
-            return f"{status} {phrase}: {host}"
-        # asyncio puts the address in place of the words of the system.
-        case ConnectionFailedError(host=str() as host, __cause__=ConnectionError(errno=int() as number)):
-            return f"{os.strerror(number)}: {host}"
-    # The first clause only.
-    return error.summary.partition("; ")[0]
 
 
 def error_message(error: ResolveError) -> str:

@@ -18,6 +18,7 @@ from .formats import Table, TextTable, format_instant, one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+    from contextlib import AbstractContextManager
 
     from rich.console import RenderableType
     from rich.live import Live
@@ -72,11 +73,11 @@ def draw_live(
     *,
     first: float | None = None,
     keep: bool = False,
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[None]:
     """Draw what `render` returns for a number of columns and lines, again and again until the block ends.
 
     Nothing is drawn for the `first` seconds. With `keep`, the last content remains on the terminal if the
-    block is cancelled, as by Ctrl-C. Yields a function that removes the content until it is drawn again.
+    block is cancelled, as by Ctrl-C.
     """
     live: Live | None = None
 
@@ -84,22 +85,19 @@ def draw_live(
         nonlocal live
         if live is None:
             live = _new_live(stream, render)
-        live.start()
+            live.start()
         live.refresh()
-
-    def hide() -> None:
-        if live is not None:
-            live.stop()
 
     with call_periodically(draw, first=first):
         try:
-            yield hide
+            yield
         except asyncio.CancelledError:
             if live is not None:
                 live.transient = not keep
             raise
         finally:
-            hide()  # it shows the cursor again
+            if live is not None:
+                live.stop()  # it shows the cursor again
 
 
 def _new_live(stream: TextIO, render: Callable[[int, int], RenderableType]) -> Live:
@@ -145,28 +143,44 @@ def table_lines(table: Table, columns: int) -> list[Text]:
 
 
 @contextmanager
-def show_progress(progress: Progress, *, quiet: bool) -> Iterator[None]:
-    """Show on stderr what `progress` is waiting for, until the block ends.
+def show_status(
+    render: Callable[[int, int], RenderableType],
+    line: Callable[[], str],
+    *,
+    quiet: bool,
+    keep: bool = False,
+    period: float = REDRAW_PERIOD,
+) -> Iterator[None]:
+    """Show on stderr what a command is waiting for until the block ends, unless the user wants errors only.
 
-    On a terminal this is one line with a spinner, which is removed at the end. Otherwise, and if `-v` writes
-    log lines, it is a plain line for each failed attempt.
+    On a terminal this is what `render` returns, drawn in place, and removed at the end; see `draw_live`.
+    Otherwise, and if `-v` writes log lines, it is the `line` whenever it has changed; it is empty at first.
     """
-    written: set[str] = set()
+    written = ""
 
-    def write_failure() -> None:
-        line = "" if progress.last_error is None else status_line("retrying", progress.last_error)
-        if line and line not in written:
-            written.add(line)
-            streams.write_stderr(f"{line}\n")
+    def write_if_new() -> None:
+        nonlocal written
+        if (text := one_line(line())) != written:
+            streams.write_stderr(f"{text}\n")
+            written = text
 
     if quiet:
         yield
     elif streams.can_draw(sys.stderr):
-        with _draw_spinner(lambda: progress_line(progress)):
+        with draw_live(sys.stderr, render, keep=keep):
             yield
     else:
-        with call_periodically(write_failure):
+        with call_periodically(write_if_new, period=period):
             yield
+
+
+def show_progress(progress: Progress, *, quiet: bool) -> AbstractContextManager[None]:
+    """Show on stderr what `progress` is waiting for; without a terminal, each failed attempt."""
+
+    def failure() -> str:
+        return "" if progress.last_error is None else status_line("retrying", progress.last_error)
+
+    return show_status(_spinner(lambda: progress_line(progress)), failure, quiet=quiet)
 
 
 def progress_line(progress: Progress) -> str:
@@ -179,35 +193,24 @@ def progress_line(progress: Progress) -> str:
     return printable(f"waiting for {scope}{counts}: {what}")
 
 
-@contextmanager
 def show_counts(
     total: int, results: Callable[[], Collection[Any]], *, quiet: bool
-) -> Iterator[Callable[[], None]]:
-    """Show on stderr how many of `total` workers or targets have a result, and how many of them an `error`.
-
-    Nothing is drawn if stderr has log lines, or is not a terminal. Yields a function that removes the line
-    until it is drawn again.
-    """
-    if quiet or not streams.can_draw(sys.stderr):
-        yield lambda: None
-        return
+) -> AbstractContextManager[None]:
+    """Show on a terminal how many of `total` workers or targets have a result, and how many an `error`."""
 
     def text() -> str:
         failed = sum(one.error is not None for one in results())
         return f"{len(results())} of {total} done" + (f", {failed} failed" if failed else "")
 
-    with _draw_spinner(text) as hide:
-        yield hide
+    return show_status(_spinner(text), lambda: "", quiet=quiet)
 
 
-@contextmanager
-def _draw_spinner(text: Callable[[], str]) -> Iterator[Callable[[], None]]:
+def _spinner(text: Callable[[], str]) -> Callable[[int, int], RenderableType]:
     def render(columns: int, lines: int) -> RenderableType:
         frame = SPINNER[int(time.monotonic() / REDRAW_PERIOD) % len(SPINNER)]
         return single_line(f"{frame} {text()}")
 
-    with draw_live(sys.stderr, render) as hide:
-        yield hide
+    return render
 
 
 class StatusReporter:

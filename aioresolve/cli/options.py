@@ -10,9 +10,8 @@ import click
 
 from aioresolve._core.validation import parse_duration, suggestion
 
-from .clusters import OUTPUTS, PROGRAM_OUTPUTS, TaskName
-from .completion import complete_contexts, complete_namespaces, complete_selectors
-from .templates import compile_template
+from .clusters import CUSTOM_COLUMNS, OUTPUTS, PROGRAM_OUTPUTS, TaskName, parse_columns
+from .completion import complete_contexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -223,14 +222,14 @@ def duration_option(name: str, help_text: str, default: str | None = None) -> Ca
 
 
 class OutputFormat(click.Choice):  # type: ignore[type-arg]  # generic in later versions of click
-    """A choice of formats, or one of kubectl's templates."""
+    """A choice of formats, or custom columns."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value, and validate its template."""
-        if not str(value).startswith(("jsonpath=", "custom-columns=")):
+        """Return the value, and validate its columns."""
+        if not str(value).startswith(CUSTOM_COLUMNS):
             return super().convert(value, param, ctx)
         try:
-            compile_template(value)
+            parse_columns(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return value
@@ -244,7 +243,7 @@ def _note_output(output: str) -> str:
 def output_option(formats: Sequence[str] = ALL_OUTPUTS) -> Callable[[C], C]:
     """Return `-o/--output`, one of `formats`, the first by default, and `--no-headers`.
 
-    If they are, or end with, `ALL_OUTPUTS`, templates are possible too.
+    If they are, or end with, `ALL_OUTPUTS`, custom columns are possible too.
     """
     kind: click.Choice = click.Choice(formats)  # type: ignore[type-arg]
     metavar = None
@@ -252,7 +251,7 @@ def output_option(formats: Sequence[str] = ALL_OUTPUTS) -> Callable[[C], C]:
     if set(formats) >= set(ALL_OUTPUTS):
         parse = _note_output
         kind = OutputFormat(formats)
-        metavar = f"[{'|'.join([*formats, 'jsonpath=TEMPLATE', 'custom-columns=SPEC'])}]"
+        metavar = f"[{'|'.join([*formats, f'{CUSTOM_COLUMNS}SPEC'])}]"
     return combine_options(
         text_option("-o --output", metavar, "The output format.", type=kind, default=formats[0], parse=parse),
         flag_option("--no-headers has_headers", "Print no table headers.", flag_value=False, default=True),
@@ -273,11 +272,6 @@ total_timeout_option = timeout_option()
 def interval_option(default: str) -> Callable[[C], C]:
     """Return `--interval` for a source that does not report changes."""
     return duration_option("--interval", "Time between two requests to a source without a watch.", default)
-
-
-def max_concurrency_option(default: int, things: str) -> Callable[[C], C]:
-    """Return `--max-concurrency`, the maximum number of `things` at a time."""
-    return number_option("--max-concurrency", f"Maximum number of {things} at a time.", default=default)
 
 
 def _log_to_stderr(context: click.Context, _: click.Parameter, verbosity: int) -> None:
@@ -310,11 +304,6 @@ verbose_option = click.option(
     help="Log each request with its duration, and the traceback of an error; -vv logs more.",
 )
 
-watch_option = flag_option(
-    "-w --watch is_watched",
-    "Then print a row for each change, as `aioresolve watch` does; --timeout is that of the first response.",
-)
-
 allow_empty_option = flag_option(
     "--allow-empty", "Succeed even if a job has no tasks.  [default: exit with 1]"
 )
@@ -337,7 +326,6 @@ program_options = combine_options(
         "--slices",
         "For megascale: the number of TPU slices, of one size.  [default: those of the TPUs, else 1]",
     ),
-    text_option("--rpc-layer", "PROTOCOL", "For TensorFlow: the protocol of the cluster, such as grpc."),
 )
 """Options of `aioresolve.launch`, of `aioresolve exec` and of the outputs for programs."""
 
@@ -399,7 +387,6 @@ rendezvous_options = combine_options(
         "-n --namespace",
         "NAMESPACE",
         "The namespace of the pods.  [default: that of the context, else 'default']",
-        shell_complete=complete_namespaces,
     ),
     connection_options,
 )
@@ -412,7 +399,6 @@ pod_options = combine_options(
         "A label selector in kubectl's syntax, for the pods of the job 'worker', or of JOB; can be"
         " repeated, for several jobs and for several selectors of a job.",
         parse=parse_selector,
-        shell_complete=complete_selectors,
         multiple=True,
     ),
     text_option(
@@ -427,7 +413,6 @@ pod_options = combine_options(
         "-n --namespace",
         "NAMESPACE",
         "The namespace of the pods.  [default: that of the context, else 'default']",
-        shell_complete=complete_namespaces,
     ),
     flag_option("-A --all-namespaces", "Select pods of all namespaces."),
     connection_options,
@@ -450,7 +435,6 @@ pod_options = combine_options(
         shell_complete=complete_orders,
         multiple=True,
     ),
-    max_concurrency_option(16, "requests"),
 )
 
 slurm_options = combine_options(
@@ -466,18 +450,6 @@ slurm_options = combine_options(
         "--port-base",
         "The port of the first task of each node; the others have the following ports.",
         default=8888,
-    ),
-    number_option("--tasks-per-node", "The tasks of each node.  [default: as Slurm reports]", least=0),
-    number_option(
-        "--gpus-per-node",
-        "With --gpus-per-task: the GPUs of each node.  [default: as Slurm reports]",
-        least=0,
-    ),
-    number_option(
-        "--gpus-per-task",
-        "Set CUDA_VISIBLE_DEVICES to this number of the node's GPUs, others for each task.  [default:"
-        " leave it as it is]",
-        least=0,
     ),
 )
 

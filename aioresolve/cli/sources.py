@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -14,18 +15,19 @@ from msgspec.structs import replace
 from aioresolve import launch
 from aioresolve.sources import BY_KIND
 
-from . import options, streams
+from . import clusters, options, streams
 from .application import run_async
-from .clusters import TaskName
-from .formats import one_line
+from .formats import Table, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from aioresolve._core.deadline import Progress
     from aioresolve.environment.detection import Evidence
+    from aioresolve.kubernetes.auth.connection import Connection
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState
+    from aioresolve.tpu import TPUSlice
 
 T = TypeVar("T")
 
@@ -144,7 +146,7 @@ _ROWS = (
         arguments=lambda given: {
             **given,
             "jobs": one_number_per_job(given["jobs"]) or None,
-            "auto_set_gpu": given["gpus_per_task"] is not None,
+            "auto_set_gpu": False,
         },
         job_remedy="add --jobs {job}=N",
         note="Slurm starts all tasks, and its variables describe them, so that there is nothing to wait for.",
@@ -160,6 +162,16 @@ _ROWS = (
 
 TERMINAL_SOURCES = {row.name: row for row in _ROWS}
 """The sources, by the names of the subcommands for them."""
+
+CONNECTION = ("kubeconfig", "context", "server", "token_file", "impersonate", "impersonate_groups")
+"""The parameters of `options.connection_options`, which are arguments of the Python API too."""
+
+
+async def find_connection(parameters: Mapping[str, Any]) -> Connection:
+    """Return the API server that the options of a command select."""
+    from aioresolve.kubernetes.auth import find_connection, search_for
+
+    return await find_connection(search_for(**{name: parameters[name] or None for name in CONNECTION}))
 
 
 def add_sources(
@@ -207,7 +219,7 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     scope: str
     output: str = "table"
     has_headers: bool = True
-    task: TaskName | None = None
+    task: clusters.TaskName | None = None
     is_this_task: bool = False
     program: dict[str, Any] = {}
     timeout: float
@@ -321,18 +333,41 @@ async def run_with_progress(
     return await within_deadline(request.timeout, scope or request.scope, run)
 
 
-async def find_task_name(
-    resolver: ClusterResolver,
-    request: ClusterRequest,
-    state: ClusterState | None,
-    *,
-    timeout: float | None = None,
-) -> TaskName | None:
-    """Return the task of `--task`, or with `--this-task` that of this process in `state`."""
-    if not request.is_this_task:
-        return request.task
-    task = await resolver.this_task(state, timeout=timeout)
-    return TaskName(task.job, task.index)
+async def fetch_slices(request: ClusterRequest, resolver: Any) -> tuple[tuple[TPUSlice, ...], ClusterState]:
+    """Return the slices of a TPUClusterResolver, which its states do not have, and their cluster."""
+    from aioresolve.tpu.slices import cluster_of
+
+    slices = await run_with_progress(request, resolver.fetch_slices)
+    return slices, cluster_of(slices, resolver.get_job_name(), {}, datetime.now(UTC))
+
+
+async def consumer_options(
+    request: ClusterRequest, resolver: ClusterResolver, state: ClusterState, consumer: str
+) -> tuple[ClusterState, dict[str, Any]]:
+    """Return the options of the function of `aioresolve.launch` for a kind of program.
+
+    The slices of TPUs are requested if `consumer` needs them; then the state is theirs.
+    """
+    given = request.program_options(consumer)
+    if consumer == "megascale" and "slices" not in given and request.source.has_slices:
+        slices, state = await fetch_slices(request, resolver)
+        given["slices"] = [one.tasks for one in slices]
+    return state, given
+
+
+async def format_for_task(
+    request: ClusterRequest, resolver: ClusterResolver, state: ClusterState, *, has_identities: bool = True
+) -> str | Table:
+    """Return the cluster in the format of the output, for the task of `--task` or `--this-task`.
+
+    The task of this process is looked up in `state` if that has identities.
+    """
+    state, given = await consumer_options(request, resolver, state, request.output)
+    name = request.task
+    if request.is_this_task:
+        task = await resolver.this_task(state if has_identities else None, timeout=request.timeout)
+        name = clusters.TaskName(task.job, task.index)
+    return clusters.format_cluster(request.output, state, name, given)
 
 
 def new_resolver(request: ClusterRequest) -> Any:
@@ -364,6 +399,6 @@ def examine_sources(request: ClusterRequest) -> tuple[Evidence, ...]:
     return run_async(lambda _: run_with_progress(request, collect_evidence))
 
 
-def with_time_left(request: ClusterRequest, ends: float) -> ClusterRequest:
-    """Return the request with the rest of its total deadline, which is never zero."""
-    return replace(request, timeout=max(ends - time.monotonic(), 0.001))
+def with_time_left(request: ClusterRequest, ends: float, *, least: float = 0.001) -> ClusterRequest:
+    """Return the request with the rest of its total deadline, and with at least so many seconds."""
+    return replace(request, timeout=max(ends - time.monotonic(), least))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import platform
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve import __version__
 from aioresolve.cli import main
 
 if TYPE_CHECKING:
@@ -71,16 +68,6 @@ def test_invalid_value_is_rejected_with_the_format(
 def test_short_option_may_have_its_value_after_an_equals_sign(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kubernetes", "-n=ml", "-l=worker=app=x", "-o=frob"]) == 2
     assert "'-o' / '--output': 'frob' is not one of" in capsys.readouterr().err
-
-
-def test_version_prints_with_v_what_the_command_runs_on(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"aioresolve {__version__}\n"
-    assert main(["--version", "-v"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"aioresolve {__version__}"
-    assert platform.python_version() in lines[1]
-    assert f"aiohttp {version('aiohttp')}" in lines
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,10 @@ def test_deadline_exits_with_3_and_the_reasons(run: Run, env: dict[str, str]) ->
         (("--for", "megascale", "--slices", "3"), {"MEGASCALE_SLICE_ID": "1", "MEGASCALE_NUM_SLICES": "3"}),
         (("--for", "vllm", "--task", "worker:2"), {"LWS_WORKER_INDEX": "2", "AIORESOLVE_RANK": "2"}),
         (
-            ("-l", "ps=app=ps", "--allow-unready", "--for", "tensorflow", "--rpc-layer", "grpc"),
+            ("-l", "ps=app=ps", "--allow-unready", "--for", "tensorflow"),
             {
                 "TF_CONFIG": '{"cluster":{"worker":["10.0.0.1:8470","10.0.0.2:8470","10.0.0.10:8470"],'
-                '"ps":["[fd00::7]:8470"]},"task":{"type":"worker","index":1},"rpc_layer":"grpc"}'
+                '"ps":["[fd00::7]:8470"]},"task":{"type":"worker","index":1}}'
             },
         ),
     ],
@@ -345,14 +345,11 @@ STEP = {
 """The variables of task 3 of a step of Slurm."""
 
 
-def test_task_of_slurm_has_its_job_port_and_gpus(variables: Variables) -> None:
-    options = (*SLURM, "--port-base", "7000", "--for", "tensorflow")
-    found = variables(options, STEP)
+def test_task_of_slurm_has_its_job_and_port(variables: Variables) -> None:
+    found = variables((*SLURM, "--port-base", "7000", "--for", "tensorflow"), STEP)
     cluster = '{"ps":["n1:7000"],"worker":["n1:7001","n1:7002","n2:7000"]}'
     assert found["TF_CONFIG"] == f'{{"cluster":{cluster},"task":{{"type":"worker","index":2}}}}'
     assert found["CUDA_VISIBLE_DEVICES"] == "0,1"
-    limited = variables((*options, "--gpus-per-task", "1", "--gpus-per-node", "3"), STEP)
-    assert limited["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -361,7 +358,6 @@ def test_task_of_slurm_has_its_job_port_and_gpus(variables: Variables) -> None:
         (("--jobs", "ps=2"), "--jobs names a job twice"),
         (("--jobs", "evaluator=1"), "the jobs have 5 tasks together, but Slurm starts 4"),
         (("--for", "jax"), "the processes of jax are all alike, but the cluster has the jobs ps, worker"),
-        (("--gpus-per-task", "3"), "1 tasks with 3 GPUs each share a node, which has only 2. Request more"),
         (("--port-base", "65534"), "--port-base: port 65536 of host 'n1' is not"),
     ],
 )

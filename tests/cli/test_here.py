@@ -11,7 +11,7 @@ import yaml
 from aioresolve.testing import KubernetesServer, pod
 from tests.environment.evidence import SOURCES
 
-from .process import Result, Run, Running, environment
+from .process import Result, Run, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,8 +95,6 @@ def test_outputs_have_the_evidence_and_the_tasks(here: Here) -> None:
     assert document["evidence"][SOURCES.index("Kubernetes")]["found"] is None
     assert [task["address"] for task in document["jobs"]["worker"]] == ["10.0.0.1:2222", "10.0.0.2:2222"]
     assert yaml.safe_load(output("yaml"))["jobs"] == document["jobs"]
-    template = output("jsonpath={.source} {.jobs.worker[*].address}")
-    assert template == "TF_CONFIG 10.0.0.1:2222 10.0.0.2:2222\n"
     assert "JAX_PROCESS_ID=1\n" in output("jax", "--this-task")
 
 
@@ -117,13 +115,3 @@ def test_pods_of_the_same_workload_are_the_cluster_of_a_pod(
     denied = here("here", **variables)
     assert (denied.code, columns(denied.stdout)["Kubernetes"]) == (1, ["yes", "yes"])
     assert "kind: Role" in denied.stderr
-
-
-def test_watch_prints_the_tasks_and_continues(tmp_path: Path) -> None:
-    with Running(("here", "-w"), environment(tmp_path / "config", TF_CONFIG=TWO_WORKERS)) as running:
-        assert running.line().split()[:3] == ["EVENT", "JOB", "TASK"]
-        assert [line.split()[:3] for line in running.lines(2)] == [
-            ["JOINED", "worker", "0"],
-            ["JOINED", "worker", "1"],
-        ]
-        assert running.process.poll() is None

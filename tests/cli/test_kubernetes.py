@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Protocol
 from unittest.mock import AsyncMock
 
@@ -143,9 +142,17 @@ def test_other_outputs_have_the_same_tasks(aioresolve: Command, server: Threaded
     assert config["task"] == {"type": "worker", "index": 1}
     # Whole pods are requested only for outputs with identities.
     assert all("as=Table" in request.accept for request in server.requests)
-    columns = ("-o", "custom-columns=POD:.name,NODE:.node")
-    assert aioresolve("-l", "app=ps", *columns).stdout == "POD    NODE\nps-0   node-a\n"
-    assert aioresolve("-l", "app=ps", *columns, "--no-headers").stdout == "ps-0   node-a\n"
+
+
+def test_custom_columns_have_a_row_for_each_task(aioresolve: Command) -> None:
+    columns = r"custom-columns=JOB:job,POD:.name,PORT:.port.number,TPUS:.accelerators.google\.com/tpu"
+    output = ("-o", columns)
+    assert [line.split() for line in aioresolve(*TRAIN_AND_PS, *output).stdout.splitlines()] == [
+        ["JOB", "POD", "PORT", "TPUS"],
+        *(["worker", f"train-{number}", "<none>", "4"] for number in (1, 2, 10)),
+        ["ps", "ps-0", "<none>", "4"],
+    ]
+    assert aioresolve("-l", "app=ps", *output, "--no-headers").stdout == "worker   ps-0   <none>   4\n"
 
 
 # Namespaces and contexts
@@ -204,7 +211,7 @@ def test_an_empty_result_is_an_error_that_says_what_was_looked_for_and_where(
 def test_an_empty_result_can_be_allowed(aioresolve: Command) -> None:
     result = aioresolve("-l", "worker=app=none", "--allow-empty", "-o", "tf-config")
     assert (result.code, json.loads(result.stdout)) == (0, {"cluster": {"worker": {}}})
-    assert result.stderr == "no running pod matches -l worker=app=none\n"
+    assert result.stderr == "job 'worker' has no tasks: -l worker=app=none\n"
     assert aioresolve("-l", "worker=app=none", "-q", "--allow-empty") == Result(0, "", "")
     # The pods of other jobs are printed all the same.
     partial = aioresolve(*TRAIN, "-l", "ps=app=none", "-A", "-o", "name", "-q")
@@ -221,7 +228,7 @@ def test_pods_that_are_not_running_are_an_error_or_left_out(aioresolve: Command)
     assert result.stderr.endswith("or pass --not-running skip to leave them out.\n")
     skipped = aioresolve("-l", "worker=app=stuck", "--not-running", "skip", "-o", "name")
     reason = "ml/stuck-1: Pending (Unschedulable: 0/1 nodes are available)"
-    assert skipped == Result(0, "10.0.8.1:8470\n", f"1 not running, left out: {reason}\n")
+    assert skipped == Result(0, "10.0.8.1:8470\n", f"left out: {reason}\n")
 
 
 def test_a_forbidden_request_prints_the_required_role(
@@ -264,7 +271,10 @@ def test_a_retry_is_reported_once(
         ((*TRAIN, "--address", "pod_ipv6"), "Choose another --address."),
         ((*TRAIN, "--server", "ftp://host"), "--server: 'ftp://host' is not"),
         ((*TRAIN, "--order-by", "age"), "is not one of 'name', 'index', 'label:KEY' and 'node-label:KEY'"),
-        ((*TRAIN, "-o", "jsonpath={range .jobs}"), "{range} has no {end}"),
+        *(
+            ((*TRAIN, "-o", f"custom-columns={columns}"), "is not a column; write NAME:PATH, such as NODE:")
+            for columns in ("", "NAME", ":.a", "NAME:", "NAME:.a..b", "A:.a,,B:.b", "NAME:.a[0]")
+        ),
     ],
 )
 def test_invalid_usage_and_configuration_exit_with_2_and_a_hint(
@@ -275,15 +285,6 @@ def test_invalid_usage_and_configuration_exit_with_2_and_a_hint(
     assert result.stderr.startswith("error: ")
     assert message in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_a_template_without_its_library_names_the_extra_to_install(
-    aioresolve: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "jsonpath_ng.ext", None)
-    result = aioresolve(*TRAIN, "-o", "jsonpath={.version}")
-    assert result.code == 2
-    assert "pip install 'aioresolve[cli]'" in result.stderr
 
 
 @pytest.mark.slow

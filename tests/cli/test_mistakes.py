@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aioresolve import __version__
 from aioresolve.testing import GoogleServer, tpu_node
 
-from .process import Run, environment
+from .process import Result, Run, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,7 +153,7 @@ def test_missing_extra_is_named(run: Run, env: dict[str, str], monkeypatch: pyte
 
 def test_help_and_version_are_commands(run: Run, env: dict[str, str]) -> None:
     assert run(("help", "wait", "k8s"), env) == run(("wait", "k8s", "--help"), env)
-    assert run(("version",), env) == run(("--version",), env)
+    assert run(("version",), env) == run(("--version",), env) == Result(0, f"aioresolve {__version__}\n", "")
     assert "did you mean 'kubernetes'" in run(("help", "kubernets"), env).stderr
 
 

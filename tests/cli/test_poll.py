@@ -18,7 +18,7 @@ from rich.text import Text
 
 from aioresolve import ClusterResolver, ClusterSpec, ClusterState, Observation
 from aioresolve.cli.commands import poll
-from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededError
+from aioresolve.errors import ConnectionFailedError, DeadlineExceededError
 from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.spec import Missing
 from aioresolve.testing import Hang
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aioresolve import Progress, Want
-    from aioresolve.errors import ResolveError
     from aioresolve.testing import ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals")
@@ -208,9 +207,6 @@ STATE = ClusterState.from_spec(
 MISSING = Missing("worker", "ml/train-7", "Pending (Unschedulable)")
 LATE = DeadlineExceededError("no complete response within 1 s", hint="Raise {timeout}.")
 BROKEN = ConnectionFailedError("nothing listens; connection refused")
-RETRIED = DeadlineExceededError("late", timeout=4, missing={"pods": "last attempt: https://a"})
-RETRIED.__cause__ = APIError("https://a returned 503", status=503, host="https://a")
-WAITING = DeadlineExceededError("late", timeout=4, missing={"pods": "no response yet"})
 
 
 class Found(ClusterResolver):
@@ -245,23 +241,6 @@ async def test_a_stale_status_has_the_age_of_its_state() -> None:
     assert status.stale_since is not None
     row = poll.status_row(status, status.stale_since + timedelta(minutes=5, seconds=12))
     assert row == ("b", "Stale 3/4", "worker:2/2,ps:1/2", "5m12s", "no complete response within 1 s")
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (BROKEN, "nothing listens"),
-        (RETRIED, "no complete response within 4s: 503 Service Unavailable: https://a"),
-        (WAITING, "no complete response within 4s: no response yet (pods)"),
-        (
-            APIError("https://a returned 599", status=599, host="https://a", reason="odd"),
-            "599 odd: https://a",
-        ),
-    ],
-)
-async def test_the_reason_of_an_error_comes_before_its_place(error: ResolveError, reason: str) -> None:
-    [status] = await statuses_of(error)
-    assert poll.status_row(status, NOW) == ("t0", "Error", "", "", reason)
 
 
 def test_an_error_names_the_option_or_the_field_of_the_fleet_file(

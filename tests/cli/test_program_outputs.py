@@ -12,7 +12,7 @@ import pytest
 from aioresolve import ClusterSpec, launch
 from aioresolve.testing import GoogleServer, tpu_node
 
-from .process import Run, Running, environment
+from .process import Run, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,6 @@ def test_options_change_the_output(run: Run, env: dict[str, str]) -> None:
     assert "JAX_COORDINATOR_ADDRESS=10.0.0.1:1234\n" in output("jax", "--task", "worker:0", "--port", "1234")
     assert "RAY_ADDRESS=10.0.0.1:6379\n" in output("ray", "--task", "worker:1")
     assert "MEGASCALE_SLICE_ID=2\n" in output("megascale", "--task", "worker:2", "--slices", "3")
-    assert json.loads(output("tf-config", "--rpc-layer", "grpc"))["rpc_layer"] == "grpc"
     hosts = ("10.0.0.1", "10.0.0.2", "10.0.0.10")
     assert output("hostfile", "--slots", "8") == "".join(f"{host} slots=8\n" for host in hosts)
     assert output("host:slots") == "".join(f"{host}:1\n" for host in hosts)
@@ -122,16 +121,3 @@ def test_megascale_has_the_slices_of_the_tpus_and_the_task_at_an_address_of_this
             "MEGASCALE_PORT": "8080",
         }.items()
     )
-
-
-@pytest.mark.slow
-def test_watch_prints_tf_config_with_the_current_index_of_this_task(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
-    env = environment(kubeconfig, POD_UID=uid(server, "train-10"))
-    with Running(("watch", "kubernetes", *TRAIN, "-o", "tf-config", "--this-task"), env) as watch:
-        assert json.loads(watch.line())["task"]["index"] == 2
-        removed = server.pod("train-1", "ml")
-        server.delete("train-1", "ml")
-        assert json.loads(watch.line())["task"]["index"] == 1
-        server.add(removed)

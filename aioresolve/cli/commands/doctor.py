@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from aioresolve.cli import clusters, completion, formats, options, sources, streams
+from aioresolve.cli import clusters, formats, options, sources, streams
 from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, option_spelling
 
@@ -24,10 +24,10 @@ EPILOG = """\
 Outputs:
   table  CHECK, RESULT (ok, warning, failed, or skipped: it needs something that is missing) and
          what was FOUND; and then what to change, for each check that has a remedy
-  json   {"checks": [{"name", "result", "found", "remedy"}, ...]}
+  json   an object with the list of checks
 
 \b
-Exit codes: 0 nothing failed; 1 a check failed; 2 invalid usage or configuration.
+The exit code is 1 if a check failed.
 """
 
 STYLES = {"failed": "red", "warning": "yellow", "skipped": "bright_black"}
@@ -145,7 +145,7 @@ def _run(
             {"name": check.name, "result": check.result, "found": check.found, "remedy": remedy or None}
             for check, remedy in zip(checks, remedies, strict=True)
         ]
-        streams.write_stdout(clusters.format_document("json", {"checks": documents}, []))
+        streams.write_stdout(clusters.format_document("json", {"checks": documents}))
     else:
         groups: dict[str, list[Check]] = {}  # the checks that one failure has prevented share a row
         for check in checks:
@@ -191,7 +191,7 @@ async def _check_rendezvous(
     from aioresolve.rendezvous.objects import config_map_of
     from aioresolve.resolver.checks import run_checks
 
-    server = ServerChecks(partial(completion.find_connection, request.arguments))
+    server = ServerChecks(partial(sources.find_connection, request.arguments))
     plan = PermissionChecks(server, config_map_of(job), request.arguments["namespace"]).plan()
     try:
         return await run_checks(plan, timeout=request.timeout, check_timeout=check_timeout, progress=progress)

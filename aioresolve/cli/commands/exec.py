@@ -19,7 +19,6 @@ from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import status_line
 from aioresolve.errors import PartialClusterError, ResolveError
 
-from .tpu import find_slices
 from .wait import condition_options, new_condition, pop_condition, wait_for_cluster
 
 if TYPE_CHECKING:
@@ -49,10 +48,8 @@ Programs (--for):
               mpich that of MPICH and Intel MPI. The program starts the tasks, and is not a task.
 
 \b
-Exit codes: those of the program, which replaces this process; 126 it is not executable; 127 it
-does not exist. Before the program is started: 1 the cluster cannot become complete, or it is
-not known which task this is; 2 invalid usage or configuration, or a cluster that such a program
-cannot have; 3 deadline passed; 130, 143 interrupted.
+Exit codes: that of the program, which replaces this process; 126 it is not executable; 127 it
+does not exist. Before it is started, those of other commands.
 """
 
 exec_options = options.combine_options(
@@ -156,12 +153,6 @@ def _exec_source(
         condition = new_condition(request, **given, needs_all=consumer != "env")
     path = find_program(command[0])
     request, resolver = sources.open_source(request)
-    if request.arguments.get("auto_set_gpu"):
-        from aioresolve.environment.slurm import VISIBLE_DEVICES
-
-        run_async(lambda _: resolver.cluster_spec())  # it sets the variable
-        if VISIBLE_DEVICES in os.environ:
-            environ[VISIBLE_DEVICES] = os.environ[VISIBLE_DEVICES]
     execution = _Execution(
         request, condition, resolver, interval, path, command, environ, consumer, hostfile, is_restarted
     )
@@ -315,10 +306,7 @@ class _Execution:
         return Program(self.path, self.command, inherited | variables)
 
     async def _task_variables(self, state: ClusterState) -> tuple[dict[str, str], str]:
-        given = self.request.program_options(self.consumer)
-        if self.consumer == "megascale" and "slices" not in given and self.request.source.has_slices:
-            slices, state = await find_slices(self.resolver, self.request.timeout)
-            given["slices"] = [one.tasks for one in slices]
+        state, given = await sources.consumer_options(self.request, self.resolver, state, self.consumer)
         if self.request.task is not None:
             self.resolver.task_type = self.request.task.job
             self.resolver.task_id = self.request.task.index

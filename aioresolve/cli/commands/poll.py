@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import completion, formats, options, streams
+from aioresolve.cli import formats, options, streams
 from aioresolve.cli.application import run_async
-from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, DEADLINE, field_spelling, short_message
+from aioresolve.cli.completion import find_contexts
+from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, DEADLINE, field_spelling
 from aioresolve.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
@@ -63,15 +64,10 @@ Outputs:
   table  on a terminal all targets, in place, the worst first; otherwise a row for each response:
          the target, its status (Ready, Degraded, Empty, Stale or Error) with the numbers of usable
          and expected tasks, the tasks of each job, why it is not ready, and how old that is
-  json   {"name", "health", "reason", "since", "found": {JOB: N}, "wanted": {JOB: N},
-         "num_wanted", "tasks": {JOB: N}, "jobs", "done", "version", "observed_at", "absent", "unready",
-         "latency", "stale_since", "error": null or {"type", "message", "retryable"}}, on one line for each
-         response; latency in seconds
+  json   an object on one line for each response; latency in seconds
 
 \b
-Exit codes: with --once 0 all targets are ready, 1 some are not, 3 only deadlines passed;
-otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
-2 invalid usage or configuration.
+Exit codes with --once: 0 all targets are ready, 1 some are not, 3 only deadlines passed.
 """
 
 
@@ -202,7 +198,7 @@ def poll(
 
 
 def _write_fleet(file: str) -> None:
-    contexts = [name.replace("$", "$$") for name in completion.find_contexts()]
+    contexts = [name.replace("$", "$$") for name in find_contexts()]
     if not contexts:
         raise click.UsageError("the kubeconfig has no contexts; set $KUBECONFIG, or write the file by hand")
     content = {
@@ -298,7 +294,7 @@ def status_row(status: TargetStatus, now: datetime) -> tuple[str, ...]:
         status.summary,
         ",".join(tasks),
         "" if age is None else formats.format_span(age) if age >= 1 else "0s",
-        status.reason if status.error is None else short_message(status.error),
+        status.reason,
     )
 
 

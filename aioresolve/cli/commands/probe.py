@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,9 +12,8 @@ from aioresolve.cli.application import run_async
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, error_message
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
-    from aioresolve.cli.application import ExitWith
     from aioresolve.probe import WorkerProbe
 
 COLUMNS = ("DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR")
@@ -29,10 +27,6 @@ Examples:
 \b
   # the workers of a TPU that failed, and why
   aioresolve probe -o json $(aioresolve tpu my-tpu -o name) | jq 'select(.error)'
-
-\b
-Exit codes: 0 every worker responded; 1 some did not, but each has its row;
-2 invalid usage or configuration.
 """
 
 
@@ -41,63 +35,36 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
 @options.output_option(("table", "json"))
 @options.total_timeout_option
 @options.worker_timeout_option
-@options.max_concurrency_option(256, "workers probed")
-@options.port_option(
-    "--libtpu-port libtpu_ports",
-    "The port of libtpu on each host; repeat it for several processes, for the ports in the hosts'"
-    " $TPU_RUNTIME_METRICS_PORTS.",
-    multiple=True,
-    default=(8431,),
-)
-@options.flag_option(
-    "--tls is_tls",
-    "Use TLS, and trust the certificate authorities in $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, a PEM file, or"
-    " gRPC's default ones.",
-)
 @options.quiet_option
 @options.verbose_option
 @click.pass_context
 def probe(
     context: click.Context, /, hosts: tuple[str, ...], output: str, has_headers: bool, **parameters: Any
 ) -> None:
-    """Print the devices of each worker as soon as it responds.
+    """Print the devices of each worker.
 
     All workers are probed concurrently. The TensorFlow server of a worker, at PORT or 8470, reports its
-    devices; if nothing listens there, libtpu on the same host reports its cores, chips and devices.
+    devices; if nothing listens there, libtpu on the same host, at port 8431, reports its cores, chips and
+    devices. The exit code is 1 if a worker did not respond.
 
     \b
-    Outputs, one line per worker in the order of the responses:
+    Outputs:
       table      address, source, devices by type, cores, chips and latency; or the error
-      json       {"address", "source", "accelerators", "cores", "chips", "latency", "devices":
-                 [{"name", "type", "memory", "incarnation"}], "error": null or {"code",
-                 "message", "retryable"}}; latency in seconds, memory in bytes
+      json       an object on one line for each worker; latency in seconds, memory in bytes
     """
     streams.silence_grpc()
     from aioresolve.tpu.discovery import worker_address
 
-    addresses = tuple(worker_address(host, "HOST") for host in hosts)
-    widths = (max(map(len, addresses)), len("tensorflow"), len("TPU:4096"), 6, 6, 7)
-    table = formats.TextTable(
-        ("ADDRESS", "SOURCE", *COLUMNS),
-        widths,
-        has_headers=has_headers,
-        has_colors=streams.has_colors(sys.stdout),
-    )
-
-    async def print_probes(exit_with: ExitWith) -> list[WorkerProbe]:
-        with streams.stdout_writer(exit_with, is_endless=False) as stdout:
-
-            async def write(one: WorkerProbe) -> None:
-                if output == "json":
-                    text = formats.as_json_line(probe_document(one))
-                else:
-                    row = (one.address, one.source or "", *probe_cells(one))
-                    text = table.lines([row], ["" if one.error is None else "red"])
-                await stdout.write(text)
-
-            return await probe_workers(addresses, write, **parameters)
-
-    report_failed_probes(context, run_async(print_probes))
+    addresses = [worker_address(host, "HOST") for host in hosts]
+    probed = run_async(lambda _: probe_workers(addresses, **parameters))
+    if output == "json":
+        streams.write_stdout("".join(formats.as_json_line(probe_document(one)) for one in probed))
+    else:
+        rows = [(one.address, one.source or "", *probe_cells(one)) for one in probed]
+        styles = ["" if one.error is None else "red" for one in probed]
+        table = formats.Table(("ADDRESS", "SOURCE", *COLUMNS), rows, styles)
+        streams.write_stdout(table, has_headers=has_headers)
+    report_failed_probes(context, probed)
 
 
 def report_failed_probes(context: click.Context, probes: Sequence[WorkerProbe]) -> None:
@@ -122,7 +89,7 @@ def probe_cells(probe: WorkerProbe) -> tuple[str, ...]:
 
 
 def probe_document(probe: WorkerProbe) -> dict[str, Any]:
-    """Return a probed worker as an object, which `--help` describes. Unknown values are null."""
+    """Return a probed worker as an object. Unknown values are null."""
     error = probe.error
     return {
         "address": probe.address,
@@ -138,29 +105,14 @@ def probe_document(probe: WorkerProbe) -> dict[str, Any]:
     }
 
 
-async def probe_workers(
-    addresses: Sequence[str],
-    write: Callable[[WorkerProbe], Awaitable[None]] | None = None,
-    *,
-    quiet: bool,
-    is_tls: bool = False,
-    **given: Any,
-) -> list[WorkerProbe]:
-    """Return the result of each worker in the order of the responses, with progress on stderr.
-
-    `write`, if given, is called with each result as soon as the worker has responded.
-    """
+async def probe_workers(addresses: Sequence[str], *, quiet: bool, **given: Any) -> list[WorkerProbe]:
+    """Return the result of each worker, with progress on stderr."""
     from aioresolve.cli.live import show_counts
-    from aioresolve.probe import ProbeChannels, stream_workers
+    from aioresolve.probe import stream_workers
 
-    results: list[WorkerProbe] = []
-
-    channels = ProbeChannels.over_tls() if is_tls else ProbeChannels()
-    with show_counts(len(addresses), lambda: results, quiet=quiet) as hide:
-        async with stream_workers(addresses, channels=channels, **given) as probes:
+    results: dict[str, WorkerProbe] = {}
+    with show_counts(len(addresses), results.values, quiet=quiet):
+        async with stream_workers(addresses, **given) as probes:
             async for probe in probes:
-                results.append(probe)
-                if write is not None:
-                    hide()  # stdout may be the same terminal
-                    await write(probe)
-    return results
+                results[probe.address] = probe
+    return [results[address] for address in addresses]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from aioresolve.cli import completion, formats, options, sources, streams
+from aioresolve.cli import formats, options, sources, streams
 from aioresolve.cli.application import run_async
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def rendezvous(job: str, **parameters: Any) -> None:
       table  RANK in the current round, POD, its NODE and ADDRESS, and its STATE: running in the
              round, waiting for the next one, ended with success, lost since the round began, or
              missing, with the REASON
-      json   {"name", "namespace", "round", "store", "closed", "nodes": [{"rank", "pod", "node",
-             "address", "state", "reason"}]}
+      json   the round, the store, and the nodes as one object
     """
     request = sources.new_request("torchrun", parameters)
     status = run_async(lambda _: _fetch(job, request))
@@ -62,7 +61,7 @@ async def _fetch(job: str, request: sources.ClusterRequest) -> RendezvousStatus:
     from aioresolve.rendezvous.inspection import fetch_status
     from aioresolve.rendezvous.objects import config_map_of
 
-    connection = await completion.find_connection(request.arguments)
+    connection = await sources.find_connection(request.arguments)
     namespace = request.arguments["namespace"] or connection.default_namespace()
     name = config_map_of(job)
 

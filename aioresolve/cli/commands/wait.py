@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli import clusters, formats, options, sources, streams
+from aioresolve.cli import formats, options, sources, streams
 from aioresolve.cli.application import run_async
 
-from .tpu import find_slices, format_workers
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from rich.console import RenderableType
 
     from aioresolve.resolver.base import ClusterResolver
@@ -37,12 +31,8 @@ task, and no task that was found may be missing. With them, exactly these number
 or as many as a range permits. Tasks that have ended with success count while others still run.
 
 \b
-The cluster is printed as by `aioresolve kubernetes` and `aioresolve tpu`. Missing tasks are
-reported on stderr while waiting and, each with its reason, when the deadline passes.
-
-\b
-Exit codes: 0 complete; 1 cannot become complete, or an error that is not retryable;
-2 invalid usage or configuration; 3 deadline passed.
+The cluster is printed as by `aioresolve kubernetes`. Missing tasks are reported on stderr while
+waiting and, each with its reason, when the deadline passes (exit code 3).
 """
 
 condition_options = options.combine_options(
@@ -86,20 +76,11 @@ def _wait_for_source(source: str, /, interval: float, **parameters: Any) -> None
     request, resolver = sources.open_source(request)
 
     async def complete_cluster() -> str | formats.Table:
-        output = request.output
         ends = time.monotonic() + request.timeout
-
-        def time_left() -> float:
-            return max(ends - time.monotonic(), LAST_TIMEOUT)
-
         async with resolver:
             state = await wait_for_cluster(resolver, request, condition, interval)
-            if request.source.has_slices and (clusters.has_identities(output) or output == "megascale"):
-                slices, state = await find_slices(resolver, time_left())
-                task = await sources.find_task_name(resolver, request, state, timeout=time_left())
-                return format_workers(request, slices, state, task, {})
-            task = await sources.find_task_name(resolver, request, state, timeout=time_left())
-        return clusters.format_cluster(output, state, task, request.program_options(output))
+            left = sources.with_time_left(request, ends, least=LAST_TIMEOUT)
+            return await sources.format_for_task(left, resolver, state)
 
     content = run_async(lambda _: complete_cluster())
     streams.write_stdout(content, has_headers=request.has_headers)
@@ -172,34 +153,20 @@ def new_condition(
 async def wait_for_cluster(
     resolver: ClusterResolver, request: sources.ClusterRequest, condition: WaitCondition, interval: float
 ) -> ClusterState:
-    """Return the cluster once it is complete, and report on stderr what it lacks until then.
+    """Return the cluster once it is complete, and show on stderr what it lacks until then.
+
+    On a terminal this is removed at the end, but not by Ctrl-C. Otherwise it is a line for each change,
+    without those that last less than `LINE_PERIOD`.
 
     Raises:
         IncompleteClusterError: `request.timeout` passed.
         FailedClusterError: the cluster cannot become complete.
         ResolveError: another error that is not retryable.
     """
-    with _show_shortfall(request, time.monotonic() + request.timeout) as on_shortfall:
-        return await resolver._wait(
-            condition,
-            timeout=request.timeout,
-            interval=interval,
-            source=request.scope,
-            on_shortfall=on_shortfall,
-        )
+    from aioresolve.cli.live import show_status
 
-
-@contextmanager
-def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Callable[[Completeness], None]]:
-    """Yield a function that shows what the cluster lacks on stderr, until the block ends.
-
-    On a terminal this is drawn in place, and removed at the end, but not by Ctrl-C. Otherwise, and if `-v`
-    writes log lines, it is a line for each change, without those that last less than `LINE_PERIOD`.
-    """
-    from aioresolve.cli.live import call_periodically, draw_live
-
+    ends = time.monotonic() + request.timeout
     lacking: Completeness | None = None
-    written = ""
 
     def update(found: Completeness) -> None:
         nonlocal lacking
@@ -224,18 +191,10 @@ def _show_shortfall(request: sources.ClusterRequest, ends: float) -> Iterator[Ca
             report = formats.wait_report(*given, max_reasons=fitting).splitlines()
         return Group(head, *map(single_line, report))
 
-    def write_if_new() -> None:
-        nonlocal written
-        line = "" if lacking is None else formats.one_line(f"waiting: {lacking}")
-        if line != written:
-            streams.write_stderr(f"{line}\n")
-            written = line
+    def line() -> str:
+        return "" if lacking is None else f"waiting: {lacking}"
 
-    if request.quiet:
-        yield update
-    elif streams.can_draw(sys.stderr):
-        with draw_live(sys.stderr, render, keep=True):
-            yield update
-    else:
-        with call_periodically(write_if_new, period=LINE_PERIOD):
-            yield update
+    with show_status(render, line, quiet=request.quiet, keep=True, period=LINE_PERIOD):
+        return await resolver._wait(
+            condition, timeout=request.timeout, interval=interval, source=request.scope, on_shortfall=update
+        )

@@ -13,8 +13,6 @@ import click
 
 from aioresolve.cli import clusters, formats, options, sources, streams
 from aioresolve.cli.application import run_async
-from aioresolve.cli.error_messages import short_message
-from aioresolve.errors import TaskIdentityError, UnknownTaskError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -46,16 +44,11 @@ Outputs:
              success), job, task and address, and for a task that moved its previous place WAS, as
              TASK@ADDRESS
   wide       in addition the identity of each task
-  json       {"jobs", "done", "version", "observed_at", "joined": [TASK, ...], "left": [TASK, ...],
-             "ended": [TASK, ...], "moved": [{"from": TASK, "to": TASK}, ...]}, on one line for each
-             change; "done" are all tasks that are done, "ended" those that this change adds
-  yaml       the same, one document for each change
-  tf-config  TensorFlow's TF_CONFIG, on one line whenever it changes
+  json       the cluster as one object on one line for each change, with the tasks that joined,
+             left, moved, or ended with success
 
 \b
-Exit codes: 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout; 1 an error that is
-not retryable; 2 invalid usage or configuration; 3 no response before the deadline. Once pods
-are watched, every failure is reported and retried, also a 403.
+Once pods are watched, every failure is reported and retried, also a 403.
 """
 
 
@@ -71,9 +64,7 @@ def watch() -> None:
 
 
 def _watch_source(source: str, /, interval: float, **parameters: Any) -> None:
-    request = sources.new_request(source, parameters)
-    sources.validate_output(request)
-    run_watch(request, interval)
+    run_watch(sources.new_request(source, parameters), interval)
 
 
 sources.add_sources(
@@ -97,7 +88,6 @@ sources.add_sources(
 """,
     },
     options.output_option(clusters.WATCH_OUTPUTS),
-    options.task_options,
     options.interval_option("30s"),
     options.timeout_option(effect="Deadline of the first response"),
     epilog=EPILOG,
@@ -157,21 +147,13 @@ async def _follow_in_lines(
     table = formats.TextTable(columns, widths, has_headers=request.has_headers)
     status = StatusReporter(quiet=request.quiet)
     older = ClusterState.of({})
-    last = ""
 
     def row(event: str, member: Member, was: str = "") -> list[str]:
         return clusters.member_cells(member, columns, event=event, was=was)
 
-    async def format_change(state: ClusterState) -> str:
-        match request.output:
-            case "json":
-                return formats.as_json_line(_change_document(state, older))
-            case "yaml":
-                return f"---\n{formats.as_yaml(_change_document(state, older))}"
-            case "tf-config":
-                # The index of this task may change with the other tasks.
-                task = await sources.find_task_name(resolver, request, state)
-                return clusters.tf_config(state.spec, task, **request.program_options("tf-config"))
+    def format_change(state: ClusterState) -> str:
+        if request.output == "json":
+            return formats.as_json_line(_change_document(state, older))
         change = state.diff(older)
         rows = [row("LEFT", member) for member in change.left]
         rows += [row("DONE", member) for member in change.done]
@@ -183,20 +165,12 @@ async def _follow_in_lines(
         return table.lines(rows)
 
     async def write(observation: Observation) -> None:
-        nonlocal older, last
+        nonlocal older
         status.report(observation)
         state = observation.state
-        if state is None or (state == older and observation is not first):
-            return
-        try:
-            text = await format_change(state)
-        except (UnknownTaskError, TaskIdentityError) as error:
-            status.write(f"this change was not printed: {error}")
-        else:
-            if request.output != "tf-config" or text != last:  # the same cluster for TensorFlow
-                await stdout.write(text)
-                last = text
-        older = state
+        if state is not None and (state != older or observation is first):
+            await stdout.write(format_change(state))
+            older = state
 
     await write(first)
     if not (first.state and first.state.members):
@@ -298,7 +272,7 @@ class WatchView:
         now = datetime.now(UTC)
         since = self._observation.stale_since or now
         age = formats.format_span((now - since).total_seconds())
-        text = f"{tasks} as of {_local_time(since)}, {age} ago; no newer state: {short_message(error)}"
+        text = f"{tasks} as of {_local_time(since)}, {age} ago; no newer state: {error.summary}"
         return single_line(text, "red")
 
 

@@ -201,12 +201,14 @@ class SliceFinder:
             return "; ".join(known)
         return ""
 
-    async def find_nodes(self, source: NamedTPUs, clients: TPUClients, progress: Progress) -> list[Node]:
+    async def find_nodes(self, source: Source, clients: TPUClients, progress: Progress) -> tuple[Node, ...]:
         """Return the nodes that the source names, in any state; raises if a name has none."""
+        if not isinstance(source, NamedTPUs):
+            return ()
         found = await self._find_named(source, clients, progress)
         unready = [tpu for tpu in found if isinstance(tpu, Unready)]
         await self.raise_if_unready(unready, source, clients, progress)
-        return [tpu for tpu in found if not isinstance(tpu, Unready)]
+        return tuple(tpu for tpu in found if not isinstance(tpu, Unready))
 
     async def find_location(
         self, source: NamedTPUs, clients: TPUClients, progress: Progress

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,7 +15,6 @@ from aioresolve._core.validation import validate_choice, validate_text
 from aioresolve.errors import ResolveError, TaskIdentityError
 from aioresolve.gcp.credentials import GoogleCredentials
 from aioresolve.resolver.base import ClusterResolver
-from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
 
 from . import system
@@ -30,11 +28,11 @@ from .discovery import (
     validate_tpu,
 )
 from .finder import SliceFinder, TPUClients
-from .slices import NOT_FOUND
+from .slices import NOT_FOUND, libtpu_ports
 from .vm import fetch_tpu_env, no_tpu_found
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.tpu_api import Node
@@ -164,8 +162,13 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request every TPU, all at once: the workers, slice after slice, and the missing ones."""
+        job, source = self.get_job_name(), self._source()
         async with self._clients() as clients:
-            return await self._observe(want, clients, progress)
+            found = await self._finder.find(source, clients, progress)
+            if want.complete:
+                await self._finder.raise_if_unready(found.unready, source, clients, progress)
+            others = await self._coordinator.jobs(clients, progress) if found.slices else {}
+        return found.observation(source, job, others, datetime.now(UTC))
 
     async def slices(self, *, timeout: float | None = None) -> tuple[TPUSlice, ...]:
         """Return the current slices, in the order of their tasks; empty for the TPU of this host.
@@ -294,15 +297,6 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         """Return the task where TensorFlow's coordination service runs: `/job:worker/task:0`."""
         return f"/job:{self.get_job_name()}/task:0"
 
-    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        """Yield the workers of the TPUs that are ready, and which are missing and why, after each poll."""
-        async with self._clients() as clients:
-            observe = partial(self._observe, want, clients)
-            fetch = partial(within_deadline, self._timeout, f"an observation of {self!r}", observe)
-            async with aclosing(poll(fetch, interval)) as observations:
-                async for observation in observations:
-                    yield observation
-
     # Facts about the TPUs
 
     async def nodes(self, *, timeout: float | None = None) -> tuple[Node, ...]:
@@ -316,7 +310,12 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
             TPUNotReadyError: a queued resource has no nodes yet.
             ResolveError: the request failed.
         """
-        return await self._call(timeout, "nodes()", self._fetch_nodes)
+
+        async def fetch(progress: Progress) -> tuple[Node, ...]:
+            async with self._clients() as clients:
+                return await self._finder.find_nodes(self._source(), clients, progress)
+
+        return await self._call(timeout, "nodes()", fetch)
 
     # Probing the workers
 
@@ -438,14 +437,6 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     ) -> T:
         return await within_deadline(self._deadline(timeout), f"{name} of {self!r}", operation)
 
-    async def _observe(self, want: Want, clients: TPUClients, progress: Progress) -> Observation:
-        job, source = self.get_job_name(), self._source()
-        found = await self._finder.find(source, clients, progress)
-        if want.complete:
-            await self._finder.raise_if_unready(found.unready, source, clients, progress)
-        others = await self._coordinator.jobs(clients, progress) if found.slices else {}
-        return found.observation(source, job, others, datetime.now(UTC))
-
     async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
         unknown = [one for one in observation.absent if NOT_FOUND in one.reason]
         source = self._source()
@@ -454,13 +445,6 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         async with self._clients() as clients:
             existing = await self._finder.existing(source, clients, Progress())
         return tuple(replace(one, reason=f"{one.reason}; {existing}") for one in unknown) if existing else ()
-
-    async def _fetch_nodes(self, progress: Progress) -> tuple[Node, ...]:
-        source = self._source()
-        if not isinstance(source, NamedTPUs):
-            return ()
-        async with self._clients() as clients:
-            return tuple(await self._finder.find_nodes(source, clients, progress))
 
     async def _system_metadata(self, config_proto: Any, timeout: float | None) -> TPUSystemMetadata:
         from aioresolve.probe.workers import operation_timeout
@@ -474,15 +458,28 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     async def _probe(
         self, timeout: float, *, uses_libtpu: bool = True
     ) -> tuple[dict[str, WorkerProbe], float]:
-        """Return the probes of all workers, and the seconds that they had."""
+        """Return the description of each worker to its probe, in task order, and the seconds that they had.
+
+        With `uses_libtpu`, libtpu is requested too, if no TensorFlow server listens.
+        """
         deadline = Deadline.after(timeout)
         slices = await self.slices(timeout=timeout)
         left = deadline.next_timeout
         if not slices:
             return {}, left
+        from aioresolve.probe import probe_workers
+
+        workers = [endpoint for one in slices for endpoint in one.endpoints]
         async with self._clients() as clients:
-            channels = await clients.channels()
-            return await system.probe_slices(slices, left, channels, uses_libtpu=uses_libtpu), left
+            probes = await probe_workers(
+                [worker.address for worker in workers],
+                timeout=left,
+                worker_timeout=left,
+                libtpu_ports=libtpu_ports(slices) if uses_libtpu else (),
+                channels=await clients.channels(),
+            )
+        names = [f"{each.name} at {each.address}" if each.name else each.address for each in workers]
+        return dict(zip(names, probes, strict=True)), left
 
 
 def api_base_url(discovery_url: Any, environ: Mapping[str, str]) -> str | None:

@@ -25,16 +25,14 @@ from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import host_port
 
 from .discovery import worker_address
-from .slices import libtpu_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aioresolve._core.deadline import Progress
-    from aioresolve.probe import Device, ProbeChannels, WorkerProbe
+    from aioresolve.probe import Device, WorkerProbe
 
     from .finder import TPUClients
-    from .slices import TPUSlice
 
 T = TypeVar("T")
 
@@ -61,34 +59,6 @@ class TPUSystemMetadata(NamedTuple):
     num_of_cores_per_host: int
     topology: None
     devices: tuple[Device, ...]
-
-
-async def probe_slices(
-    slices: Sequence[TPUSlice],
-    timeout: float,
-    channels: ProbeChannels,
-    *,
-    uses_libtpu: bool,
-) -> dict[str, WorkerProbe]:
-    """Probe all workers at once, and return the description of each to its result, in task order.
-
-    With `uses_libtpu`, libtpu is requested too, if no TensorFlow server listens.
-    """
-    from aioresolve.probe import probe_workers
-
-    workers = {
-        f"{endpoint.name} at {endpoint.address}" if endpoint.name else endpoint.address: endpoint.address
-        for tpu_slice in slices
-        for endpoint in tpu_slice.endpoints
-    }
-    probes = await probe_workers(
-        workers.values(),
-        timeout=timeout,
-        worker_timeout=timeout,
-        libtpu_ports=libtpu_ports(slices) if uses_libtpu else (),
-        channels=channels,
-    )
-    return dict(zip(workers, probes, strict=True))
 
 
 def system_metadata(probes: dict[str, WorkerProbe], job: str, timeout: float) -> TPUSystemMetadata:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +11,6 @@ from aioresolve.probe import probe_worker, probe_workers
 from aioresolve.testing import Answer, Hang, TPUWorker
 
 from .samples import runtime_status
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
@@ -60,22 +55,13 @@ async def test_each_of_several_processes_reports_only_its_own_devices(closed_add
     assert found == [(2, 4, 2), (2, 2, 1), (2, 2, 1)]
 
 
-@pytest.fixture
-def closed_ports() -> Iterator[list[int]]:
-    """Ports of this host on which nothing listens."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for bound in sockets:
-            bound.bind(("127.0.0.1", 0))
-        yield [bound.getsockname()[1] for bound in sockets]
-
-
-async def test_ports_that_refuse_are_left_out_if_another_responds(
-    closed_address: str, closed_ports: list[int]
-) -> None:
-    async with libtpu() as worker:
-        ports = [*closed_ports[:2], worker.port, closed_ports[2]]
-        probe = await probe_worker(closed_address, libtpu_ports=ports, timeout=GENEROUS)
+async def test_ports_that_refuse_are_left_out_if_another_responds(closed_address: str) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        closed = int(closed_address.rpartition(":")[2]), bound.getsockname()[1]
+        async with libtpu() as worker:
+            ports = [closed[0], worker.port, closed[1]]
+            probe = await probe_worker(closed_address, libtpu_ports=ports, timeout=GENEROUS)
     assert (probe.accelerators, probe.cores, probe.chips) == ({"TPU": 4}, 8, 4)
 
 

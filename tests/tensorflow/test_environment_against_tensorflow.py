@@ -19,7 +19,6 @@ from aioresolve import ClusterSpec, Task, launch
 
 pytestmark = pytest.mark.slow
 
-CLUSTER = {"ps": ["ps0:2222", "ps1:2222"], "worker": ["worker0:2222", "worker1:2222", "worker2:2222"]}
 THREE_NODES = {"PROCID": "0", "STEP_NUM_TASKS": "3", "STEP_NODELIST": "t02n13,t02n41,t02n43"}
 FIVE_TASKS = {**THREE_NODES, "PROCID": "1", "STEP_NUM_TASKS": "5", "STEP_TASKS_PER_NODE": "2(x2),1"}
 
@@ -63,18 +62,6 @@ QUERIES = st.tuples(st.none() | JOBS, st.none() | INDICES, st.sampled_from([None
 
 
 class TestTFConfig:
-    def test_overrides(self, api: Any, variables: Any, tf: Any) -> None:
-        variables(
-            TF_CONFIG=json.dumps({"cluster": CLUSTER, "task": task("ps", 1), "rpc_layer": "grpc"}),
-        )
-        resolver = api.TFConfigClusterResolver(task_type="ps", task_id=0)
-        assert isinstance(resolver.cluster_spec(), tf.train.ClusterSpec)
-        assert resolver.master() == "grpc://ps0:2222"
-        assert (resolver.task_type, resolver.task_id) == ("ps", 0)
-        resolver.task_type, resolver.task_id, resolver.rpc_layer = "worker", 1, "test"
-        assert resolver.master() == "test://worker1:2222"
-        assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "test")
-
     @given(CONFIGS, QUERIES)
     @example({"cluster": {"worker": {"1": "w1:2222"}}, "task": task("worker", 1)}, (None, None, None))
     @example({"cluster": {"worker": {"1": "w1:2222"}}}, ("worker", 1, "grpc"))

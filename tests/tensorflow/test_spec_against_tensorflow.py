@@ -69,38 +69,22 @@ def assert_same(ours: ClusterSpec, theirs: Any) -> None:
         assert list(map(type, ours.as_dict().values())) == list(map(type, theirs.as_dict().values()))
 
 
-@given(CLUSTERS)
-def test_valid_clusters_give_the_same_results(tf_spec: Any, cluster: Any) -> None:
-    ours, theirs = ClusterSpec(cluster), tf_spec(cluster)
-    assert_same(ours, theirs)
-    if len(repr(theirs)) <= 200:  # a longer one is a summary
-        assert repr(ours) == repr(theirs)
-
-
-@given(ODD_CLUSTERS)
+@given(CLUSTERS | ODD_CLUSTERS)
 @example({"worker": {1: "a:1", "1": "b:2", 1.5: "c:3"}})
-def test_odd_input_gives_the_same_results_or_is_rejected_by_both(tf_spec: Any, cluster: Any) -> None:
+def test_any_input_gives_the_same_spec_or_is_rejected_by_both(tf_spec: Any, cluster: Any) -> None:
     try:
         theirs = tf_spec(cluster)
     except (TypeError, *CONVERSIONS):
         with pytest.raises(InvalidClusterError):
             ClusterSpec(cluster)
-    else:
-        assert_same(ClusterSpec(cluster), theirs)
-
-
-@given(CLUSTERS | ODD_CLUSTERS)
-def test_specs_and_messages_of_both_libraries_give_the_same_specs(
-    tf: Any, tf_spec: Any, cluster: Any
-) -> None:
-    try:
-        theirs, ours = tf_spec(cluster), ClusterSpec(cluster)
-    except (TypeError, *CONVERSIONS):
         return
+    ours = ClusterSpec(cluster)
+    assert_same(ours, theirs)
+    if len(repr(theirs)) <= 200 and all(isinstance(tasks, list | dict) for tasks in cluster.values()):
+        assert repr(ours) == repr(theirs)  # a longer one is a summary
     copy = tf_spec(theirs)
     for source in (ours, theirs, theirs.as_cluster_def(), ours.as_cluster_def(), serialize(theirs)):
         assert_same(ClusterSpec(source), copy)
-    assert_same(ClusterSpec(serialize(ours)), tf_spec(tf.train.ClusterDef.FromString(serialize(ours))))
 
 
 def test_job_tasks_of_an_empty_job_is_an_empty_list_but_fails_in_tensorflow(tf_spec: Any) -> None:

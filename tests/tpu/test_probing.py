@@ -63,7 +63,7 @@ async def test_a_hanging_host_is_listed_at_its_deadline() -> None:
     async with TPUWorker(4, faults=[Hang()]) as worker:
         # TensorFlow promises a RuntimeError for unreachable workers.
         with pytest.raises(RuntimeError) as raised:
-            await resolver_of([worker.address], timeout=0.3).num_accelerators()
+            await resolver_of([worker.address], timeout=0.1).num_accelerators()
     error = raised.value
     assert isinstance(error, ProbeDeadlineError)
     assert (error.code, error.address, error.retryable) == ("deadline", worker.address, True)

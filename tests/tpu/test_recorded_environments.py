@@ -13,9 +13,11 @@ import pytest
 from aioresolve import launch, sync
 from aioresolve.errors import ConfigurationError, PartialClusterError, TaskIdentityError
 from aioresolve.spec import split_host_port
-from aioresolve.testing import tpu_node, tpu_vm
+from aioresolve.testing import GoogleServer, tpu_node, tpu_vm
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aioresolve.testing import ThreadedGoogleServer
 
 # {slice} and {worker} are the numbers of the process, {host} is that of its host.
@@ -123,10 +125,15 @@ def is_one_cluster(processes: list[Processes]) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _dns(monkeypatch: pytest.MonkeyPatch, google_in_thread: ThreadedGoogleServer) -> None:
+def google_cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedGoogleServer]:
+    """Google Cloud as this VM reaches it, which is no TPU VM: its `tpu-env` is empty."""
     monkeypatch.setattr(socket, "gethostbyname", lambda host: "127.0.0.1")
     monkeypatch.setattr(socket, "gethostname", lambda: "a-node")
-    google_in_thread.metadata["instance/attributes/tpu-env"] = ""
+    with GoogleServer().in_thread() as server:
+        server.metadata["instance/attributes/tpu-env"] = ""
+        for name, value in server.environ().items():
+            monkeypatch.setenv(name, value)
+        yield server
 
 
 @pytest.mark.parametrize("name", GKE)
@@ -147,16 +154,16 @@ def test_processes_on_gke_are_those_of_jax(name: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("triples", [True, False])
 @pytest.mark.parametrize("slices", [1, 2])
 def test_processes_on_tpu_vms_are_those_of_jax(
-    slices: int, triples: bool, google_in_thread: ThreadedGoogleServer
+    slices: int, triples: bool, google_cloud: ThreadedGoogleServer
 ) -> None:
     found = []
     for process in range(slices * 4):
         index, worker = divmod(process, 4)
         # Docker's bridge network hides the addresses of the VM.
         hosts = [f"198.51.100.{4 * index + each}" for each in range(4)]
-        google_in_thread.metadata.update(tpu_vm(hosts=hosts, worker=worker, triples=triples))
+        google_cloud.metadata.update(tpu_vm(hosts=hosts, worker=worker, triples=triples))
         if slices > 1:
-            google_in_thread.metadata["instance/attributes/tpu-env"] += (
+            google_cloud.metadata["instance/attributes/tpu-env"] += (
                 "MEGASCALE_COORDINATOR_ADDRESS: '198.51.100.0'\n"
                 f"MEGASCALE_NUM_SLICES: '{slices}'\nMEGASCALE_SLICE_ID: '{index}'\n"
             )
@@ -192,8 +199,9 @@ def test_jax_is_not_started_without_the_coordinator_or_the_index(
 
 
 def test_variable_that_names_one_tpu_of_a_multislice_is_no_cluster(
-    google_in_thread: ThreadedGoogleServer, monkeypatch: pytest.MonkeyPatch
+    google_cloud: ThreadedGoogleServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    google_cloud.add(tpu_node("my-tpu"))
     monkeypatch.setenv("TPU_NAME", "my-tpu")
     assert sync.TPUClusterResolver().cluster_spec().num_tasks("worker") == 1
     monkeypatch.setenv("MEGASCALE_NUM_SLICES", "2")
@@ -202,11 +210,11 @@ def test_variable_that_names_one_tpu_of_a_multislice_is_no_cluster(
 
 
 def test_worker_of_a_named_tpu_is_found_by_its_number_behind_a_bridge_network(
-    google_in_thread: ThreadedGoogleServer,
+    google_cloud: ThreadedGoogleServer,
 ) -> None:
     hosts = ["198.51.100.1", "198.51.100.2"]
-    google_in_thread.add(tpu_node("mine", ips=hosts), tpu_node("other", ips=["198.51.100.3"]))
-    google_in_thread.metadata.update(tpu_vm(hosts=hosts, worker=1, node="mine"))
+    google_cloud.add(tpu_node("mine", ips=hosts), tpu_node("other", ips=["198.51.100.3"]))
+    google_cloud.metadata.update(tpu_vm(hosts=hosts, worker=1, node="mine"))
     task = sync.TPUClusterResolver(["other", "mine"]).this_task()
     assert (task.rank, task.address) == (2, "198.51.100.2:8470")
     with pytest.raises(TaskIdentityError):
@@ -217,10 +225,10 @@ def test_worker_of_a_named_tpu_is_found_by_its_number_behind_a_bridge_network(
 
 
 def test_variable_that_contradicts_the_multislice_of_the_vm_is_an_error(
-    google_in_thread: ThreadedGoogleServer, monkeypatch: pytest.MonkeyPatch
+    google_cloud: ThreadedGoogleServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    google_in_thread.metadata.update(tpu_vm(hosts=["198.51.100.1"]))
-    google_in_thread.metadata["instance/attributes/tpu-env"] += "MEGASCALE_NUM_SLICES: '2'\n"
+    google_cloud.metadata.update(tpu_vm(hosts=["198.51.100.1"]))
+    google_cloud.metadata["instance/attributes/tpu-env"] += "MEGASCALE_NUM_SLICES: '2'\n"
     monkeypatch.setenv("MEGASCALE_NUM_SLICES", "4")
     with pytest.raises(ConfigurationError, match=r"\$MEGASCALE_NUM_SLICES=4 contradicts .* which is 2"):
         sync.TPUClusterResolver().cluster_spec()

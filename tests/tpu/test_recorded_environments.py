@@ -126,7 +126,7 @@ def is_one_cluster(processes: list[Processes]) -> bool:
 
 @pytest.fixture(autouse=True)
 def google_cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedGoogleServer]:
-    """Google Cloud as this VM reaches it, which is no TPU VM: its `tpu-env` is empty."""
+    """Google Cloud as this VM reaches it, which is not a TPU VM: its `tpu-env` is empty."""
     monkeypatch.setattr(socket, "gethostbyname", lambda host: "127.0.0.1")
     monkeypatch.setattr(socket, "gethostname", lambda: "a-node")
     with GoogleServer().in_thread() as server:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import sys
 from contextlib import aclosing, asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from aioresolve._core.http import (
 )
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.testing.lifecycle import CertificateAuthority
-from tests.kubernetes.peers import connect_proxy, never_read, peer, read_head
+from tests.kubernetes.peers import peer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -247,39 +246,3 @@ async def test_response_that_was_not_requested_is_not_that_to_the_next_request()
         assert (await get(client, url)).body == b"2"
         assert (await get(client, url)).body == b"3"
     assert len(requests) == 3
-
-
-@pytest.mark.skipif(
-    sys.version_info < (3, 11, 8) or (3, 12) <= sys.version_info < (3, 12, 2),
-    reason="asyncio replaces the error of the certificate by a TypeError",
-)
-async def test_certificate_that_is_rejected_behind_a_proxy_with_tls_is_a_tls_error() -> None:
-    authority = CertificateAuthority()
-    with (
-        peer(never_read, CertificateAuthority().server_context()) as port,
-        peer(connect_proxy([]), authority.server_context()) as proxy,
-    ):
-        trusting = ssl.create_default_context(cadata=authority.pem)
-        async with aclosing(new_client(proxy=lambda _: f"https://localhost:{proxy}")) as client:
-            with pytest.raises(TLSError, match="was not accepted: self-signed") as caught:
-                await get(client, f"https://127.0.0.1:{port}", trusting)
-    assert not caught.value.retryable
-
-
-async def test_endless_headers_are_not_read_to_the_end() -> None:
-    sent = 0
-
-    def send_headers(connection: socket.socket) -> None:
-        nonlocal sent
-        read_head(connection)
-        with suppress(OSError):
-            connection.sendall(b"HTTP/1.1 200 OK\r\n")
-            while sent < 1 << 28:
-                connection.sendall(b"A: b\r\n" * 10_000)
-                sent += 60_000
-
-    with peer(send_headers) as port:
-        async with aclosing(new_client()) as client:
-            with anyio.fail_after(60), pytest.raises(ProtocolError, match="non-HTTP"):
-                await get(client, f"http://127.0.0.1:{port}")
-    assert sent < 1 << 25

@@ -23,7 +23,7 @@ from .objects import Rows, decode_table, metadata_from_json
 from .transport import ACCEPT_JSON, AiohttpTransport, Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import Response, StreamingResponse
@@ -212,10 +212,9 @@ class ObjectAPI:
         headers = dict(ACCEPT_JSON)
         if body is not None:
             headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else AS_JSON
-        path, fail = f"{query.path}/{name}".rstrip("/"), partial(self._error, query, progress, verbs)
-        response = await self._send(
-            method, path, scope, progress, fail, headers=headers, body=body, expected=expected
-        )
+        sent = Request(method, f"{query.path}/{name}".rstrip("/"), {}, headers, body)
+        fail = partial(self._error, query, progress, verbs)
+        response = await self._send(sent, scope, progress, fail, expected)
         progress.done(scope, f"status {response.status}")
         return response
 
@@ -240,7 +239,7 @@ class ObjectAPI:
 
         # All others mean that the object cannot be read.
         expected = frozenset(range(300, 600)) - RETRYABLE_STATUSES
-        response = await self._send("GET", path, scope, progress, fail, expected=expected)
+        response = await self._send(Request("GET", path), scope, progress, fail, expected)
         progress.done(scope, f"status {response.status}")
         return response.body if response.status == 200 else None
 
@@ -252,24 +251,17 @@ class ObjectAPI:
             return None
         query = {"limit": str(MAX_METADATA), "labelSelector": selector}
         try:
-            request = Request("GET", path, query, {"Accept": AS_METADATA})
-            response = await self._transport.send(request)
+            response = await self._transport.send(Request("GET", path, query, {"Accept": AS_METADATA}))
             return metadata_from_json(response.body) if response.status == 200 else None
         except (ResolveError, ValueError):
             return None
 
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | None:
         """Return the rows of a Table; None if the server has no Tables, or splits this one into pages."""
-        response = await self._send(
-            "GET",
-            query.path,
-            query.scope,
-            progress,
-            partial(self._error, query, progress, LIST_VERBS),
-            parameters={**query.parameters, "includeObject": "None"},
-            headers={"Accept": AS_TABLE},
-            expected=(406,),
-        )
+        parameters, headers = {**query.parameters, "includeObject": "None"}, {"Accept": AS_TABLE}
+        request = Request("GET", query.path, parameters, headers)
+        fail = partial(self._error, query, progress, LIST_VERBS)
+        response = await self._send(request, query.scope, progress, fail, expected=(406,))
         if response.status == 406:
             return None
         table = self._decode(query, partial(decode_table, response.body))
@@ -317,9 +309,8 @@ class ObjectAPI:
     ) -> Found[Any]:
         if self._transport.only_lists_pods:
             fail = partial(self._error, query, progress, verbs)
-            response = await self._send(
-                "GET", query.path, query.scope, progress, fail, parameters=query.parameters
-            )
+            request = Request("GET", query.path, query.parameters)
+            response = await self._send(request, query.scope, progress, fail)
             listed = self._decode(query, partial(query.resource.decode_page, response.body))
             return Found(convert(listed.items or []), listed.metadata.resource_version)
         items: list[Any] = []
@@ -441,26 +432,21 @@ class ObjectAPI:
 
     async def _send(
         self,
-        method: str,
-        path: str,
+        request: Request,
         scope: str,
         progress: Progress,
         fail: Callable[[Response], ResolveError],
-        *,
-        parameters: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] = ACCEPT_JSON,
-        body: bytes | None = None,
         expected: Collection[int] = (),
     ) -> Response:
         """Send a request, repeatedly while its error is retryable, and return the response.
 
         If the response is neither a success nor expected, raise what `fail` returns.
         """
+        method, path, query = request.method, request.path, request.query or None
 
         async def attempt(attempts: Iterator[int]) -> Response:
-            options: dict[str, Any] = {"attempt": next(attempts), "query": parameters, "expected": expected}
+            options: dict[str, Any] = {"attempt": next(attempts), "query": query, "expected": expected}
             with HTTPCall(logger, method, self.host, path, scope=scope, **options) as call:
-                request = Request(method, path, parameters or {}, headers, body)
                 response = await self._transport.send(request)
                 call.set_response(response.status, len(response.body))
             if response.status < 300 or response.status in expected:

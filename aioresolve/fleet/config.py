@@ -27,6 +27,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Optional, Union, get_args, get_origin
 
@@ -39,7 +40,7 @@ from aioresolve.sources import BY_KIND
 from aioresolve.spec import ClusterSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from aioresolve.resolver.base import ClusterResolver
 
@@ -87,17 +88,11 @@ def _type_in_file(annotation: Any) -> Any:
     return None
 
 
-class _FieldType(NamedTuple):
-    type: Any
-    is_path: bool
-    is_cluster: bool
-
-
 @functools.cache
-def _field_types(kind: str) -> Mapping[str, _FieldType]:
-    """Return the fields of a kind of target. Imports its resolver."""
+def _field_types(kind: str) -> Mapping[str, tuple[Any, bool]]:
+    """Return the type of each field of a kind of target, and whether it is a path. Imports its resolver."""
     return {
-        name: _FieldType(in_file, "PathLike" in str(annotation), annotation is ClusterSpec)
+        name: (in_file, "PathLike" in str(annotation))
         for name, annotation in BY_KIND[kind].field_types().items()
         if (in_file := _type_in_file(annotation)) is not None
     }
@@ -108,7 +103,7 @@ def fleet_schema() -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     for kind in BY_KIND:
         # A number may be a variable too.
-        types = [(name, each.type | str | None, None) for name, each in _field_types(kind).items()]
+        types = [(name, each | str | None, None) for name, (each, _) in _field_types(kind).items()]
         kinds[kind] = msgspec.defstruct(kind, types, forbid_unknown_fields=True) | None
     defaults = msgspec.defstruct("defaults", [(kind, fields, None) for kind, fields in kinds.items()])
     kinds |= {UNION: Optional[_TextList], "expected": _Expected | str | None}  # noqa: UP045
@@ -153,8 +148,8 @@ def read_fleet(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.
         environ: the variables that the file may refer to.
 
     Raises:
-        ConfigurationError: (a ValueError) the file cannot be read, or it is invalid: the message has one line
-            with file and field for each problem.
+        ConfigurationError: (a ValueError) the file cannot be read, or it is invalid: the message has the file
+            and the field.
     """
     source = os.fsdecode(path)
     try:
@@ -163,35 +158,21 @@ def read_fleet(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(f"{source}: cannot read the fleet file: {reason}") from error
-    folder = os.path.dirname(os.path.abspath(source))
-    return fleet_of(content, source=source, folder=folder, environ=environ)
+    return fleet_of(content, source=source, environ=environ)
 
 
 def fleet_of(
-    text: str | bytes,
-    *,
-    source: str = "fleet.yaml",
-    folder: str | None = None,
-    environ: Mapping[str, str],
+    text: str | bytes, *, source: str = "fleet.yaml", environ: Mapping[str, str] = os.environ
 ) -> FleetFile:
-    """Return the content of a fleet file with this text. No I/O.
+    """Return the content of a fleet file with this text, as `read_fleet` does. No I/O.
 
-    Args:
-        text: the text of the file.
-        source: the path of the file, for messages.
-        folder: the folder that relative paths start from; None for the folder of `source`.
-        environ: the variables that the file may refer to.
-
-    Raises:
-        ConfigurationError: (a ValueError) the file is invalid: the message has one line with file and field
-            for each problem.
+    `source` is the path of the file, for messages, and for relative paths in the file.
     """
-    folder = os.path.dirname(source) if folder is None else folder
-    reader = _Reader(folder, environ)
-    fleet = reader.read(_parse(text, source))
-    if reader.problems:
-        raise ConfigurationError("\n".join(f"{source}: {problem}" for problem in reader.problems))
-    return fleet
+    content = _parse(text, source)
+    try:
+        return _Reader(os.path.dirname(os.path.abspath(source)), environ).read(content)
+    except _InvalidFieldError as error:
+        raise ConfigurationError(f"{source}: {error}") from None
 
 
 def _parse(text: str | bytes, source: str) -> Any:
@@ -231,9 +212,17 @@ def _reject_duplicates(node: Any, seen: set[int]) -> None:
         _reject_duplicates(value, seen)
 
 
+class _InvalidFieldError(Exception):
+    def __init__(self, location: str, problem: str) -> None:
+        super().__init__(f"{location}: {problem}")
+
+
 class _Field(NamedTuple):
+    """A value, where the file has it, and the variables in it."""
+
     location: str
-    written: Any
+    value: Any = None
+    variables: Collection[str] = ()
 
 
 class _Target(NamedTuple):
@@ -242,180 +231,167 @@ class _Target(NamedTuple):
     kind: str
     location: str
     fields: Mapping[str, _Field]
-    values: Mapping[str, Any]
 
     def make(self, **others: Any) -> ClusterResolver:
         """Return its resolver; `others` are arguments that every constructor takes."""
         source = BY_KIND[self.kind]
-        arguments = {source.fields.get(name, name): value for name, value in self.values.items()}
+        arguments = {source.fields.get(name, name): field.value for name, field in self.fields.items()}
         made: ClusterResolver = source.load()(**arguments, **source.constants, **others)
         return made
 
 
 class _Reader:
-    """Reads one file; `problems` has a line for each problem, once, in the order in which they were found."""
-
     def __init__(self, folder: str, environ: Mapping[str, str]) -> None:
-        self.problems: dict[str, None] = {}
-        self._expected: dict[str, Expected] = {}
         self._folder = folder
         self._environ = environ
 
     def read(self, root: Any) -> FleetFile:
-        content = self._mapping("the file", root, "{targets: ...}")
-        settings = {}
-        for name, written in content.items():
-            if name in _SETTINGS and written is not None:
-                settings[name] = self._value(_Field(name, written), _SETTINGS[name])
-            elif not name.startswith("x-"):
-                self._check_name(name, name, (*_SETTINGS, "defaults", "targets"), "field of a fleet file")
-        defaults = {
-            kind: self._fields(f"defaults.{_step(kind)}", fields, kind)
-            for kind, fields in self._mapping("defaults", content.get("defaults") or {}, "{tpu: ...}").items()
-            if self._check_name(f"defaults.{_step(kind)}", kind, BY_KIND, "kind of target")
+        content = _mapping("the file", root, "{targets: ...}")
+        for name in content:
+            if not name.startswith("x-"):
+                _check_name(name, name, (*_SETTINGS, "defaults", "targets"), "field of a fleet file")
+        settings = {
+            name: self._field(name, content[name], kind).value
+            for name, kind in _SETTINGS.items()
+            if content.get(name) is not None
         }
+        defaults = {}
+        for kind, fields in _mapping("defaults", content.get("defaults") or {}, "{tpu: ...}").items():
+            location = f"defaults.{_step(kind)}"
+            _check_name(location, kind, BY_KIND, "kind of target")
+            defaults[kind] = self._fields(location, fields, kind)
         example = "{us-east: {kubernetes: {jobs: {worker: app=trainer}}}}"
-        written_targets = self._mapping("targets", content.get("targets") or {}, example)
+        written_targets = _mapping("targets", content.get("targets") or {}, example)
         if not written_targets:
-            self._add("targets", f"add at least one target, such as {example}")
-        targets = {
-            name: target
-            for name, written in written_targets.items()
-            if (target := self._target(name, written, defaults)) is not None
-        }
-        if self.problems:  # one of them may be why a constructor would reject a target
-            return FleetFile({})
-        resolvers = self._resolvers(targets, settings.get("timeout"))
-        return FleetFile(MappingProxyType(resolvers), **settings, expected=self._expected)
-
-    def _add(self, location: str, problem: str) -> None:
-        self.problems[f"{location}: {problem}"] = None
-
-    def _mapping(self, location: str, written: Any, example: str) -> dict[str, Any]:
-        try:
-            return msgspec.convert(written, dict[str, Any])
-        except msgspec.ValidationError as error:
-            problem = str(error).replace("`object`", "a mapping").replace("`null`", "nothing")
-            self._add(location, f"{problem}. Write one such as {example}, with names in quotes")
-            return {}
-
-    def _check_name(self, location: str, name: str, known: Collection[str], what: str) -> bool:
-        if name not in known:
-            self._add(location, f"unknown {what}; {suggestion(name, known)}")
-        return name in known
-
-    def _value(self, given: _Field, kind: Any) -> Any:
-        try:
-            value = msgspec.convert(_replaced(given.written, self._environ), kind, strict=False)
-            if kind is _Duration:
-                return parse_duration(f"{value:g}" if isinstance(value, float) else value)
-            return value
-        except ValueError as error:  # msgspec's error is one
-            quote = ". Put a text in quotes" if "Expected `str" in str(error) else ""
-            self._add(given.location, f"{error}{quote}")
-        return None
-
-    def _fields(self, location: str, written: Any, kind: str) -> dict[str, _Field]:
-        fields = self._mapping(location, {} if written is None else written, "{FIELD: VALUE}")
-        return {
-            name: _Field(f"{location}.{name}", value)
-            for name, value in fields.items()
-            if self._check_name(f"{location}.{_step(name)}", name, _field_types(kind), f"field of {kind}")
-        }
+            raise _InvalidFieldError("targets", f"add at least one target, such as {example}")
+        targets: dict[str, _Target] = {}
+        expected: dict[str, Expected] = {}
+        for name, written in written_targets.items():
+            location = f"targets.{_step(name)}"
+            kinds = _mapping(location, written or {}, "{kubernetes: {jobs: {worker: app=trainer}}}")
+            if (number := kinds.pop("expected", None)) is not None:
+                expected[name] = self._field(f"{location}.expected", number, _Expected).value
+            targets[name] = self._target(location, kinds, defaults)
+        resolvers = _resolvers(targets, settings.get("timeout"))
+        return FleetFile(MappingProxyType(resolvers), **settings, expected=expected)
 
     def _target(
-        self, target: str, written: Any, defaults: Mapping[str, Mapping[str, _Field]]
-    ) -> _Target | None:
-        location = f"targets.{_step(target)}"
-        kinds = self._mapping(location, written or {}, "{kubernetes: {jobs: {worker: app=trainer}}}")
-        if (expected := kinds.pop("expected", None)) is not None:
-            self._expected[target] = self._value(_Field(f"{location}.expected", expected), _Expected)
+        self, location: str, kinds: Mapping[str, Any], defaults: Mapping[str, Mapping[str, _Field]]
+    ) -> _Target:
         if len(kinds) != 1:
-            self._add(location, f"must have one kind; write one of {', '.join((*BY_KIND, UNION))} below it")
-            return None
+            problem = f"must have one kind; write one of {', '.join((*BY_KIND, UNION))} below it"
+            raise _InvalidFieldError(location, problem)
         ((kind, content),) = kinds.items()
         location = f"{location}.{_step(kind)}"
-        if not self._check_name(location, kind, (*BY_KIND, UNION), "kind of target"):
-            return None
+        _check_name(location, kind, (*BY_KIND, UNION), "kind of target")
         if kind == UNION:
-            given = _Field(location, content)
-            return _Target(kind, location, {}, {"members": self._value(given, _TextList) or []})
-        own, required = self._fields(location, content, kind), BY_KIND[kind].required
+            return _Target(kind, location, {"members": self._field(location, content, _TextList)})
+        own, required = self._fields(location, content, kind), set(BY_KIND[kind].required)
         # A field of its own replaces the alternative among the defaults.
-        replaced = required if own.keys() & set(required) else ()
+        replaced = required if own.keys() & required else ()
         fields = {name: given for name, given in defaults.get(kind, {}).items() if name not in replaced} | own
-        fields = {name: given for name, given in fields.items() if given.written is not None}
-        if required and not fields.keys() & set(required):
-            missing = " and no ".join(f"`{name}`" for name in required)
-            self._add(location, f"has no {missing}; add it here, or under defaults.{kind}")
-        values = {name: self._argument(given, _field_types(kind)[name]) for name, given in fields.items()}
-        return _Target(kind, location, fields, values)
+        fields = {name: given for name, given in fields.items() if given.value is not None}
+        if required and not fields.keys() & required:
+            missing = " and no ".join(f"`{name}`" for name in BY_KIND[kind].required)
+            problem = f"has no {missing}; add it here, or under defaults.{kind}"
+            raise _InvalidFieldError(location, problem)
+        return _Target(kind, location, fields)
 
-    def _argument(self, given: _Field, kind: _FieldType) -> Any:
-        value = self._value(given, kind.type)
-        if value is None:
-            return None
-        if kind.is_path:
-            return self._path(value) if isinstance(value, str) else tuple(map(self._path, value))
-        if kind.is_cluster:
-            return ClusterSpec(
-                {job: [each] if isinstance(each, str) else each for job, each in value.items()}
-            )
-        return value
+    def _fields(self, location: str, written: Any, kind: str) -> dict[str, _Field]:
+        """Return the fields below a kind of target; None restores the default of the constructor."""
+        fields, types = dict[str, _Field](), _field_types(kind)
+        for name, value in _mapping(location, {} if written is None else written, "{FIELD: VALUE}").items():
+            place = f"{location}.{_step(name)}"
+            _check_name(place, name, types, f"field of {kind}")
+            fields[name] = _Field(place) if value is None else self._field(place, value, *types[name])
+        return fields
 
-    def _path(self, path: str) -> str:
-        # `~` is expanded when the file is opened.
-        return path if path.startswith("~") else os.path.join(self._folder, path)
+    def _field(self, location: str, written: Any, kind: Any, is_path: bool = False) -> _Field:
+        """Return a value of this type, in which the variables are replaced."""
+        variables = dict[str, None]()
 
-    def _resolvers(self, targets: Mapping[str, _Target], timeout: float | None) -> dict[str, ClusterResolver]:
-        shared: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-        resolvers: dict[str, ClusterResolver] = {}
-        for name, target in targets.items():
-            try:
-                if target.kind != UNION:
-                    resolvers[name] = target.make(**shared)
-                    continue
+        def read(text: str) -> str:
+            text = _DOLLAR.sub(partial(_replacement, self._environ, variables), text)
+            # `~` is expanded when the file is opened.
+            return os.path.join(self._folder, text) if is_path and not text.startswith("~") else text
+
+        try:
+            value = msgspec.convert(_with_texts(written, read), kind, strict=False)
+            if kind is _Duration:
+                value = parse_duration(f"{value:g}" if isinstance(value, float) else value)
+        except ValueError as error:  # msgspec's error is one
+            quote = ". Put a text in quotes" if "Expected `str" in str(error) else ""
+            raise _InvalidFieldError(location, f"{error}{quote}") from None
+        if kind is _Cluster:
+            value = ClusterSpec({job: [at] if isinstance(at, str) else at for job, at in value.items()})
+        return _Field(location, value, variables)
+
+
+def _mapping(location: str, written: Any, example: str) -> dict[str, Any]:
+    try:
+        return msgspec.convert(written, dict[str, Any])
+    except msgspec.ValidationError as error:
+        problem = str(error).replace("`object`", "a mapping").replace("`null`", "nothing")
+        problem = f"{problem}. Write one such as {example}, with names in quotes"
+        raise _InvalidFieldError(location, problem) from None
+
+
+def _check_name(location: str, name: str, known: Collection[str], what: str) -> None:
+    if name not in known:
+        raise _InvalidFieldError(location, f"unknown {what}; {suggestion(name, known)}")
+
+
+def _resolvers(targets: Mapping[str, _Target], timeout: float | None) -> dict[str, ClusterResolver]:
+    shared: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    resolvers: dict[str, ClusterResolver] = {}
+    for name, target in targets.items():
+        try:
+            if target.kind == UNION:
                 # The members get their own resolvers: those of the targets may be in use at the same time.
-                members = [each.make(**shared) for each in self._members(target, targets)]
-                if members:
-                    resolvers[name] = UnionClusterResolver(*members, **shared)
-            except ResolveError as error:
-                self._add(*_rejection(target, error))
-        return resolvers
-
-    def _members(self, union: _Target, targets: Mapping[str, _Target]) -> list[_Target]:
-        allowed = {name for name, target in targets.items() if target.kind != UNION}
-        numbers = Counter[str](union.values["members"])
-        if repeated := [name for name, number in numbers.items() if number > 1]:
-            self._add(union.location, f"{_quoted(repeated[0])} is listed twice; remove one of the two")
-        if unknown := [name for name in numbers if name not in allowed]:
-            problem = f"{_quoted(unknown[0])} is not a target of this file, or a union itself"
-            more = f" ({len(unknown) - 1} more names are neither)" if len(unknown) > 1 else ""
-            self._add(union.location, f"{problem}{more}; {suggestion(unknown[0], sorted(allowed))}")
-        return [targets[name] for name in union.values["members"] if name in allowed]
+                members = [each.make(**shared) for each in _members(target, targets)]
+                resolvers[name] = UnionClusterResolver(*members, **shared)
+            else:
+                resolvers[name] = target.make(**shared)
+        except ResolveError as error:
+            raise _rejection(target, error) from None
+    return resolvers
 
 
-def _rejection(target: _Target, error: ResolveError) -> tuple[str, str]:
-    """Return the location of the value that the constructor rejected, and the message with names of fields.
+def _members(union: _Target, targets: Mapping[str, _Target]) -> list[_Target]:
+    names: list[str] = union.fields["members"].value
+    allowed = {name for name, target in targets.items() if target.kind != UNION}
+    if repeated := [name for name, number in Counter(names).items() if number > 1]:
+        problem = f"{_quoted(repeated[0])} is listed twice; remove one of the two"
+        raise _InvalidFieldError(union.location, problem)
+    if unknown := [name for name in names if name not in allowed]:
+        problem = f"{_quoted(unknown[0])} is not a target of this file, or a union itself"
+        raise _InvalidFieldError(union.location, f"{problem}; {suggestion(unknown[0], sorted(allowed))}")
+    return [targets[name] for name in names]
+
+
+def _rejection(target: _Target, error: ResolveError) -> _InvalidFieldError:
+    """Return the error for the value that a constructor rejected, with names of fields.
 
     The message shows the value, which must not be shown if it comes from a variable.
     """
     if target.kind == UNION:
-        return target.location, str(error)
+        return _InvalidFieldError(target.location, str(error))
     names = {argument: name for name, argument in BY_KIND[target.kind].fields.items()}
     argument = getattr(error, "argument", None) or ""
     rejected = target.fields.get(names.get(argument, argument))
     given = target.fields.values() if rejected is None else [rejected]
     location = target.location if rejected is None else rejected.location
-    if variables := dict.fromkeys(name for each in given for name in _variables(each.written)):
+    if variables := dict.fromkeys(name for each in given for name in each.variables):
         held = ", ".join(f"${name}" for name in variables)
-        return location, f"the value of {held} is invalid; write it here to see the reason"
+        problem = f"the value of {held} is invalid; write it here to see the reason"
+        return _InvalidFieldError(location, problem)
 
     def spell(argument: str, value: str | None) -> str:
         name = names.get(argument, argument)
         return f"`{name}`" if value is None else f"`{name}: {value}`"
 
-    return location, error.render(spell) if rejected is None else ResolveError.render(error, spell)
+    text = error.render(spell) if rejected is None else ResolveError.render(error, spell)
+    return _InvalidFieldError(location, text)
 
 
 # Variables
@@ -423,40 +399,34 @@ def _rejection(target: _Target, error: ResolveError) -> tuple[str, str]:
 _DOLLAR = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^${}]*))?\})?")
 
 
-def _replaced(written: Any, environ: Mapping[str, str]) -> Any:
-    """Return a value with the variables in its texts replaced, and each `$$` by a dollar.
+def _replacement(environ: Mapping[str, str], found: dict[str, None], match: re.Match[str]) -> str:
+    """Return the value of a variable, whose name is added to `found`, or the dollar of a `$$`.
 
     `${NAME:-default}` is the default if the variable is unset or empty, as in a POSIX shell and in Docker
     Compose files. The default is plain text. A `$` in the value of a variable has no special meaning.
     """
+    if match["dollar"]:
+        return "$"
+    name, default = match["name"], match["default"]
+    if name is None:
+        raise ValueError(
+            "contains a $ that starts neither ${NAME} nor ${NAME:-default}; write $$ for a dollar"
+        )
+    found[name] = None
+    if default is not None:
+        return environ.get(name) or default
+    if name not in environ:
+        raise ValueError(f"${name} is not set; set it, or give a default: ${{{name}:-default}}")
+    return environ[name]
 
-    def replacement(match: re.Match[str]) -> str:
-        if match["dollar"]:
-            return "$"
-        name, default = match["name"], match["default"]
-        if name is None:
-            raise ValueError(
-                "contains a $ that starts neither ${NAME} nor ${NAME:-default}; write $$ for a dollar"
-            )
-        if default is not None:
-            return environ.get(name) or default
-        if name not in environ:
-            raise ValueError(f"${name} is not set; set it, or give a default: ${{{name}:-default}}")
-        return environ[name]
 
+def _with_texts(written: Any, read: Callable[[str], str]) -> Any:
+    """Return a value with `read` applied to each text in it."""
     if isinstance(written, str):
-        return _DOLLAR.sub(replacement, written)
+        return read(written)
     if isinstance(written, dict):
-        return {key: _replaced(value, environ) for key, value in written.items()}
-    return [_replaced(value, environ) for value in written] if isinstance(written, list) else written
-
-
-def _variables(written: Any) -> set[str]:
-    """Return the names of the variables in the texts of a value."""
-    if isinstance(written, str):
-        return {match["name"] for match in _DOLLAR.finditer(written) if match["name"]}
-    children = written.values() if isinstance(written, dict) else written if isinstance(written, list) else ()
-    return {name for child in children for name in _variables(child)}
+        return {key: _with_texts(value, read) for key, value in written.items()}
+    return [_with_texts(value, read) for value in written] if isinstance(written, list) else written
 
 
 def _quoted(text: str) -> str:

@@ -91,7 +91,7 @@ class Scenario:
             return ["poll", "resolve", "gather", "serial"]
         if self.delay:
             return ["resolve", "resolve-64", "gather", "serial"]
-        ways = ["resolve", "specs", "fresh", "gather", "gather-spec", "serial"]
+        ways = ["resolve", "fresh", "gather", "gather-spec", "serial"]
         typed = self.targets <= TYPED_UP_TO and self.place is Place.OWN
         return [*ways, "kubernetes_asyncio"] if typed else ways
 

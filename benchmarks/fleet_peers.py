@@ -115,14 +115,12 @@ def report_status(report: Report, status: TargetStatus) -> None:
 
 
 @asynccontextmanager
-async def fleet_entered(
-    targets: Sequence[Target], timeout: float, *, specs_only: bool = False, **options: int
-) -> AsyncIterator[Client]:
+async def fleet_entered(targets: Sequence[Target], timeout: float, **options: int) -> AsyncIterator[Client]:
     """Connections are kept between calls of `resolve`."""
     async with our_fleet(targets, timeout, **options) as fleet:
 
         async def request_all(report: Report) -> None:
-            for status in (await fleet.resolve(specs_only=specs_only)).values():
+            for status in (await fleet.resolve()).values():
                 report_status(report, status)
 
         yield rounds_of(request_all)
@@ -252,11 +250,6 @@ def pod_addresses(pods: Any) -> list[str]:
 
 WAYS = {
     "resolve": Way(title="Fleet.resolve(), entered", open_client=fleet_entered, addresses=state_addresses),
-    "specs": Way(
-        title="Fleet.resolve(specs_only=True), entered",
-        open_client=partial(fleet_entered, specs_only=True),
-        addresses=state_addresses,
-    ),
     "resolve-64": Way(
         title="Fleet(max_concurrency=64).resolve(), entered",
         open_client=partial(fleet_entered, max_concurrency=64),

@@ -22,13 +22,12 @@ from .poller import Poller, StatusStream
 from .status import Target, condition_of, statuses_html
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.connections import Arguments
 
-    from .poller import TargetWork
     from .status import Expected, TargetStatus
 
 logger = logging.getLogger("aioresolve.fleet")
@@ -233,22 +232,16 @@ class Fleet(Copyable):
         except Exception:
             logger.exception("on_change of %r failed", self, extra={"target": status.name})
 
-    async def resolve(self, *, specs_only: bool = False) -> dict[str, TargetStatus]:
+    async def resolve(self) -> dict[str, TargetStatus]:
         """Resolve all targets concurrently, once, and return their statuses in the order of the targets.
 
         The error of a target is part of its status, and not raised. A target that is removed during the call
         is left out.
-
-        Args:
-            specs_only: request the addresses only, as `cluster_spec()` does, which costs Kubernetes much less
-                than whole pods. The endpoints in `TargetStatus.state` then have no identity, there are no
-                `absent` and `unready` members, and a pod that is not running is an error (or skipped).
         """
         targets = list(self._targets.values())
         async with self._open_poller() as poller:
             calls = [
-                partial(target.run_unless_removed, partial(poller.resolve, target, specs_only=specs_only))
-                for target in targets
+                partial(target.run_unless_removed, partial(poller.resolve, target)) for target in targets
             ]
             statuses = await gather(calls, limit=len(calls))
         return {status.name: status for status in statuses if status is not None}
@@ -266,9 +259,7 @@ class Fleet(Copyable):
         Raises:
             ConfigurationError: (a ValueError) `interval` is not a positive number of seconds.
         """
-        seconds = validate_seconds("interval", interval)
-        stream = self._stream(lambda poller: partial(poller.poll, interval=seconds))
-        async with aclosing(stream) as statuses:
+        async with aclosing(self._stream(Poller.poll, interval)) as statuses:
             async for status in statuses:
                 yield status
 
@@ -288,9 +279,7 @@ class Fleet(Copyable):
         Raises:
             ConfigurationError: (a ValueError) `interval` is not a positive number of seconds.
         """
-        seconds = validate_seconds("interval", interval)
-        stream = self._stream(lambda poller: partial(poller.watch, interval=seconds))
-        async with aclosing(stream) as statuses:
+        async with aclosing(self._stream(Poller.watch, interval)) as statuses:
             async for status in statuses:
                 yield status
 
@@ -361,15 +350,17 @@ class Fleet(Copyable):
         async with poller.connections.keep_open():
             yield poller
 
-    async def _stream(self, work: Callable[[Poller], TargetWork]) -> AsyncGenerator[TargetStatus, None]:
-        """Run `work` for every target, and yield the latest status of each target."""
-        stream = StatusStream()
+    async def _stream(
+        self, work: Callable[..., Awaitable[None]], interval: float
+    ) -> AsyncGenerator[TargetStatus, None]:
+        """Run a method of the poller for every target, and yield the latest status of each target."""
+        seconds, stream = validate_seconds("interval", interval), StatusStream()
 
         async def run(wakeup: LatestValue[None]) -> None:
             async with self._open_poller() as poller:
                 self._streams.add(stream)
                 try:
-                    await stream.run(self._targets.values(), work(poller), wakeup)
+                    await stream.run(self._targets.values(), partial(work, poller, interval=seconds), wakeup)
                 finally:
                     self._streams.discard(stream)
 

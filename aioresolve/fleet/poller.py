@@ -23,7 +23,6 @@ from aioresolve._core.deadline import within_deadline
 from aioresolve._core.telemetry import Outage
 from aioresolve.errors import DeadlineExceededError, ResolveError
 from aioresolve.resolver.polling import PollSchedule
-from aioresolve.spec.observation import ADDRESSES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
@@ -58,7 +57,7 @@ class Poller:
         self._timeout = timeout
         self._limiter = _RequestLimiter(max_concurrency)
 
-    async def resolve(self, target: Target, *, specs_only: bool = False) -> TargetStatus:
+    async def resolve(self, target: Target) -> TargetStatus:
         """Resolve `target` once and return its status. A failure is part of the status."""
         async with self._limiter.slot(target):
             started_at = anyio.current_time()
@@ -66,8 +65,7 @@ class Poller:
 
             async def request(progress: Progress) -> Observation:
                 async with self.connections.lease(target.resolver) as resolver:
-                    found = await resolver._call_observe(ADDRESSES if specs_only else target.want, progress)
-                    return await target.explained(found)
+                    return await target.explained(await resolver._call_observe(target.want, progress))
 
             try:
                 with reject_stray_cancellation():

@@ -102,11 +102,6 @@ class TargetStatus:
         return statuses_html("TargetStatus", [self]) + members
 
     @property
-    def is_stale(self) -> bool:
-        """Whether there is a `state` that may be outdated."""
-        return self.health is Health.STALE
-
-    @property
     def num_tasks(self) -> int:
         """The number of tasks of all jobs in `state`; 0 without one."""
         return sum(self.tasks_by_job.values())

@@ -27,7 +27,6 @@ from .fleets import (
     Scripted,
     Source,
     each_in_virtual_time,
-    fail,
     hang,
     respond_with,
     scripted,
@@ -136,7 +135,7 @@ class TestResolve:
         readings = await fleet.resolve()
         assert list(readings) == list(targets)
         assert [reading.num_tasks for reading in readings.values()] == list(range(20))
-        assert all(reading.error is None and not reading.is_stale for reading in readings.values())
+        assert all(reading.error is None for reading in readings.values())
         assert all(target.num_requests == 1 for target in targets.values())
         assert readings["t3"] == fleet.readings["t3"]
         assert readings["t3"].state == workers(3)
@@ -144,17 +143,6 @@ class TestResolve:
         latency = readings["t3"].latency
         assert latency is not None
         assert 0.0 <= latency < 5.0
-
-    async def test_specs_only_requests_addresses_instead_of_members(self) -> None:
-        class Cheap(Scripted):
-            async def observe(self, want: Want, progress: Any) -> Observation:
-                assert not want.identities, "whole pods must not be requested"
-                return Observation(workers(2))
-
-        fleet = Fleet({"a": Cheap(), "bad": Scripted(fail)})
-        readings = await fleet.resolve(specs_only=True)
-        assert (readings["a"].error, readings["a"].state) == (None, workers(2))
-        assert isinstance(readings["bad"].error, ConnectionFailedError)
 
     async def test_all_targets_are_requested_concurrently(self) -> None:
         meeting = asyncio.Barrier(32)

@@ -115,7 +115,6 @@ async def test_health_follows_from_the_observation(
     assert status.summary == summary
     assert reason is None or status.reason == reason
     assert status.health == summary.partition(" ")[0].lower()
-    assert status.is_stale is False
 
 
 async def test_numbers_of_each_job() -> None:
@@ -151,7 +150,7 @@ async def test_error_and_stale() -> None:
     assert degraded.age(degraded.confirmed_at + timedelta(seconds=7)) == 7.0
     source.respond = fail
     stale = (await fleet.resolve())["a"]
-    assert (stale.health, stale.summary, stale.is_stale) == ("stale", "Stale 1/2", True)
+    assert (stale.health, stale.summary) == ("stale", "Stale 1/2")
     assert stale.stale_since == (await fleet.resolve())["a"].stale_since == degraded.confirmed_at
     assert stale.since > degraded.since
     source.respond = respond_with(2)

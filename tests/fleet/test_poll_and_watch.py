@@ -219,7 +219,7 @@ class TestWatch:
                 error = ConnectionFailedError("connection refused")
                 source.emit(Observation(workers(1), error=error, stale_since=NOON + attempt * timedelta(1)))
             [stale] = await take(readings, 1)
-            assert (stale.state, stale.stale_since, stale.is_stale) == (workers(1), NOON, True)
+            assert (stale.state, stale.stale_since, stale.health) == (workers(1), NOON, "stale")
             assert isinstance(stale.error, ConnectionFailedError)
             source.emit(Observation(workers(1)))
             [well] = await take(readings, 1)
@@ -233,7 +233,7 @@ class TestWatch:
             source.emit(APIError("403: no", status=403), APIError("403: no", status=403))
             [stale] = await take(readings, 1)
             assert stale.state == workers(1)
-            assert stale.is_stale
+            assert stale.health == "stale"
             assert stale.stale_since is not None
             await until(lambda: source.num_started >= 3)
             source.emit(Observation(workers(4)))
@@ -298,7 +298,7 @@ class TestWatch:
             assert (await take(readings, 1))[0].num_tasks == 2
             resolver.respond = fail
             [stale] = await take(readings, 1)
-            assert (stale.num_tasks, stale.is_stale) == (2, True)
+            assert (stale.num_tasks, stale.health) == (2, "stale")
 
     async def test_unexpected_exception_of_a_target_does_not_end_the_watch(self) -> None:
         source = Source()
@@ -307,7 +307,7 @@ class TestWatch:
             await take(readings, 1)
             source.emit(ZeroDivisionError("a bug"))
             [stale] = await take(readings, 1)
-            assert (stale.num_tasks, stale.is_stale) == (1, True)
+            assert (stale.num_tasks, stale.health) == (1, "stale")
             assert "Source.changes() raised ZeroDivisionError: a bug" in str(stale.error)
             source.emit(Observation(workers(2)))
             assert [(status.num_tasks, status.error) for status in await take(readings, 1)] == [(2, None)]

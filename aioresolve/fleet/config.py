@@ -316,7 +316,7 @@ class _Reader:
             return os.path.join(self._folder, text) if is_path and not text.startswith("~") else text
 
         try:
-            value = msgspec.convert(_with_texts(written, read), kind, strict=False)
+            value: Any = msgspec.convert(_with_texts(written, read), kind, strict=False)
             if kind is _Duration:
                 value = parse_duration(f"{value:g}" if isinstance(value, float) else value)
         except ValueError as error:  # msgspec's error is one

@@ -84,8 +84,7 @@ async def send(request: web.Request, reply: Reply, faults: Sequence[Fault]) -> w
         response.enable_chunked_encoding()
     with suppress(ConnectionResetError):  # the client closed the connection
         await response.prepare(request)
-        if request.method != "HEAD":
-            await _write(request, response, _pieces(body, pace), end)
+        await _write(request, response, _pieces(body, pace), end)
         await response.write_eof()
     return response
 

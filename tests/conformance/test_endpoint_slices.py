@@ -84,7 +84,7 @@ async def test_watch_follows_the_slices(server: ApiServer, tmp_path: Path) -> No
             with anyio.fail_after(20.0):
                 assert (await anext(states)).spec.job_tasks("worker") == ["10.8.0.1:8470"]
                 replaced = trainer(server, one, two)
-                await admin.write("PUT", path, replaced)
+                await admin.write("PATCH", path, replaced)
                 assert (await anext(states)).spec.num_tasks("worker") == 2
                 await admin.write("DELETE", path, None)
                 assert (await anext(states)).spec.num_tasks("worker") == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import secrets
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -37,7 +36,7 @@ _PUBLIC_PATHS = _HEALTH | {"/version"}
 """Paths that need no credentials."""
 
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"}
-_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+_VERBS = ["create", "delete", "get", "list", "patch", "watch"]
 _DISCOVERY: dict[str, dict[str, Any]] = {
     "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
     "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
@@ -64,7 +63,6 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _GZIP_MINIMUM = 128 * 1024
 """The API server compresses bodies of at least this many bytes."""
 _GZIP_HEADERS = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-_PATCH_TYPES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 
 
 class Cluster(Access):
@@ -100,14 +98,10 @@ class Call:
     headers: Mapping[str, str]
     body: bytes
 
-    def document(self, kind: str) -> dict[str, Any]:
-        """Return the body, an object of that kind; 400 if it is not one."""
-        try:
-            document = json.loads(self.body)
-        except ValueError as error:
-            raise Failure("BadRequest", f"the request body is not valid JSON: {error}") from None
-        if not isinstance(document, dict):
-            raise Failure("BadRequest", f"the object provided is unrecognized (must be of type {kind})")
+    @property
+    def document(self) -> dict[str, Any]:
+        """The body, an object as JSON; empty without one."""
+        document: dict[str, Any] = json.loads(self.body or b"{}")
         return document
 
 
@@ -187,7 +181,7 @@ def _other_reply(cluster: Cluster, call: Call) -> Reply:
 
 def _review(cluster: Cluster, call: Call) -> dict[str, Any]:
     """Return whether the caller may do what its SelfSubjectAccessReview describes."""
-    attributes = call.document(_REVIEW).get("spec", {}).get("resourceAttributes") or {}
+    attributes = call.document.get("spec", {}).get("resourceAttributes") or {}
     verb, resource = attributes.get("verb", ""), attributes.get("resource", "")
     allowed = cluster.may(call.user or "", verb, resource, attributes.get("namespace") or None)
     return {
@@ -261,37 +255,17 @@ def existing(store: Store, namespace: str, name: str, kind: Kind) -> StoredObjec
 def _write(store: Store, call: Call, target: Target) -> StoredObject:
     kind, namespace, name = target.kind, target.namespace or "", target.name or ""
     with store.lock:
-        match target.verb:
-            case "create":
-                return _create(store, namespace, call.document(kind.name), kind)
-            case "delete" if not target.subresource:
-                return delete(store, namespace, name, kind, _grace_period(call))
-            case "update":
-                found = existing(store, namespace, name, kind)
-                return _replace(store, found, call.document(kind.name), target.subresource)
-            case "patch":
-                media_type = call.headers.get("Content-Type", "").partition(";")[0].strip()
-                if media_type not in _PATCH_TYPES:
-                    accepted = f"accepted media types include: {', '.join(_PATCH_TYPES)}"
-                    problem = f"the body of the request was in an unknown format - {accepted}"
-                    raise Failure("UnsupportedMediaType", problem)
-                found = existing(store, namespace, name, kind)
-                merged = merge_patch(found.as_dict(), call.document(kind.name))
-                return _replace(store, found, merged, target.subresource)
-            case _:
-                raise Failure("MethodNotAllowed", details={})
+        if target.verb == "create":
+            return _create(store, namespace, call.document, kind)
+        if target.verb == "delete":
+            seconds = call.record.query.get("gracePeriodSeconds", call.document.get("gracePeriodSeconds"))
+            return delete(store, namespace, name, kind, None if seconds is None else int(seconds))
+        found = existing(store, namespace, name, kind)
+        return _replace(store, found, merge_patch(found.as_dict(), call.document), target.subresource)
 
 
 def _create(store: Store, namespace: str, body: Mapping[str, Any], kind: Kind) -> StoredObject:
-    metadata = dict(body.get("metadata") or {})
-    if metadata.setdefault("namespace", namespace) != namespace:
-        problem = "the namespace of the provided object does not match the namespace sent on the request"
-        raise Failure("BadRequest", problem)
-    if metadata.get("generateName"):
-        metadata.setdefault("name", metadata["generateName"] + secrets.token_hex(3))
-    if not metadata.get("name"):
-        problem = "metadata.name: Required value: name or generateName is required"
-        raise Failure("Invalid", f'{kind.name} "" is invalid: {problem}', details={"kind": kind.name})
+    metadata = {"namespace": namespace, **body["metadata"]}
     if store.get(namespace, metadata["name"], kind) is not None:
         raise object_failure("AlreadyExists", kind, metadata["name"], "already exists")
     created = {**body, "metadata": metadata}
@@ -363,12 +337,6 @@ def _remove_if_done(store: Store, document: Mapping[str, Any], kind: Kind) -> St
     if metadata.get("deletionGracePeriodSeconds", 0) > 0:
         return None
     return store.remove(metadata["namespace"], metadata["name"], kind)
-
-
-def _grace_period(call: Call) -> int | None:
-    document = call.document("DeleteOptions") if call.body else {}
-    value = call.record.query.get("gracePeriodSeconds", document.get("gracePeriodSeconds"))
-    return None if value is None else int(value)
 
 
 def _deleted(stored: StoredObject) -> dict[str, Any]:

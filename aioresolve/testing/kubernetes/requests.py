@@ -26,7 +26,7 @@ _PATH = re.compile(
     r"(?:/(?P<name>[^/]+)(?:/(?P<subresource>status))?)?/?"
 )
 _BY_RESOURCE = {(kind.group, kind.resource): kind for kind in KINDS}
-_NAMED_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_NAMED_VERBS = {"GET": "get", "PATCH": "patch", "DELETE": "delete"}
 _TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 """The texts that Go's strconv.ParseBool accepts as true."""
 
@@ -39,8 +39,7 @@ class RequestRecord:
         method: `GET`, ...
         path: the path without the query.
         query: parameter name to (last) value.
-        verb: list, watch, get, create, update, patch, delete; empty for anything but the objects of a kind
-            that can be listed.
+        verb: list, watch, get, create, patch or delete; empty for what is no object of a known kind.
         resource: such as `pods` or `endpointslices`; empty as the verb is.
         namespace: the requested namespace, None for all.
         name: the requested object, None for a collection.
@@ -96,7 +95,7 @@ def target_of(method: str, path: str, query: Mapping[str, str]) -> Target | None
         if kind.is_namespaced and namespace is None:
             return None
         return Target(_NAMED_VERBS.get(method, ""), kind, namespace, name, found["subresource"] or "")
-    if method in {"GET", "HEAD"}:
+    if method == "GET":
         return Target("watch" if query.get("watch") in _TRUE_VALUES else "list", kind, namespace)
     return Target("create" if method == "POST" and namespace is not None else "", kind, namespace)
 

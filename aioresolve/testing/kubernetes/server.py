@@ -285,8 +285,8 @@ class KubernetesServer(LoopbackServer[RequestRecord], KubernetesControls):
     >>> spec, [request.verb for request in server.requests]
     (ClusterSpec({'worker': ['10.0.0.1:8470']}), ['list', 'list'])
 
-    It implements list, watch, get, create, update, patch and delete of pods like Kubernetes 1.36, including
-    the bodies of errors; and of EndpointSlices, Services, nodes, ResourceClaims, ConfigMaps and Leases, with
+    It implements list, watch, get, create, merge patch and delete of pods like Kubernetes 1.36, including the
+    bodies of errors; and of EndpointSlices, Services, nodes, ResourceClaims, ConfigMaps and Leases, with
     the check of `resourceVersion` (409); SelfSubjectAccessReviews too. Responses are in JSON; a client that
     accepts only another format gets 406. It does not write `metadata.managedFields`. Its data survives
     restarts, and the end of the `async with` block too. The ages in Tables are those at the time when a pod

@@ -24,7 +24,6 @@ _FAILURES = {
     "Conflict": (409, "the server reported a conflict"),
     "AlreadyExists": (409, ""),
     "Expired": (410, "The resourceVersion for the provided list is too old."),
-    "UnsupportedMediaType": (415, ""),
     "Invalid": (422, ""),
     "TooManyRequests": (429, "Too many requests, please try again later."),
     "InternalError": (500, "an error on the server has prevented the request from succeeding"),

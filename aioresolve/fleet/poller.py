@@ -232,7 +232,6 @@ class StatusStream:
             self._group = None
 
     def add(self, target: Target) -> None:
-        """Start the work for one more target, if `run` is active."""
         if self._group is not None:
             self._group.start_soon(self._run_target, target)
 
@@ -304,7 +303,6 @@ class OpenResolvers:
                 context.close()
 
     def _context(self, resolver: ClusterResolver) -> KeptOpen[ClusterResolver]:
-        """Return the open context of `resolver`, opening it if needed."""
         context = self._contexts.get(id(resolver))
         if context is None or context.is_closed:
             context = self._contexts[id(resolver)] = self._enter(resolver, after=context)

@@ -253,7 +253,6 @@ class Agent:
             self._wake()
 
     async def _follow(self, store: ObjectStore) -> None:
-        """Keep the objects of one query up to date."""
         reflector = Reflector(self._api, store, self._wake, POLICY, timeout=REQUEST_TIMEOUT)
         self._reflectors.append(reflector)
         await reflector.run()
@@ -278,7 +277,6 @@ class Agent:
         return f"rendezvous {self.name!r}"
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._stack.aclose()
 
     def _wake(self) -> None:
@@ -295,7 +293,6 @@ class Agent:
 
     @property
     def view(self) -> View:
-        """The latest observation."""
         return View(self._objects.state, self._life)
 
     def _life(self, node: Node) -> Life:

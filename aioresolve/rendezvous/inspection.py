@@ -142,7 +142,6 @@ class PermissionChecks:
     namespace: str | None
 
     def plan(self) -> list[PlannedCheck]:
-        """Return the checks in the order in which a user reads them."""
         return [
             *self.server.plan(),
             *(

@@ -129,8 +129,6 @@ class ConfigMap(Struct, kw_only=True, frozen=True):
 
 
 class LeaseSpec(Struct, kw_only=True, frozen=True):
-    """The fields of the spec of a Lease that are read."""
-
     renew_time: str = ""
 
 
@@ -145,8 +143,6 @@ _config_map_decoder = msgspec.json.Decoder(ConfigMap)
 
 
 class ConfigMapQuery(Query[ConfigMap], frozen=True, kw_only=True):
-    """A request for one ConfigMap."""
-
     resource = Resource("", "configmaps", "ConfigMap", ConfigMap)
 
     name: str = ""
@@ -157,8 +153,6 @@ class ConfigMapQuery(Query[ConfigMap], frozen=True, kw_only=True):
 
 
 class LeaseQuery(Query[Lease], frozen=True, kw_only=True):
-    """A request for the Leases of a rendezvous."""
-
     resource = Resource("coordination.k8s.io", "leases", "Lease", Lease)
 
     @property
@@ -391,7 +385,6 @@ class Writer:
             await self._send("POST", self._leases, "", {**kind, "metadata": metadata, "spec": spec})
 
     async def delete_lease(self, name: str) -> None:
-        """Delete a Lease."""
         await self._send("DELETE", self._leases, name)
 
     def explained(self, error: ResolveError) -> ResolveError:

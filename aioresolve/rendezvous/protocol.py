@@ -155,8 +155,6 @@ class State:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How many nodes a world has, at least and at most."""
-
     min_nodes: int
     max_nodes: int
 
@@ -288,12 +286,10 @@ def reopened(state: State, own: Node, owner: str) -> dict[str, str | None]:
 
 
 def opened(own: Node, owner: str) -> dict[str, str]:
-    """Return the data of a new object."""
     return {**entry(own), "owner": owner}
 
 
 def entry(node: Node) -> dict[str, str]:
-    """Return the part of the data that a node writes."""
     return _text(NODE_PREFIX + node.key, replace(node, key=""))
 
 
@@ -309,7 +305,6 @@ def begun(world: World, view: View) -> dict[str, str | None]:
 
 
 def closing(closed: Closed) -> dict[str, str]:
-    """Return the change of the data that closes the rendezvous."""
     return _text("closed", closed)
 
 

@@ -28,13 +28,11 @@ def tpu_node(
     external_ips: Sequence[str] = (),
     port: int = 8470,
     accelerator_type: str = "v4-8",
-    accelerator: str = "V4",
     topology: str = "2x2x1",
     state: str = "READY",
     health: str | None = "HEALTHY",
     health_description: str = "",
     symptoms: Sequence[Mapping[str, str]] = (),
-    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a TPU node in the format of v2 of the API, for `GoogleServer(nodes)` and `server.add`.
 
@@ -45,13 +43,11 @@ def tpu_node(
         external_ips: the external addresses of the first workers.
         port: the port of every worker.
         accelerator_type: such as `v4-8`.
-        accelerator: such as `V4`.
         topology: such as `2x2x1`.
         state: such as `READY`.
         health: such as `HEALTHY`; None leaves the field out, as the API does for some nodes.
         health_description: why it is unhealthy.
         symptoms: symptoms of its workers, as the API has them: `symptomType`, `details`, `workerId`.
-        labels: its labels.
     """
     found = _addresses(name, workers) if ips is None else list(ips)
     node: dict[str, Any] = {
@@ -72,13 +68,12 @@ def tpu_node(
         ],
         "id": str(zlib.crc32(name.encode()) + (1 << 60)),
         "apiVersion": "V2",
-        "acceleratorConfig": {"type": accelerator, "topology": topology},
+        "acceleratorConfig": {"type": "V4", "topology": topology},
     }
     optional = {
         "health": health,
         "healthDescription": health_description,
         "symptoms": [dict(each) for each in symptoms],
-        "labels": dict(labels or {}),
     }
     # protojson leaves out fields with default values.
     return node | {field: value for field, value in optional.items() if value}
@@ -124,7 +119,6 @@ def instance(
     ip: str | None = None,
     external_ip: str | None = None,
     status: str = "RUNNING",
-    labels: Mapping[str, str] | None = None,
     accelerators: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Return a VM in the format of v1 of the Compute Engine API, for `GoogleServer(nodes)` and `server.add`.
@@ -134,7 +128,6 @@ def instance(
         ip: its internal address; the default derives it from the name.
         external_ip: its external address.
         status: such as `RUNNING`.
-        labels: its labels.
         accelerators: the number of its accelerators by type, such as `{"nvidia-h100-80gb": 8}`.
     """
     interface: dict[str, Any] = {
@@ -159,7 +152,6 @@ def instance(
         "name": name,
         "status": status,
         "networkInterfaces": [interface],
-        "labels": dict(labels or {}),
     }
 
 

@@ -16,6 +16,8 @@ _MOMENT = "2026-11-20T00:00:00Z"
 _DELETION = "2026-11-20T00:00:30Z"
 _IMAGE = "trainer:v1"
 _INDEX = "batch.kubernetes.io/job-completion-index"
+_DRIVER = "gpu.nvidia.com"
+"""The DRA driver of allocated devices, and the name of their DeviceClass."""
 _VARIABLE = 115
 """The number of bytes of one environment variable that makes a pod bigger."""
 
@@ -155,24 +157,17 @@ def node(name: str, *, labels: Mapping[str, str] | None = None) -> dict[str, Any
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 
 
-def resource_claim(
-    name: str,
-    namespace: str = "default",
-    *,
-    driver: str = "gpu.nvidia.com",
-    devices: int = 1,
-) -> dict[str, Any]:
+def resource_claim(name: str, namespace: str = "default", *, devices: int = 1) -> dict[str, Any]:
     """Return a ResourceClaim of v1 for `KubernetesServer`, whose devices are allocated.
 
     Args:
         name: the name of the claim.
         namespace: its namespace.
-        driver: the DRA driver of the devices, and the name of the DeviceClass that is requested.
         devices: their number.
     """
-    wanted = {"deviceClassName": driver, "allocationMode": "ExactCount", "count": devices}
+    wanted = {"deviceClassName": _DRIVER, "allocationMode": "ExactCount", "count": devices}
     results = [
-        {"request": "devices", "driver": driver, "pool": "node-a", "device": f"{name}-{number}"}
+        {"request": "devices", "driver": _DRIVER, "pool": "node-a", "device": f"{name}-{number}"}
         for number in range(devices)
     ]
     return {
@@ -192,7 +187,6 @@ def service(
     ports: Mapping[str, int | str] | None = None,
     publish_not_ready: bool = False,
     ip_families: Sequence[Literal["IPv4", "IPv6"]] = ("IPv4",),
-    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a headless Service, for `KubernetesServer.add`, which then derives its EndpointSlices from pods.
 
@@ -204,7 +198,6 @@ def service(
             port may have no name (`""`).
         publish_not_ready: its `publishNotReadyAddresses`.
         ip_families: its address families in order.
-        labels: its labels, which its slices have too.
     """
     spec: dict[str, Any] = {
         "clusterIP": "None",
@@ -221,7 +214,7 @@ def service(
         "publishNotReadyAddresses": publish_not_ready,
         "ipFamilies": list(ip_families),
     }
-    metadata = {"name": name, "namespace": namespace, "labels": dict(labels or {})}
+    metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": "v1", "kind": SERVICE.name, "metadata": metadata, "spec": spec}
 
 
@@ -233,7 +226,6 @@ def endpoint_slice(
     endpoints: Iterable[Mapping[str, Any]] = (),
     ports: Mapping[str, int | None] | None = None,
     address_type: AddressType = "IPv4",
-    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return an EndpointSlice as `kubectl get -o json` shows it, for `KubernetesServer.add`.
 
@@ -244,13 +236,12 @@ def endpoint_slice(
         endpoints: its endpoints; `endpoint()` builds them.
         ports: the name of each port to its number, None for any number.
         address_type: the type of its addresses.
-        labels: further labels.
     """
     of_service = {} if service is None else {SERVICE_NAME: service}
     return {
         "apiVersion": ENDPOINT_SLICE.api_version,
         "kind": ENDPOINT_SLICE.name,
-        "metadata": {"name": name, "namespace": namespace, "labels": of_service | dict(labels or {})},
+        "metadata": {"name": name, "namespace": namespace, "labels": of_service},
         "addressType": address_type,
         "endpoints": [dict(each) for each in endpoints],
         "ports": [

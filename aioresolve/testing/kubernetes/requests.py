@@ -260,11 +260,9 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Whether it selects every object of the kind and namespace."""
         return not self.labels and not self.fields
 
     def matches(self, stored: StoredObject) -> bool:
-        """Return whether it selects `stored`."""
         if stored.kind is not self.kind or self.namespace not in (None, stored.namespace):
             return False
         if not all(requirement.matches(stored.labels) for requirement in self.labels):
@@ -292,7 +290,6 @@ class ListOptions:
 
 
 def list_options(target: Target, query: Mapping[str, str]) -> ListOptions:
-    """Parse the query of a list or watch."""
     labels = tuple(_label_requirements(query.get("labelSelector", "")))
     fields = tuple(_field_terms(query.get("fieldSelector", ""), target.kind))
     match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents")

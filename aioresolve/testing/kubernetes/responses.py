@@ -133,7 +133,6 @@ def list_body(listed: Page, form: Form, include: IncludeObject) -> bytes:
 
 
 def object_body(stored: StoredObject, form: Form, include: IncludeObject) -> bytes:
-    """Return one object in the requested form, JSON with a final newline."""
     if form == "table":
         return list_body(Page(stored.kind, [stored], {"resourceVersion": str(stored.version)}), form, include)
     return stored.whole + b"\n"
@@ -219,7 +218,6 @@ class EventEncoder:
         self._columns = _COLUMNS
 
     def event(self, type_: str, stored: StoredObject) -> bytes:
-        """Return an ADDED, MODIFIED or DELETED event."""
         encoded = stored.whole
         if self._form == "table":
             encoded = self._table(stored.version, _row(stored, self._include))

@@ -128,7 +128,6 @@ class StoredObject:
         return head + self.item[_METADATA_START : self.metadata_end] + b"}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the object as a new dict."""
         loaded: dict[str, Any] = json.loads(self.whole)
         return loaded
 
@@ -178,7 +177,6 @@ class Store:
         self._listeners: list[Callable[[Event | None], None]] = []
 
     def get(self, namespace: str, name: str, kind: Kind = POD) -> StoredObject | None:
-        """Return the current version of an object, None if it does not exist."""
         return self._objects[kind].get(f"{namespace}/{name}")
 
     def put(self, document: Mapping[str, Any], kind: Kind = POD) -> StoredObject:
@@ -305,7 +303,6 @@ def stored_object(document: Mapping[str, Any], version: int, now: datetime, kind
 
 
 def timestamp(moment: datetime) -> str:
-    """Return `moment` in the API server's format: RFC 3339 in UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

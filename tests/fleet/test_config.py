@@ -88,21 +88,6 @@ class TestContent:
         assert spec.as_dict() == {"worker": ["h:1", "i:2"], "ps": ["p:3"], "eval": {4: "e:5"}}
         assert (file.interval, file.timeout, file.max_concurrency) == (None, None, None)
 
-    async def test_slurm_target_returns_the_tasks_of_the_step_and_sets_no_variable(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        variables = {"NODELIST": "n1", "TASKS_PER_NODE": "2"}
-        for name, value in variables.items():
-            monkeypatch.setenv(f"SLURM_STEP_{name}", value)
-        monkeypatch.setenv("SLURM_PROCID", "0")
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-        file = fleet("targets: {a: {slurm: {jobs: {ps: 1, worker: 1}, port: 9000}}}")
-        assert (await file.targets["a"].cluster_spec()).as_dict() == {
-            "ps": ["n1:9000"],
-            "worker": ["n1:9001"],
-        }
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
-
     def test_timeout_applies_to_each_resolver(self) -> None:
         file = fleet(f"timeout: 500ms\n{EXAMPLE.replace('timeout:', 'x-timeout:')}")
         assert {resolver.timeout for resolver in file.targets.values()} == {0.5}
@@ -295,31 +280,6 @@ def test_names_cannot_send_escape_sequences_to_the_terminal() -> None:
 
 
 class TestFields:
-    def test_each_field_is_an_argument_of_the_constructor(self) -> None:
-        target = fleet(
-            "targets:\n"
-            "  a:\n"
-            "    kubernetes:\n"
-            "      jobs: {worker: app=a}\n"
-            "      namespace: a\n"
-            "      kubeconfig: /k\n"
-            "      impersonate: ada\n"
-            "      port: 1\n"
-            "      order_by: ['label:a', 'node-label:b']\n"
-            "      not_running: skip\n"
-            "      max_concurrency: 3\n"
-        ).targets["a"]
-        assert arguments_of(target) == {
-            "job_to_label_mapping": {"worker": "app=a"},
-            "namespace": "a",
-            "kubeconfig": "/k",
-            "impersonate": "ada",
-            "tf_server_port": 1,
-            "order_by": ["label:a", "node-label:b"],
-            "not_running": "skip",
-            "max_concurrency": 3,
-        }
-
     def test_service_of_a_target_replaces_the_jobs_of_the_defaults(self) -> None:
         services = fleet(
             "defaults: {kubernetes: {namespace: ml, jobs: {worker: app=a}}}\n"

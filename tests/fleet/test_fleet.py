@@ -321,18 +321,6 @@ class TestEntering:
             assert other.history == ["entered"]
         assert other.history == ["entered", "left"]
 
-    async def test_resolvers_of_a_union_share_clients_by_key(self) -> None:
-        clients: list[str] = []
-        union = UnionClusterResolver(Pooled("a", clients), Pooled("a", clients))
-        async with union, Fleet({"alone": Pooled("a", clients)}) as fleet:
-            assert [reading.error for reading in (await fleet.resolve()).values()] == [None]
-            await union.cluster_state()
-            assert clients == ["a", "a"]
-        assert clients == []
-        async with Fleet({"union": union, "alone": Pooled("a", clients)}) as fleet:
-            assert [reading.error for reading in (await fleet.resolve()).values()] == [None, None]
-            assert clients == ["a"]
-
     async def test_fleet_can_be_entered_again_but_not_twice_at_once(self) -> None:
         fleet = Fleet(scripted(1))
         async with fleet:

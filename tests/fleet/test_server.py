@@ -188,16 +188,6 @@ async def test_reader_that_stops_reading_is_disconnected(monkeypatch: pytest.Mon
                 await anyio.sleep(0.01)
 
 
-async def test_number_of_readers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_STREAMS", 1)
-    async with served("a") as client:
-        async with client.events() as events:
-            await events.next()
-            status, content = await client.get("events")
-            assert (status, content) == (503, {"error": "there are already 1 readers of events"})
-        await until(lambda: True)
-
-
 async def test_streams_end_with_the_server() -> None:
     async with served("a") as client:
         http = aiohttp.ClientSession()

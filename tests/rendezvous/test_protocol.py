@@ -274,13 +274,6 @@ def test_ranks_follow_the_index_of_the_controller_and_then_the_age() -> None:
     assert found.nodes == ("uid-9/p", "uid-10/p", "uid-8/p", "uid-7/p")
 
 
-def test_the_node_with_rank_0_offers_the_store_of_the_round() -> None:
-    found = view(node(1, host="b", port=2), node(0, host="a", port=1)).next_world(
-        LIMITS, is_last_call_over=True
-    )
-    assert found == World(1, "a", 1, ("uid-0/p", "uid-1/p"))
-
-
 def test_a_world_is_due_at_once_with_the_maximum_and_after_the_last_call_with_the_minimum() -> None:
     two, three = [node(0), node(1)], [node(0), node(1), node(2)]
     assert view(*three).next_world(LIMITS, is_last_call_over=False) is not None
@@ -326,21 +319,6 @@ def test_a_node_that_the_others_have_left_behind_comes_to_the_barrier() -> None:
     assert view(node(1), node(2), world=world(2, 1, 2)).nodes_waiting(node(0), LIMITS) == 1
 
 
-def test_a_member_that_ended_with_success_closes_the_rendezvous() -> None:
-    running = View(
-        State({"uid-0": node(0), "uid-1": node(1)}, world(1, 0, 1), owner=OWNER),
-        lambda each: Life.DONE if each.name == "trainer-1" else Life.ALIVE,
-    )
-    assert running.closed == Closed("trainer-1", 1)
-    assert running.nodes_waiting(node(0), LIMITS) == 0
-    assert step_of(running, node(2)) is Step.LEAVE
-
-
-def test_a_success_closes_the_rendezvous_for_ever() -> None:
-    closed = view(world=world(3, 0, 1), closed=Closed("trainer-0", 3))
-    assert step_of(closed, node(0, process="next")) is Step.LEAVE
-
-
 def test_after_a_failure_the_next_processes_start_over_when_no_other_node_lives() -> None:
     failure = Closed("trainer-0", 3, failed=True)
     ending = view(node(1), world=world(3, 0, 1), closed=failure)
@@ -376,13 +354,6 @@ def test_a_node_outside_of_pods_joins_the_rendezvous_of_any_workload() -> None:
 
 def test_a_node_writes_its_entry_again_if_another_one_replaced_it() -> None:
     assert step_of(view(node(0, after=1), node(1), world=world(2, 1)), node(0, after=2)) is Step.JOIN
-
-
-def test_a_spare_node_waits_for_a_place() -> None:
-    full = view(*map(node, range(4)), world=world(1, 0, 1, 2))
-    assert full.is_spare(node(3), LIMITS)
-    assert not full.is_spare(node(2), LIMITS)
-    assert not view(*map(node, range(4)), world=world(1, 0, 1, 2), dead=[0]).is_spare(node(3), LIMITS)
 
 
 def test_data_that_are_not_a_rendezvous_are_an_error_with_the_key() -> None:

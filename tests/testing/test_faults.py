@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -204,20 +204,3 @@ async def test_watch_can_end_with_an_error_event(fault: WatchError, reason: str,
     assert (kind, status["kind"], status["code"]) == ("ERROR", "Status", fault.code)
     assert (status["reason"], status["message"]) == (reason, message)
     assert status.get("details", {}).get("retryAfterSeconds") == fault.retry_after
-
-
-async def test_watch_faults_apply_only_to_matching_watches() -> None:
-    async with KubernetesServer() as server, AsyncExitStack() as stack:
-        assert server.disturb(Reset()) == 0
-        watches = [
-            await stack.enter_async_context(
-                open_watch(server, labelSelector=f"app={app}", resourceVersion="1")
-            )
-            for app in "abb"
-        ]
-        count = server.disturb(End(), match=lambda request: request.query["labelSelector"] == "app=b")
-        assert count == 2
-        for watch in watches[1:]:
-            assert await read_rest(watch) == (b"", True)
-        server.add(pod("a", labels={"app": "a"}))
-        assert await watches[0].events(1) == [("ADDED", "a", "2")]

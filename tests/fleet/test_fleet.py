@@ -36,7 +36,6 @@ from .fleets import (
 )
 
 if TYPE_CHECKING:
-    from aioresolve import Want
     from aioresolve.spec import ClusterState
 
 SHORT = 0.02

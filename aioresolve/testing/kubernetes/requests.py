@@ -39,7 +39,7 @@ class RequestRecord:
         method: `GET`, ...
         path: the path without the query.
         query: parameter name to (last) value.
-        verb: list, watch, get, create, patch or delete; empty for what is no object of a known kind.
+        verb: list, watch, get, create, patch or delete; empty for requests that have no known kind of object.
         resource: such as `pods` or `endpointslices`; empty as the verb is.
         namespace: the requested namespace, None for all.
         name: the requested object, None for a collection.

@@ -40,30 +40,20 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 def call_periodically(
     function: Callable[[], None], *, first: float | None = None, period: float = REDRAW_PERIOD
 ) -> Iterator[None]:
-    """Call `function` after `first` seconds, and then every `period` seconds, until the block ends.
-
-    An exception of `function` ends the calls, and is raised at the end of the block.
-    """
+    """Call `function` after `first` seconds, and then every `period` seconds, until the block ends."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
-    failure: Exception | None = None
 
     def call() -> None:
-        nonlocal timer, failure
-        timer = loop.call_later(period, call)
-        try:
-            function()
-        except Exception as error:
-            timer.cancel()
-            failure = error
+        nonlocal timer
+        function()
+        timer = loop.call_later(period, call)  # not after an exception, which the event loop logs
 
     timer = loop.call_later(SHOW_AFTER if first is None else first, call)
     try:
         yield
     finally:
         timer.cancel()
-    if failure is not None:
-        raise failure
 
 
 @contextmanager

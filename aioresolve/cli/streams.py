@@ -106,16 +106,12 @@ class StdoutWriter:
 
 
 @contextmanager
-def stdout_writer(exit_with: Callable[[int], None], *, is_endless: bool = True) -> Iterator[StdoutWriter]:
-    """Yield a writer for stdout.
-
-    If it is a pipe, a command that is endless ends as soon as the last reader closes it; another one ends
-    with its next write, because the reader may have read everything.
-    """
+def stdout_writer(exit_with: Callable[[int], None]) -> Iterator[StdoutWriter]:
+    """Yield a writer for stdout; if that is a pipe, the command ends as soon as the last reader closes it."""
     stream = _open_stdout()
     writer = StdoutWriter(stream, exit_with)
     # Event loops of Windows do not watch pipes.
-    if not (is_endless and sys.platform != "win32" and _is_pipe(stream)):
+    if sys.platform == "win32" or not _is_pipe(stream):
         yield writer
         return
     import asyncio

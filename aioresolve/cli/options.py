@@ -206,9 +206,9 @@ def flag_option(names: str, help_text: str, **attributes: Any) -> Callable[[C], 
     return click.option(*_split(names), is_flag=True, help=help_text, **attributes)
 
 
-def number_option(name: str, help_text: str, *, least: int = 1, **attributes: Any) -> Callable[[C], C]:
-    """Return an option whose value is a number."""
-    return text_option(name, "N", help_text, type=click.IntRange(least), **attributes)
+def number_option(name: str, help_text: str) -> Callable[[C], C]:
+    """Return an option whose value is a number from 1."""
+    return text_option(name, "N", help_text, type=click.IntRange(1))
 
 
 def port_option(names: str, help_text: str, **attributes: Any) -> Callable[[C], C]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aioresolve.testing import ThreadedKubernetesServer
-
-
-Candidates = Callable[..., list[str]]
 
 
 @pytest.fixture
@@ -55,18 +50,3 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Result(code, written.out, written.err)
 
     return run
-
-
-@pytest.fixture
-def candidates(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Candidates:
-    """Return a function that returns what a shell completes for the last of the words."""
-
-    def candidates(*words: str) -> list[str]:
-        monkeypatch.setenv("_AIORESOLVE_COMPLETE", "bash_complete")
-        monkeypatch.setenv("COMP_WORDS", shlex.join(["aioresolve", *words]))
-        monkeypatch.setenv("COMP_CWORD", str(len(words)))
-        with pytest.raises(SystemExit):
-            main([])
-        return [line.partition(",")[2] for line in capsys.readouterr().out.splitlines() if line]
-
-    return candidates

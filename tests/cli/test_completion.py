@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +14,23 @@ from aioresolve.testing import KubernetesServer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Candidates
+
+Candidates = Callable[..., list[str]]
+
+
+@pytest.fixture
+def candidates(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Candidates:
+    """Return a function that returns what a shell completes for the last of the words after `aioresolve`."""
+
+    def candidates(*words: str) -> list[str]:
+        monkeypatch.setenv("_AIORESOLVE_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", shlex.join(["aioresolve", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        with pytest.raises(SystemExit):
+            main([])
+        return [line.partition(",")[2] for line in capsys.readouterr().out.splitlines() if line]
+
+    return candidates
 
 
 @pytest.fixture

@@ -235,9 +235,7 @@ def _read_fleet(
         shard=shard,
     )
     if not (fleet.targets or quiet):
-        number = _targets(len(config.targets))
-        is_shard = shard is not None and config.targets
-        streams.write_stderr(f"this shard is empty; the fleet has {number}\n" if is_shard else "no targets\n")
+        streams.write_stderr(f"this shard is empty; the fleet has {_targets(len(config.targets))}\n")
     return fleet, config.interval
 
 

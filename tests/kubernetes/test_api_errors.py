@@ -35,10 +35,11 @@ def status(code: int, message: str, reason: str = "", **details: object) -> byte
 
 
 async def error_for(loopback: Loopback, response: Answer, **arguments: Any) -> ResolveError:
-    """Return the error of a call whose requests get this response."""
+    """Return the error of a call for `app=train` in `ml`, whose requests get this response."""
     loopback.server.clear_faults()
     loopback.server.inject(response, times=None)
-    resolver = loopback.resolver(**{"namespace": "ml", "not_running": "skip", "timeout": 10.0, **arguments})
+    arguments = {"namespace": "ml", "not_running": "skip", "timeout": 10.0, **arguments}
+    resolver = loopback.resolver({"worker": "app=train"}, **arguments)
     error = await outcome(resolver.cluster_spec(), within=30)
     assert isinstance(error, ResolveError)
     assert loopback.server.url in str(error)

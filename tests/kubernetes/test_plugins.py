@@ -17,7 +17,7 @@ import psutil
 import pytest
 import trustme
 
-from aioresolve.errors import ConfigurationError, CredentialsError, DeadlineExceededError, ResolveError
+from aioresolve.errors import CredentialsError, DeadlineExceededError, ResolveError
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.auth import Connection, CredentialCache
 
@@ -28,12 +28,10 @@ from .kubeconfigs import (
     bearer_of,
     client_pair,
     connect,
-    context_of,
     exec_user,
     headers_of,
     isolate,
     kubeconfig,
-    renew,
     runs_of,
     write_file,
     write_plugin,
@@ -347,30 +345,6 @@ async def test_plugin_runs_again_when_its_credentials_expire(
     later = time.monotonic() + 10.0
     monkeypatch.setattr("aioresolve._core.secrets.monotonic", lambda: later)
     assert [await bearer_of(connection) for _ in range(2)] == ["t2", "t2"]
-
-
-async def test_certificate_of_a_plugin_is_used_and_renewed(folder: Path) -> None:
-    authority = trustme.CA()
-    for number in (1, 2):
-        chain, key = client_pair(authority)
-        write_file(folder / f"chain{number}", chain)
-        write_file(folder / f"key{number}", key)
-    for part in ("chain3", "key3"):
-        write_file(folder / part, "hunter22")
-    code = f"""
-def read(name):
-    return open({str(folder)!r} + "/" + name + str(runs)).read()
-credential({{"clientCertificateData": read("chain"), "clientKeyData": read("key")}})
-"""
-    connection = await connect_with(folder, code)
-    assert await headers_of(connection) == {}
-    before = await context_of(connection)
-    assert before is await context_of(connection)
-    assert await renew(connection)
-    assert await context_of(connection) is not before
-    with pytest.raises(ConfigurationError, match="the client certificate of the plugin 'plugin'") as caught:
-        await renew(connection)
-    assert "hunter22" not in str(caught.value)
 
 
 async def test_error_at_the_deadline_names_the_credentials_that_are_waited_for(folder: Path) -> None:

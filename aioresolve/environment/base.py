@@ -57,21 +57,15 @@ class EnvironmentClusterResolver(ClusterResolver):
         timeout: float = 30.0,
     ) -> None:
         super().__init__(task_type=task_type, rpc_layer=rpc_layer, timeout=timeout)
-        self.task_id = task_id
+        self.task_id = task_id  # pyright: ignore[reportIncompatibleVariableOverride]
         self._environment = environment or ""
 
     @abc.abstractmethod
     def _read(self) -> Description:
         """Return what the variables say now; an EnvironmentVariableError if they are invalid."""
 
-    @property
-    def task_type(self) -> str | None:
-        """The job of this process: the override, or else as the variables say. Can be set."""
-        return self._read().task_type if self._task_type is None else self._task_type
-
-    @task_type.setter
-    def task_type(self, task_type: str | None) -> None:
-        self._task_type = task_type
+    def _default(self, name: str) -> Any:
+        return getattr(self._read(), name)
 
     @property
     def task_id(self) -> int | None:
@@ -87,15 +81,6 @@ class EnvironmentClusterResolver(ClusterResolver):
         if given is not None and (type(given) is not int or given < 0):
             raise ConfigurationError(f"{shorten(task_id)} is not an integer from 0", argument="task_id")
         self._task_id = given
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """The protocol of the tasks: the override, or else as the variables say. Can be set."""
-        return self._read().rpc_layer if self._rpc_layer is None else self._rpc_layer
-
-    @rpc_layer.setter
-    def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._rpc_layer = rpc_layer
 
     @property
     def environment(self) -> str:

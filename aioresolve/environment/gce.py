@@ -158,14 +158,8 @@ class GCEClusterResolver(ClusterResolver):
         """The job of the instances."""
         return [self._job]
 
-    @property
-    def task_id(self) -> int | None:
-        """The task index of this process, 0 if it was not given. Can be set."""
-        return 0 if self._task_id is None else self._task_id
-
-    @task_id.setter
-    def task_id(self, task_id: int | None) -> None:
-        self._task_id = task_id
+    def _default(self, name: str) -> Any:
+        return 0 if name == "task_id" else None
 
     async def _claim(self, progress: Progress) -> TaskClaim:
         # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.

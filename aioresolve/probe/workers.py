@@ -27,7 +27,7 @@ from .channels import ProbeChannels, loop_guard, run_in_grpc_loop, validate_addr
 from .devices import GET_METRIC, GET_STATUS, WorkerProbe, probe_libtpu, probe_tensorflow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from aioresolve.spec import ClusterState
 
@@ -262,20 +262,36 @@ def _without_frames(error: ProbeError) -> ProbeError:
 # The accelerators of a cluster, by the rules of `num_accelerators` in TensorFlow
 
 
-async def accelerators_per_worker(
+async def probed_or_declared(
+    source: str,
     spec: ClusterSpec,
-    task_type: str | None = None,
-    task_id: int | None = None,
-    *,
-    timeout: float,
+    task_type: str | None,
+    task_id: int | None,
+    deadline: Deadline,
+    declared: Callable[[float], Awaitable[Declared]],
 ) -> dict[str, int]:
     """Return the number of accelerators per worker, by accelerator type, without CPUs.
 
-    All workers are probed concurrently, and must report the same accelerators.
+    All workers are probed concurrently, and must report the same accelerators. If none of them runs a server
+    that reports devices, it is what `declared` returns, which is called with its timeout. `source` is what
+    the log calls the resolver.
     """
     tasks = tasks_to_probe(spec, task_type, task_id)
+    timeout = deadline.next_timeout
     probes = await probe_workers(tasks.values(), timeout=timeout, worker_timeout=timeout)
-    return common_accelerators(dict(zip(tasks, probes, strict=True)), timeout)
+    try:
+        return common_accelerators(dict(zip(tasks, probes, strict=True)), timeout)
+    except ProbeError as error:
+        if error.code not in {"refused", "unimplemented"}:
+            raise
+        found = await declared(deadline.next_timeout)
+        if found.counts is None:
+            if found.reason:
+                error.summary = f"{error.summary}; {found.reason}"
+            raise
+        text = "num_accelerators() of %s is what its tasks declare, because no worker can be probed: %s"
+        logger.info(text, source, found.counts)
+        return found.counts
 
 
 def tasks_to_probe(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> dict[str, str]:

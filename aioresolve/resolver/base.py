@@ -16,7 +16,7 @@ from aioresolve._core.connections import Connections, Copyable
 from aioresolve._core.deadline import Deadline, Progress, is_too_long, requested_wait, within_deadline
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.validation import validate_seconds
-from aioresolve.errors import ConfigurationError, ProbeError, ResolveError
+from aioresolve.errors import ConfigurationError, ResolveError
 from aioresolve.spec.observation import ADDRESSES, MEMBERS, Want
 
 from .polling import poll
@@ -33,16 +33,23 @@ if TYPE_CHECKING:
     from .this_task import TaskClaim
 
 
-logger = logging.getLogger("aioresolve.probe")
-
 EXISTING_TIMEOUT = 2.0
 """Seconds that a source has to list what exists; a message does not wait for it any longer."""
 
-NO_SERVER = frozenset({"refused", "unimplemented"})
-"""The codes of a ProbeError of workers that run no server which reports devices."""
-
 HOOKS = frozenset({"observe", "changes", "fetch_slices", "watch_policy"})
 """What writers of resolvers implement or use, and users do not."""
+
+
+def settable(name: str, doc: str) -> Any:
+    """Return a property that can be set; until then, or if it is None, it is what `_default` returns."""
+
+    def read(resolver: ClusterResolver) -> Any:
+        own = getattr(resolver, f"_{name}")
+        return resolver._default(name) if own is None else own
+
+    return property(
+        read, lambda resolver, value: setattr(resolver, f"_{name}", value), doc=f"{doc} Can be set."
+    )
 
 
 @contextmanager
@@ -81,7 +88,8 @@ class ClusterResolver(Copyable, abc.ABC):
     process it reads the variables and files of that process.
 
     Args:
-        task_type: the job of this process (`"worker"`, `"ps"`, ...), if known.
+        task_type: the job of this process (`"worker"`, `"ps"`, ...), if known. It, `task_id` and `rpc_layer`
+            are attributes too, which can be set.
         task_id: the task index of this process in that job, if known.
         rpc_layer: the protocol of the tasks (`"grpc"`), which `master` puts before the address.
         timeout: the default total deadline of a call, in seconds.
@@ -111,34 +119,15 @@ class ClusterResolver(Copyable, abc.ABC):
         self._rpc_layer = rpc_layer
         self._timeout = validate_seconds("timeout", timeout)
 
-    _may_omit_done: bool = False  # whether the state may have tasks that are done, which are left out
+    # What users read and call
 
-    @property
-    def task_type(self) -> str | None:
-        """The job of this process (`"worker"`, `"ps"`, ...), or None if unknown. Can be set."""
-        return self._task_type
-
-    @task_type.setter
-    def task_type(self, task_type: str | None) -> None:
-        self._task_type = task_type
-
-    @property
-    def task_id(self) -> int | None:
-        """The task index of this process in its job, or None if unknown. Can be set."""
-        return self._task_id
-
-    @task_id.setter
-    def task_id(self, task_id: int | None) -> None:
-        self._task_id = task_id
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """The protocol of the tasks, such as `"grpc"`; None for bare addresses. Can be set."""
-        return self._rpc_layer
-
-    @rpc_layer.setter
-    def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._rpc_layer = rpc_layer
+    task_type: str | None = settable(
+        "task_type", 'The job of this process, such as `"worker"`; None if unknown.'
+    )
+    task_id: int | None = settable("task_id", "The task index of this process in its job; None if unknown.")
+    rpc_layer: str | None = settable(
+        "rpc_layer", 'The protocol of the tasks, such as `"grpc"`; None for bare addresses.'
+    )
 
     @property
     def environment(self) -> str:
@@ -149,200 +138,6 @@ class ClusterResolver(Copyable, abc.ABC):
     def timeout(self) -> float:
         """The default total deadline of a call, in seconds."""
         return self._timeout
-
-    @property
-    def known_jobs(self) -> Sequence[str] | None:
-        """The only jobs that the resolver can return; None if they are not known before a request.
-
-        Override it, so that `wait` rejects other jobs.
-        """
-        return None
-
-    def __dir__(self) -> list[str]:
-        """Return the names for users of the resolver, so that completion shows no others."""
-        return [name for name in super().__dir__() if name not in HOOKS and not re.match("_[^_]", name)]
-
-    @abc.abstractmethod
-    async def observe(self, want: Want, progress: Progress) -> Observation:
-        """Send one request to the source and return what it says now.
-
-        Implement this method; users call `cluster_spec`, `cluster_state` and `wait`. It runs inside the
-        deadline of the call and may be cancelled at any `await`. What it records in `progress` appears in the
-        `DeadlineExceededError`.
-
-        Args:
-            want: what the call needs. A source that always returns the same may ignore it, but must
-                not return a part of the cluster if `want.complete`.
-            progress: records what the call waits for.
-
-        Raises:
-            ResolveError: the source does not respond, or `want.complete` and the cluster is not. Callers get
-                another exception as the cause of a ResolveError.
-        """
-
-    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        """Yield an observation at once, and again whenever the source may have changed. Does not end.
-
-        Override it if the source reports its changes; this implementation polls `observe`. While the source
-        cannot be reached, it is polled with backoff, and the previous observation is yielded together with
-        the error. Observations of polls have `polled_at`.
-
-        Args:
-            want: what the call needs; never `complete`.
-            interval: seconds between two polls of a source that does not report changes.
-
-        Raises:
-            ResolveError: an error that is not retryable.
-        """
-        observe = partial(self._call_observe, want)
-        fetch = partial(within_deadline, self._timeout, f"a poll of {self!r}", observe)
-        async with aclosing(poll(fetch, interval)) as observations:
-            async for observation in observations:
-                yield observation
-
-    async def _call_observe(self, want: Want, progress: Progress) -> Observation:
-        with source_errors(self, "observe"):
-            return await self.observe(want, progress)
-
-    async def _call_changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
-        with source_errors(self, "changes"):
-            async with aclosing(self.changes(want, interval)) as observations:
-                async for observation in observations:
-                    yield observation
-        raise ConfigurationError(f"{type(self).__name__}.changes() has ended; it must not end")
-
-    def observations(
-        self, *, sizes: bool = False, interval: float = 30.0
-    ) -> AsyncGenerator[Observation, None]:
-        """Yield the members and the missing tasks at once, and after each change. Does not end.
-
-        While the source cannot be reached, the previous observation is yielded together with the error.
-
-        Args:
-            sizes: whether `expected` is needed, even where only further requests show it.
-            interval: seconds between two polls of a source that does not report changes.
-
-        Raises:
-            ResolveError: an error that is not retryable.
-        """
-        return self._call_changes(Want(sizes=sizes), validate_seconds("interval", interval))
-
-    async def watch(self, *, interval: float = 30.0) -> AsyncGenerator[ClusterState, None]:
-        """Yield the current cluster, and then the cluster after each change of its members. Does not end.
-
-        Two consecutive states always differ. Slow consumers skip intermediate states but always get the
-        latest one. Pods that are not running and TPUs that are not ready are not members; `wait` reports why.
-        A task that ends with success leaves the members too, but is in `done` while others of its job run:
-        the `diff` of the two states says so, and the others keep their task indices.
-        You can leave the loop at any point; use `contextlib.aclosing` to close all connections immediately.
-
-        Args:
-            interval: seconds between two polls of a source that does not report changes.
-
-        Raises:
-            DeadlineExceededError: no first state was available within the resolver's `timeout`. After the
-                first state, an unreachable source is retried without limit.
-            ResolveError: an error that is not retryable; before the first state, also one after which the
-                server requests a longer wait than the resolver's `timeout`.
-        """
-        async with aclosing(self.observations(interval=interval)) as observations:
-            state: ClusterState | None = None
-
-            async def next_state(progress: Progress) -> ClusterState:
-                while True:
-                    observation = await anext(observations)
-                    if observation.state is not None and observation.state != state:
-                        return observation.state
-                    if observation.error is not None:
-                        # The source waits as long as its server requests, which may be too long here.
-                        wait = requested_wait(observation.error)
-                        if state is None and wait and is_too_long(wait):
-                            raise observation.error
-                        progress.failed("the first state", observation.error)
-                    else:
-                        progress.waiting("the first state", "the source has not returned a complete state")
-
-            state = await within_deadline(self._timeout, f"watch() of {self!r}", next_state)
-            while True:
-                yield state
-                state = await next_state(Progress())
-
-    async def wait(
-        self,
-        count: int | tuple[int, int | None] | None = None,
-        *,
-        jobs: Mapping[str, int | tuple[int, int | None]] | None = None,
-        ready: bool = True,
-        reachable: bool | Literal["tcp", "probe"] = False,
-        stable_for: float = 0.0,
-        timeout: float = 600.0,
-        interval: float = 5.0,
-    ) -> ClusterState:
-        """Return the cluster as soon as it is complete.
-
-        With `count` or `jobs`, the cluster is complete when there are exactly that many tasks. Without them,
-        it is complete when each job has as many tasks as its source expects (on Kubernetes: as its
-        controllers want); where the source expects no number, at least one, and no member is missing. All
-        these tasks must also meet `ready`, `reachable` and `stable_for`. Sources that report changes are
-        watched; others are polled.
-
-        Tasks that have ended with success count, while others of the same job still run. They are in
-        `ClusterState.done`, not among the members: no other task can connect to them.
-
-        Args:
-            count: the number of tasks of all jobs together. `(4, 8)` permits 4 to 8, `(4, None)` 4 or more.
-            jobs: the number of tasks of each of these jobs, in the same form; other jobs are ignored.
-            ready: whether all tasks must be ready. A task whose readiness is unknown counts as ready.
-            reachable: `"tcp"` (or True): each task must accept a TCP connection; `"probe"`: each task must
-                report its devices (see `aioresolve.probe`).
-            stable_for: seconds for which the conditions must hold without a change of the members. Tasks that
-                must be reachable are tried again during that time. A source that does not report changes is
-                polled once more after it.
-            timeout: the total deadline of the call, in seconds.
-            interval: seconds between two polls of a source that does not report changes.
-
-        Raises:
-            ConfigurationError: (a ValueError) an argument is invalid, or cannot be met: a job that is not in
-                `known_jobs`, or a `stable_for` that is not shorter than `timeout`.
-            IncompleteClusterError: (a TimeoutError) the deadline passed. The error lists what each job lacks
-                and why: unschedulable, crashing, pulling its image, preempted; and what states how many
-                tasks a job should have, unless `count` or `jobs` does.
-            FailedClusterError: (a RuntimeError) the cluster cannot become complete: a TPU was preempted,
-                pods have failed and no controller replaces them, their Job has failed or is complete, or
-                there are more tasks than `count` or `jobs` permits.
-            ResolveError: another error that is not retryable.
-        """
-        from .completeness import validate_condition
-
-        condition = validate_condition(count, jobs, ready, reachable, stable_for)
-        interval = validate_seconds("interval", interval)
-        return await self._wait(condition, timeout=validate_seconds("timeout", timeout), interval=interval)
-
-    async def _wait(
-        self,
-        condition: WaitCondition,
-        *,
-        timeout: float,
-        interval: float,
-        source: str | None = None,
-        on_shortfall: Callable[[Completeness], None] = lambda _: None,
-    ) -> ClusterState:
-        """Return the cluster as soon as it meets `condition`; see `wait`.
-
-        `source` is what messages call the resolver, and `on_shortfall` is called with each new reason why the
-        cluster is not complete yet.
-        """
-        from .wait import wait_until_complete
-
-        return await wait_until_complete(
-            self._call_changes(condition.want, interval),
-            condition,
-            timeout=timeout,
-            source=source or repr(self),
-            known_jobs=self.known_jobs,
-            explain=self._explain,
-            on_shortfall=on_shortfall,
-        )
 
     async def cluster_spec(self, *, timeout: float | None = None) -> ClusterSpec:
         """Return the current address of each task, `host:port`, by job.
@@ -365,13 +160,6 @@ class ClusterResolver(Copyable, abc.ABC):
             ResolveError: the cluster could not be resolved; see `aioresolve.errors` for the subclasses.
         """
         return await self._resolve("cluster_state", MEMBERS, timeout)
-
-    async def _resolve(self, call: str, want: Want, timeout: float | None) -> ClusterState:
-        observe = partial(self._call_observe, want)
-        observation = await within_deadline(self._deadline(timeout), f"{call}() of {self!r}", observe)
-        if observation.state is None:
-            raise observation.error or ConfigurationError(f"observe() of {self!r} returned no state")
-        return observation.state
 
     async def master(
         self,
@@ -428,34 +216,12 @@ class ClusterResolver(Copyable, abc.ABC):
             ResolveError: the cluster could not be resolved.
         """
         # Imported here because it loads grpc, which only probing needs.
-        from aioresolve.probe.workers import accelerators_per_worker, operation_timeout
+        from aioresolve.probe.workers import operation_timeout, probed_or_declared
 
         deadline = Deadline.after(min(self._deadline(timeout), operation_timeout(config_proto) or math.inf))
         spec = await self.cluster_spec(timeout=deadline.timeout)
-        try:
-            return await accelerators_per_worker(spec, task_type, task_id, timeout=deadline.next_timeout)
-        except ProbeError as error:
-            if error.code not in NO_SERVER:
-                raise
-            declared = await self._declared_accelerators(task_type, task_id, deadline.next_timeout)
-            if declared.counts is not None:
-                logger.info(
-                    "num_accelerators() of %r is what its tasks declare, because no worker can be probed: %s",
-                    self,
-                    declared.counts,
-                )
-                return declared.counts
-            if declared.reason:
-                error.summary = f"{error.summary}; {declared.reason}"
-            raise
-
-    async def _declared_accelerators(
-        self, task_type: str | None, task_id: int | None, timeout: float
-    ) -> Declared:
-        """Return the accelerators that the source declares for each worker, or why they are unknown."""
-        from aioresolve.probe.workers import Declared
-
-        return Declared()
+        declared = partial(self._declared_accelerators, task_type, task_id)
+        return await probed_or_declared(repr(self), spec, task_type, task_id, deadline, declared)
 
     async def this_task(self, state: ClusterState | None = None, *, timeout: float | None = None) -> Task:
         """Return the task of the calling process: its job, task index, address and rank.
@@ -488,6 +254,197 @@ class ClusterResolver(Copyable, abc.ABC):
         identify = partial(self._identify, state)
         return await within_deadline(deadline.next_timeout, f"this_task() of {self!r}", identify)
 
+    async def wait(
+        self,
+        count: int | tuple[int, int | None] | None = None,
+        *,
+        jobs: Mapping[str, int | tuple[int, int | None]] | None = None,
+        ready: bool = True,
+        reachable: bool | Literal["tcp", "probe"] = False,
+        stable_for: float = 0.0,
+        timeout: float = 600.0,
+        interval: float = 5.0,
+    ) -> ClusterState:
+        """Return the cluster as soon as it is complete.
+
+        With `count` or `jobs`, the cluster is complete when there are exactly that many tasks. Without them,
+        it is complete when each job has as many tasks as its source expects (on Kubernetes: as its
+        controllers want); where the source expects no number, at least one, and no member is missing. All
+        these tasks must also meet `ready`, `reachable` and `stable_for`. Sources that report changes are
+        watched; others are polled.
+
+        Tasks that have ended with success count, while others of the same job still run. They are in
+        `ClusterState.done`, not among the members: no other task can connect to them.
+
+        Args:
+            count: the number of tasks of all jobs together. `(4, 8)` permits 4 to 8, `(4, None)` 4 or more.
+            jobs: the number of tasks of each of these jobs, in the same form; other jobs are ignored.
+            ready: whether all tasks must be ready. A task whose readiness is unknown counts as ready.
+            reachable: `"tcp"` (or True): each task must accept a TCP connection; `"probe"`: each task must
+                report its devices (see `aioresolve.probe`).
+            stable_for: seconds for which the conditions must hold without a change of the members. Tasks that
+                must be reachable are tried again during that time. A source that does not report changes is
+                polled once more after it.
+            timeout: the total deadline of the call, in seconds.
+            interval: seconds between two polls of a source that does not report changes.
+
+        Raises:
+            ConfigurationError: (a ValueError) an argument is invalid, or cannot be met: a job that is not in
+                `known_jobs`, or a `stable_for` that is not shorter than `timeout`.
+            IncompleteClusterError: (a TimeoutError) the deadline passed. The error lists what each job lacks
+                and why: unschedulable, crashing, pulling its image, preempted; and what states how many
+                tasks a job should have, unless `count` or `jobs` does.
+            FailedClusterError: (a RuntimeError) the cluster cannot become complete: a TPU was preempted,
+                pods have failed and no controller replaces them, their Job has failed or is complete, or
+                there are more tasks than `count` or `jobs` permits.
+            ResolveError: another error that is not retryable.
+        """
+        from .completeness import validate_condition
+
+        condition = validate_condition(count, jobs, ready, reachable, stable_for)
+        interval = validate_seconds("interval", interval)
+        return await self._wait(condition, timeout=validate_seconds("timeout", timeout), interval=interval)
+
+    async def watch(self, *, interval: float = 30.0) -> AsyncGenerator[ClusterState, None]:
+        """Yield the current cluster, and then the cluster after each change of its members. Does not end.
+
+        Two consecutive states always differ. Slow consumers skip intermediate states but always get the
+        latest one. Pods that are not running and TPUs that are not ready are not members; `wait` reports why.
+        A task that ends with success leaves the members too, but is in `done` while others of its job run:
+        the `diff` of the two states says so, and the others keep their task indices.
+        You can leave the loop at any point; use `contextlib.aclosing` to close all connections immediately.
+
+        Args:
+            interval: seconds between two polls of a source that does not report changes.
+
+        Raises:
+            DeadlineExceededError: no first state was available within the resolver's `timeout`. After the
+                first state, an unreachable source is retried without limit.
+            ResolveError: an error that is not retryable; before the first state, also one after which the
+                server requests a longer wait than the resolver's `timeout`.
+        """
+        async with aclosing(self.observations(interval=interval)) as observations:
+            state: ClusterState | None = None
+
+            async def next_state(progress: Progress) -> ClusterState:
+                while True:
+                    observation = await anext(observations)
+                    if observation.state is not None and observation.state != state:
+                        return observation.state
+                    if observation.error is not None:
+                        # The source waits as long as its server requests, which may be too long here.
+                        wait = requested_wait(observation.error)
+                        if state is None and wait and is_too_long(wait):
+                            raise observation.error
+                        progress.failed("the first state", observation.error)
+                    else:
+                        progress.waiting("the first state", "the source has not returned a complete state")
+
+            state = await within_deadline(self._timeout, f"watch() of {self!r}", next_state)
+            while True:
+                yield state
+                state = await next_state(Progress())
+
+    def observations(
+        self, *, sizes: bool = False, interval: float = 30.0
+    ) -> AsyncGenerator[Observation, None]:
+        """Yield the members and the missing tasks at once, and after each change. Does not end.
+
+        While the source cannot be reached, the previous observation is yielded together with the error.
+
+        Args:
+            sizes: whether `expected` is needed, even where only further requests show it.
+            interval: seconds between two polls of a source that does not report changes.
+
+        Raises:
+            ResolveError: an error that is not retryable.
+        """
+        return self._call_changes(Want(sizes=sizes), validate_seconds("interval", interval))
+
+    async def __aenter__(self) -> Self:
+        self._connect(Connections())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections that the calls inside `async with` share."""
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.aclose()
+
+    def __dir__(self) -> list[str]:
+        """Return the names for users of the resolver, so that completion shows no others."""
+        return [name for name in super().__dir__() if name not in HOOKS and not re.match("_[^_]", name)]
+
+    # What writers of resolvers implement
+
+    @abc.abstractmethod
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        """Send one request to the source and return what it says now.
+
+        Implement this method; users call `cluster_spec`, `cluster_state` and `wait`. It runs inside the
+        deadline of the call and may be cancelled at any `await`. What it records in `progress` appears in the
+        `DeadlineExceededError`.
+
+        Args:
+            want: what the call needs. A source that always returns the same may ignore it, but must
+                not return a part of the cluster if `want.complete`.
+            progress: records what the call waits for.
+
+        Raises:
+            ResolveError: the source does not respond, or `want.complete` and the cluster is not. Callers get
+                another exception as the cause of a ResolveError.
+        """
+
+    async def changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
+        """Yield an observation at once, and again whenever the source may have changed. Does not end.
+
+        Override it if the source reports its changes; this implementation polls `observe`. While the source
+        cannot be reached, it is polled with backoff, and the previous observation is yielded together with
+        the error. Observations of polls have `polled_at`.
+
+        Args:
+            want: what the call needs; never `complete`.
+            interval: seconds between two polls of a source that does not report changes.
+
+        Raises:
+            ResolveError: an error that is not retryable.
+        """
+        observe = partial(self._call_observe, want)
+        fetch = partial(within_deadline, self._timeout, f"a poll of {self!r}", observe)
+        async with aclosing(poll(fetch, interval)) as observations:
+            async for observation in observations:
+                yield observation
+
+    @property
+    def known_jobs(self) -> Sequence[str] | None:
+        """The only jobs that the resolver can return; None if they are not known before a request.
+
+        Override it, so that `wait` rejects other jobs.
+        """
+        return None
+
+    # What the resolvers of aioresolve override
+
+    _may_omit_done: bool = False  # whether the state may have tasks that are done, which are left out
+
+    @property
+    def _parts(self) -> Sequence[ClusterResolver]:
+        """The resolvers that have connections: this one, or those that it combines, each once."""
+        return (self,)
+
+    def _default(self, name: str) -> Any:
+        """Return `task_type`, `task_id` or `rpc_layer` if it was not set."""
+        return None
+
+    async def _claim(self, progress: Progress) -> TaskClaim:
+        """Return what the source knows about the task of this process. Override it to know more."""
+        from .this_task import TaskClaim
+
+        return TaskClaim(self.task_type, self.task_id)
+
     async def _identify(self, state: ClusterState, progress: Progress) -> Task:
         # Imported here because few programs need it, and the import would slow down all others.
         from .this_task import identify_task, read_process
@@ -496,26 +453,13 @@ class ClusterResolver(Copyable, abc.ABC):
         process = await run_in_thread("identify this process", read_process, state)
         return identify_task(state, process, await self._claim(progress))
 
-    async def _claim(self, progress: Progress) -> TaskClaim:
-        """Return what the source knows about the task of this process. Override it to know more."""
-        from .this_task import TaskClaim
+    async def _declared_accelerators(
+        self, task_type: str | None, task_id: int | None, timeout: float
+    ) -> Declared:
+        """Return the accelerators that the source declares for each worker, or why they are unknown."""
+        from aioresolve.probe.workers import Declared
 
-        return TaskClaim(self.task_type, self.task_id)
-
-    async def _explain(self, observation: Observation) -> Observation:
-        """Return the observation with `unmatched`: the selectors and names that match nothing.
-
-        Requests are sent only if there are some. The observation is unchanged if the source does not respond
-        in time.
-        """
-        try:
-            found = await within_deadline(
-                EXISTING_TIMEOUT, repr(self), lambda _: self._unmatched(observation)
-            )
-        except ResolveError as error:
-            logging.getLogger("aioresolve").debug("could not list what exists: %s", error)
-            return observation
-        return replace(observation, unmatched=found)
+        return Declared()
 
     async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
         """Return the names and selectors without a result, each with what exists in its place.
@@ -534,14 +478,73 @@ class ClusterResolver(Copyable, abc.ABC):
 
         return nullcontext(cluster_checks(self._call_observe, self._explain, self.this_task))
 
+    # Calls of the source
+
+    def _deadline(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else validate_seconds("timeout", timeout)
+
+    async def _call_observe(self, want: Want, progress: Progress) -> Observation:
+        with source_errors(self, "observe"):
+            return await self.observe(want, progress)
+
+    async def _call_changes(self, want: Want, interval: float) -> AsyncGenerator[Observation, None]:
+        with source_errors(self, "changes"):
+            async with aclosing(self.changes(want, interval)) as observations:
+                async for observation in observations:
+                    yield observation
+        raise ConfigurationError(f"{type(self).__name__}.changes() has ended; it must not end")
+
+    async def _resolve(self, call: str, want: Want, timeout: float | None) -> ClusterState:
+        observe = partial(self._call_observe, want)
+        observation = await within_deadline(self._deadline(timeout), f"{call}() of {self!r}", observe)
+        if observation.state is None:
+            raise observation.error or ConfigurationError(f"observe() of {self!r} returned no state")
+        return observation.state
+
+    async def _wait(
+        self,
+        condition: WaitCondition,
+        *,
+        timeout: float,
+        interval: float,
+        source: str | None = None,
+        on_shortfall: Callable[[Completeness], None] = lambda _: None,
+    ) -> ClusterState:
+        """Return the cluster as soon as it meets `condition`; see `wait`.
+
+        `source` is what messages call the resolver, and `on_shortfall` is called with each new reason why the
+        cluster is not complete yet.
+        """
+        from .wait import wait_until_complete
+
+        return await wait_until_complete(
+            self._call_changes(condition.want, interval),
+            condition,
+            timeout=timeout,
+            source=source or repr(self),
+            known_jobs=self.known_jobs,
+            explain=self._explain,
+            on_shortfall=on_shortfall,
+        )
+
+    async def _explain(self, observation: Observation) -> Observation:
+        """Return the observation with `unmatched`: the selectors and names that match nothing.
+
+        Requests are sent only if there are some. The observation is unchanged if the source does not respond
+        in time.
+        """
+        try:
+            found = await within_deadline(
+                EXISTING_TIMEOUT, repr(self), lambda _: self._unmatched(observation)
+            )
+        except ResolveError as error:
+            logging.getLogger("aioresolve").debug("could not list what exists: %s", error)
+            return observation
+        return replace(observation, unmatched=found)
+
     # Connections
 
     _connections: Connections | None = None
-
-    @property
-    def _parts(self) -> Sequence[ClusterResolver]:
-        """The resolvers that have connections: this one, or those that it combines, each once."""
-        return (self,)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connections]:
@@ -574,22 +577,6 @@ class ClusterResolver(Copyable, abc.ABC):
                 f"{self!r} is already entered", hint="Use that resolver, or create another one."
             )
         self._connections = connections
-
-    async def aclose(self) -> None:
-        """Close the connections that the calls inside `async with` share."""
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.aclose()
-
-    async def __aenter__(self) -> Self:
-        self._connect(Connections())
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    def _deadline(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else validate_seconds("timeout", timeout)
 
 
 def master_url(address: str, rpc_layer: str | None) -> str:

@@ -30,17 +30,6 @@ if TYPE_CHECKING:
     from .checks import PlannedCheck
 
 
-def _own_or_first(name: str) -> Any:
-    """Return a property that can be set; until then, or if it is None, it is that of the first resolver."""
-
-    def read(union: UnionClusterResolver) -> Any:
-        own = getattr(union, f"_{name}")
-        return getattr(union._resolvers[0], name) if own is None else own
-
-    doc = getattr(ClusterResolver, name).__doc__
-    return property(read, lambda union, value: setattr(union, f"_{name}", value), doc=doc)
-
-
 class UnionClusterResolver(ClusterResolver):
     """Resolves several clusters concurrently and merges them into one.
 
@@ -98,9 +87,8 @@ class UnionClusterResolver(ClusterResolver):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self._resolvers)}>"
 
-    task_type: str | None = _own_or_first("task_type")  # pyright: ignore[reportIncompatibleMethodOverride]
-    task_id: int | None = _own_or_first("task_id")  # pyright: ignore[reportIncompatibleMethodOverride]
-    rpc_layer: str | None = _own_or_first("rpc_layer")  # pyright: ignore[reportIncompatibleMethodOverride]
+    def _default(self, name: str) -> Any:
+        return getattr(self._resolvers[0], name)
 
     @property
     def environment(self) -> str:

@@ -160,9 +160,9 @@ def _implemented(name: str) -> Any:
 class _Implementation(base.ClusterResolver):
     """The async resolver behind a facade that implements `cluster_spec` itself."""
 
-    task_type: str | None = _implemented("task_type")  # pyright: ignore[reportIncompatibleMethodOverride]
-    task_id: int | None = _implemented("task_id")  # pyright: ignore[reportIncompatibleMethodOverride]
-    rpc_layer: str | None = _implemented("rpc_layer")  # pyright: ignore[reportIncompatibleMethodOverride]
+    task_type: str | None = _implemented("task_type")
+    task_id: int | None = _implemented("task_id")
+    rpc_layer: str | None = _implemented("rpc_layer")
 
     def __init__(self, facade: weakref.ref[ClusterResolver]) -> None:
         # Not that of the base class, which would reset what the facade has set.

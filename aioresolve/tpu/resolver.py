@@ -237,7 +237,9 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
         return self._task_id if index is None else index
 
     @task_id.setter
-    def task_id(self, task_id: int | None) -> None:
+    def task_id(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, task_id: int | None
+    ) -> None:
         self._task_id = task_id
         self._is_task_id_set = True
 

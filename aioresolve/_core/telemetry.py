@@ -203,10 +203,7 @@ def log_retry(error: Exception, *, attempt: int, wait: float) -> None:
 
 
 def log_watch_restart(server: str, scope: str, reason: str, *, seconds: float) -> None:
-    """Log the restart of a watch whose last connection lived for `seconds`.
-
-    `reason` is one of a small set: `ended`, `broken`, `silent`, `expired`, ...
-    """
+    """Log the restart of a watch whose last connection lived for `seconds`."""
     extra = {"server": server, "scope": scope, "reason": reason, "seconds": seconds}
     text = "watch of %s at %s restarts after %.1f s: %s"
     watch_logger.info(text, scope, server, seconds, reason, extra=extra)

@@ -7,19 +7,16 @@ and `reflector` keeps it up to date. A `ClusterCache` has the stores of a cluste
 from __future__ import annotations
 
 import abc
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Observation
 
-from .api.objects import Bookmark, Deleted, Failed, is_newer, is_older, oldest_version, version_number
+from .api.objects import Bookmark, Deleted, is_newer, is_older, oldest_version, version_number
 from .api.queries import PodQuery
-from .tasks.accelerators import shared_mapping
+from .tasks.accelerators import Devices
 from .tasks.controller_kinds import job_of
 from .tasks.controllers import Controllers
 from .tasks.pods import match_pods, raise_not_running
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from aioresolve.errors import Hint
     from aioresolve.spec import ControllerStatus, ExpectedTasks
 
     from .api.objects import Pod, WatchEvent
@@ -80,8 +76,7 @@ class Store(abc.ABC, Generic[T]):
     def apply(self, events: Iterable[WatchEvent[T]]) -> bool:
         """Apply events in order, and return whether an observation would differ.
 
-        Events that were reported before, such as after a watch was resumed, have no effect. An ERROR event is
-        ignored, because it does not describe an object.
+        Events that were reported before, such as after a watch was resumed, have no effect.
 
         Raises:
             ConfigurationError: a running pod cannot have an address of that kind; the events before it were
@@ -89,8 +84,6 @@ class Store(abc.ABC, Generic[T]):
         """
         has_changed = False
         for event in events:
-            if isinstance(event, Failed):
-                continue
             changed: Any = event.object
             version = changed.metadata.resource_version
             number = version_number(version)
@@ -121,14 +114,11 @@ class MemberStore(Store[T]):
         label_keys: the keys of the labels of pods to keep.
 
     Attributes:
-        not_running: how messages call pods that are not running: see `raise_not_running`.
         pods: the pods by a key.
         in_transit: the keys of the pods that changed since the last observation in a way that a further
             change will complete, usually a moment later. It need not, so wait for this only briefly.
         selectors: the selectors of jobs that the query is part of.
     """
-
-    not_running: ClassVar[tuple[str, str, Hint | None]]
 
     def __init__(self, query: Query[T], address: Any, port: int, label_keys: Sequence[str]) -> None:
         super().__init__(query)
@@ -157,8 +147,6 @@ class PodStore(MemberStore["Pod"]):
     Queries are independent of one another: a pod that two of them match may differ for a moment.
     """
 
-    not_running = ("matching pod", "running", None)
-
     @staticmethod
     def new_query(selector: str, namespace: str | None) -> PodQuery:
         return PodQuery(selector, namespace)
@@ -169,19 +157,15 @@ class PodStore(MemberStore["Pod"]):
     def put(self, new: MatchedPod) -> bool:
         """Add or replace a pod; return whether an observation would differ."""
         old = self.pods.get(new.full_name)
-        if old is not None:
-            new = with_devices_of(new, old)
-            if old.equals(new):
-                return False
+        if old is not None and old.equals(new):
+            return False
         self.pods[new.full_name] = new
         for selector in self.selectors:
             selector.change(old, new)
         return True
 
     def _replace(self, listed: Sequence[MatchedPod], version: str) -> None:
-        old, self.pods = self.pods, {pod.full_name: pod for pod in listed}
-        for name in self.pods.keys() & old.keys():
-            self.pods[name] = with_devices_of(self.pods[name], old[name])
+        self.pods = {pod.full_name: pod for pod in listed}
         self._have_changed()
 
     def _apply(self, event: WatchEvent[Pod]) -> bool:
@@ -212,7 +196,7 @@ class ClusterCache:
         stores: the store of each query.
         ordering: the order of the pods of one selector.
         controllers: the objects of the controllers.
-        claim_faults: why devices of ResourceClaims are not known, by namespace.
+        devices: the devices of the ResourceClaims of the pods.
     """
 
     def __init__(
@@ -226,9 +210,9 @@ class ClusterCache:
         allow_gaps: bool = True,
         controllers: Controllers | None = None,
     ) -> None:
-        self._store_type, self._allow_gaps = store_type, allow_gaps
+        self._allow_gaps = allow_gaps
         self.ordering = Ordering(order_by)
-        self.claim_faults: Mapping[str, str] = {}
+        self.devices = Devices()
         self.controllers = Controllers() if controllers is None else controllers
         keys = self.ordering.pod_keys
         self.stores = {
@@ -246,7 +230,7 @@ class ClusterCache:
     def _new_selector(self, job: str, query: Query[Any]) -> SelectorTasks:
         store = self.stores[query]
         controller = job_of(query.selector, query.namespace)
-        selector = SelectorTasks(job, self.ordering, query.selector, controller)
+        selector = SelectorTasks(job, self.ordering, self.devices, query.selector, controller)
         store.selectors.append(selector)
         return selector
 
@@ -264,7 +248,7 @@ class ClusterCache:
         """Raise a PodNotRunningError if there are pods that are not running."""
         pods = chain.from_iterable(store.pods.values() for store in self.stores.values())
         faults = {pod.full_name: pod.fault for pod in pods if pod.fault is not None}
-        raise_not_running(faults, *self._store_type.not_running)
+        raise_not_running(faults)
 
     def state(self, now: datetime) -> ClusterState:
         """Return the cluster state at `now`, in UTC.
@@ -340,48 +324,21 @@ class ClusterCache:
         return self.controllers.unread(self._selected())
 
     @property
-    def has_unknown_nodes(self) -> bool:
-        """Whether members cannot be ordered before the labels of their nodes are read."""
+    def unknown_nodes(self) -> set[str]:
+        """The nodes of members that cannot be ordered before the labels of these nodes are read."""
         self._fill_selectors()
-        return any(selector.unknown_nodes for selector in self._selectors)
-
-    def set_nodes(self, nodes: dict[str, tuple[str | None, ...]]) -> None:
-        """Order the members by the labels of these nodes; no others exist."""
-        unknown = {node for selector in self._selectors for node in selector.unknown_nodes}
-        self.ordering.nodes = dict.fromkeys(unknown, (None,) * len(self.ordering.node_keys)) | nodes
-        for selector in self._selectors:
-            selector.is_stale = True
+        return {node for selector in self._selectors for node in selector.unknown_nodes}
 
     @property
-    def with_claims(self) -> list[MatchedPod]:
-        """The members whose ResourceClaims were not read yet, each once."""
+    def unread_claims(self) -> list[MatchedPod]:
+        """The members whose ResourceClaims were not read yet."""
         self._fill_selectors()
-        found = chain.from_iterable(selector.with_claims for selector in self._selectors)
-        return list({(pod.full_name, pod.uid): pod for pod in found}.values())
+        return [pod for selector in self._selectors for pod in selector.unread_claims]
 
-    def set_devices(
-        self,
-        pods: Iterable[MatchedPod],
-        devices: Mapping[tuple[str, str], Mapping[str, int] | None],
-        faults: dict[str, str],
-    ) -> None:
-        """Add the devices of their claims to members that `with_claims` returned; see `read_claims`."""
-        self.claim_faults = faults
-        for pod in pods:
-            assert pod.endpoint is not None
-            endpoint, total = pod.endpoint, Counter(pod.endpoint.accelerators or {})
-            found = [devices.get((pod.namespace, name)) for name in pod.claims]
-            if None in found:
-                faults.setdefault(pod.namespace, f"a ResourceClaim of {pod.full_name} is not allocated")
-            else:
-                for each in found:
-                    total.update(each or {})
-                endpoint = replace(endpoint, accelerators=shared_mapping(total))
-            new = msgspec.structs.replace(pod, claims=(), endpoint=endpoint)
-            for store in self.stores.values():
-                # It may have changed while the claims were read.
-                if isinstance(store, PodStore) and pod.full_name in store.pods:
-                    store.put(with_devices_of(store.pods[pod.full_name], new))
+    def order_again(self) -> None:
+        """Use the nodes and claims that have been read."""
+        for selector in self._selectors:
+            selector.is_stale = True
 
 
 def _addresses(jobs: Mapping[str, JobTasks]) -> dict[str, dict[int, str]]:
@@ -392,13 +349,3 @@ def _joined(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Return several tuples as one, which is the same object if there is only one."""
     found = list(parts)
     return found[0] if len(found) == 1 else tuple(chain.from_iterable(found))
-
-
-def with_devices_of(pod: MatchedPod, other: MatchedPod) -> MatchedPod:
-    """Return `pod` with the accelerators of another version of it, if its ResourceClaims were read."""
-    if not pod.claims or other.claims or pod.uid != other.uid or None in (pod.endpoint, other.endpoint):
-        return pod
-    assert pod.endpoint is not None
-    assert other.endpoint is not None
-    endpoint = replace(pod.endpoint, accelerators=other.endpoint.accelerators)
-    return msgspec.structs.replace(pod, endpoint=endpoint, claims=())

@@ -131,11 +131,6 @@ class SliceQuery(Query[EndpointSlice], frozen=True, kw_only=True):
         return f"Service {self.service!r} in {self.where}"
 
 
-NOT_READY = Hint(
-    "Wait until they are ready, let the Service publish them before (spec.publishNotReadyAddresses), or pass"
-    " {not_running=skip} to leave them out."
-)
-
 NOT_SERVING = "not ready"
 """The status of a member that its Service publishes before it is ready."""
 
@@ -175,7 +170,6 @@ class SliceStore(MemberStore[EndpointSlice]):
     """
 
     query: SliceQuery
-    not_running = ("endpoint", "ready", NOT_READY)
 
     @staticmethod
     def new_query(selector: str, namespace: str | None) -> SliceQuery:

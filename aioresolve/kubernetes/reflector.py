@@ -37,7 +37,6 @@ from aioresolve.errors import (
     ForbiddenError,
     ProtocolError,
     ResolveError,
-    UnauthorizedError,
 )
 from aioresolve.spec import Observation
 
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from aioresolve._core.http import StreamingResponse
 
     from .api.client import Found, ObjectAPI
+    from .api.queries import Query
     from .cluster_cache import ClusterCache, Store
 
 logger = logging.getLogger("aioresolve.watch")
@@ -122,14 +122,6 @@ class WatchPolicy(msgspec.Struct, frozen=True):
     backoff: RetryPolicy = RetryPolicy(first_wait=0.5, longest_wait=30.0)
 
 
-RESTART_REASONS: dict[type[ResolveError], str] = {
-    UnauthorizedError: "unauthorized",
-    DeadlineExceededError: "silent",
-    ConnectionFailedError: "broken",
-}
-"""Why a watch ended, in one word, for telemetry; besides `ended`, `expired` and `failed`."""
-
-
 class Reflector:
     """Keeps the store of one query up to date.
 
@@ -198,8 +190,7 @@ class Reflector:
             error = failure
         lifetime = self.on_close(anyio.current_time())
         if lifetime is not None:
-            reason = "ended" if error is None else RESTART_REASONS.get(type(error), "failed")
-            reason = "expired" if error is not None and is_expired(error) else reason
+            reason = "it ended" if error is None else error.summary
             log_watch_restart(self._api.host, self._scope, reason, seconds=lifetime)
             self._set_timer(self._policy.max_gap, self.on_gap)
         if error is not None and (wait := self.on_failure(error)):
@@ -359,55 +350,44 @@ class Reflector:
 
     async def _watch(self) -> None:
         """Read one watch until it ends. If the query is not listed, it begins with the existing objects."""
-        policy = self._policy
+        policy, is_initial = self._policy, not self.can_resume
         lifetime = random.uniform(policy.min_lifetime, policy.max_lifetime)  # noqa: S311
-        splitter = EventLines(self._query.resource.decode_event)
         async with AsyncExitStack() as stack:
-            events: list[WatchEvent[Any]] = []
-            is_initial = not self.can_resume
+            events: Sequence[WatchEvent[Any]] = ()
             if is_initial:
                 async with self._api.limiter:  # as for a list
                     timeout = min(policy.max_initial_silence, policy.response_timeout)
-                    stream = await self._open(stack, None, lifetime, timeout)
-                    opened_at = anyio.current_time()
-                    events = await self._read_initial(splitter, stream)
+                    watch = await self._open(stack, None, lifetime, timeout)
+                    events = await self._read_initial(watch)
             else:
-                stream = await self._open(stack, self._store.version, lifetime, policy.response_timeout)
-                opened_at = anyio.current_time()
-            is_stale = self.on_open(opened_at)
+                watch = await self._open(stack, self._store.version, lifetime, policy.response_timeout)
+            is_stale = self.on_open(watch.opened_at)
             if is_initial:
                 self.on_replay()
             elif is_stale:
                 self._set_timer(policy.max_replay, self.on_replay)
-            # If the server does not end the watch in time, the connection is closed from here.
-            deadline = opened_at + lifetime + policy.max_silence
             self._apply(events)
-            # An empty line, or a part of an event, does not show that the server still reports changes.
-            silent_since = anyio.current_time()
-            while anyio.current_time() < deadline and (
-                chunk := await self._read(stream, deadline, policy.max_silence, silent_since)
-            ):
-                if events := self._decode(splitter, chunk):
-                    silent_since = anyio.current_time()
-                    self._apply(events)
+            # If the server does not end the watch in time, the connection is closed from here.
+            deadline = watch.opened_at + lifetime + policy.max_silence
+            while events := await watch.read(deadline, policy.max_silence):
+                self._apply(events)
         if anyio.current_time() >= deadline:
             return
-        if not splitter.at_boundary:
+        if not watch.at_boundary:
             raise self._broken("it ended in the middle of an event")
-        if anyio.current_time() - opened_at < MIN_LIFETIME:
+        if anyio.current_time() - watch.opened_at < MIN_LIFETIME:
             raise self._broken(f"it ended within {MIN_LIFETIME:g} s")
 
     async def _open(
         self, stack: AsyncExitStack, version: str | None, lifetime: float, timeout: float
-    ) -> StreamingResponse:
-        """Return the stream of a watch, which `stack` will close; see `ObjectAPI.watch`."""
+    ) -> OpenWatch:
+        """Return a watch, which `stack` will close; see `ObjectAPI.watch`."""
         with anyio.move_on_after(timeout):
-            return await stack.enter_async_context(self._api.watch(self._query, version, lifetime))
+            stream = await stack.enter_async_context(self._api.watch(self._query, version, lifetime))
+            return OpenWatch(self._api, self._query, stream)
         raise self._broken(f"the server did not respond within {timeout:g} s")
 
-    async def _read_initial(
-        self, splitter: EventLines[Any], stream: StreamingResponse
-    ) -> list[WatchEvent[Any]]:
+    async def _read_initial(self, watch: OpenWatch) -> Sequence[WatchEvent[Any]]:
         """Read the events of the existing objects up to the bookmark after them, and put them into the store.
 
         Returns:
@@ -415,15 +395,13 @@ class Reflector:
         """
         found: dict[str, Any] = {}
         silence = min(self._policy.max_initial_silence, self._policy.max_silence)
-        deadline = anyio.current_time() + self._timeout  # as for a list
-        while chunk := await self._read(stream, deadline, silence, anyio.current_time()):
-            events = self._decode(splitter, chunk)
-            marks = [number for number, event in enumerate(events) if isinstance(event, Bookmark)]
-            end = marks[0] if marks else len(events)
+        deadline = watch.opened_at + self._timeout  # as for a list
+        while events := await watch.read(deadline, silence):
+            end = next((at for at, each in enumerate(events) if isinstance(each, Bookmark)), len(events))
             self._collect(events[:end], found)
             if len(found) > MAX_OBJECTS:
                 raise self._api.invalid_event(self._query, f"more than {MAX_OBJECTS} objects exist")
-            if not marks:
+            if end == len(events):
                 continue
             bookmark: Any = events[end]
             if not bookmark.ends_initial_events:  # a server that ignores the parameter
@@ -437,55 +415,24 @@ class Reflector:
         """Add what the store keeps of the objects that `events` report to `found`, by `namespace/name`."""
         added: dict[str, Any] = {}
         for event in events:
-            if isinstance(event, Failed):
-                raise self._failure(event)
             changed: Any = event.object
             name = f"{changed.metadata.namespace}/{changed.metadata.name}"
             if isinstance(event, Deleted):  # changes may be reported before the bookmark too
-                for each in (added, found):
-                    each.pop(name, None)
+                added.pop(name, None)
+                found.pop(name, None)
             else:
                 added[name] = changed
         found.update(zip(added, self._match(list(added.values())), strict=True))
 
-    async def _read(
-        self, stream: StreamingResponse, deadline: float, max_silence: float, silent_since: float
-    ) -> bytes:
-        """Return the next bytes of the watch, empty at its end and at the deadline."""
-        with anyio.CancelScope(deadline=min(deadline, silent_since + max_silence)):
-            return await stream.read()
-        if anyio.current_time() >= deadline:
-            return b""
-        raise DeadlineExceededError(
-            f"the watch of {self._scope} by {self._api.host} received no event for {max_silence:g} s",
-            hint=CHECK_SERVER,
-            timeout=max_silence,
-        )
-
-    def _decode(self, splitter: EventLines[Any], chunk: bytes) -> list[WatchEvent[Any]]:
-        """Return the events that end in `chunk`."""
-        try:
-            return splitter.feed(chunk)
-        except ValueError as error:
-            raise self._api.invalid_event(self._query, str(error)) from error
-
     def _apply(self, events: Sequence[WatchEvent[Any]]) -> None:
         """Apply events to the store."""
-        failed = [event for event in events if isinstance(event, Failed)]
-        if len(failed) < len(events):
-            self._has_received_event = True
-            with self._updating_store():
-                has_changed = self._store.apply(events)
-            if has_changed:
-                self._notify()
-            if self._store.version_decreased:
-                raise self._api.invalid_event(self._query, "its resourceVersion decreased")
-        if failed:
-            raise self._failure(failed[0])
-
-    def _failure(self, event: Failed) -> ResolveError:
-        """Return the error of an ERROR event."""
-        return error_from_watch_event(event.object, self._query, host=self._api.host, source=self._api.source)
+        self._has_received_event |= bool(events)
+        with self._updating_store():
+            has_changed = self._store.apply(events)
+        if has_changed:
+            self._notify()
+        if self._store.version_decreased:
+            raise self._api.invalid_event(self._query, "its resourceVersion decreased")
 
     # The store
 
@@ -506,6 +453,62 @@ class Reflector:
         except ResolveError as error:
             self._store_error = error
             raise
+
+
+class OpenWatch:
+    """The events of one watch.
+
+    Attributes:
+        opened_at: when it was opened, on the clock of the event loop.
+    """
+
+    def __init__(self, api: ObjectAPI, query: Query[Any], stream: StreamingResponse) -> None:
+        self.opened_at = anyio.current_time()
+        self._api, self._query, self._stream = api, query, stream
+        self._splitter = EventLines(query.resource.decode_event)
+        self._failed: Failed | None = None
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether no part of an event has been read."""
+        return self._splitter.at_boundary
+
+    async def read(self, deadline: float, max_silence: float) -> list[WatchEvent[Any]]:
+        """Return the next events; none at the end of the watch, and at the deadline.
+
+        Raises:
+            ResolveError: the connection broke, the server reported an error, an event is invalid, or there
+                was none for `max_silence` seconds.
+        """
+        # An empty line, or a part of an event, does not show that the server still reports changes.
+        with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + max_silence)):
+            while self._failed is None and (chunk := await self._stream.read()):
+                if events := self._decode(chunk):
+                    return events
+            if self._failed is None:
+                return []
+        api, query = self._api, self._query
+        if self._failed is not None:
+            raise error_from_watch_event(self._failed.object, query, host=api.host, source=api.source)
+        if anyio.current_time() >= deadline:
+            return []
+        raise DeadlineExceededError(
+            f"the watch of {query.scope} by {api.host} received no event for {max_silence:g} s",
+            hint=CHECK_SERVER,
+            timeout=max_silence,
+        )
+
+    def _decode(self, chunk: bytes) -> list[WatchEvent[Any]]:
+        """Return the events that end in `chunk`, up to an ERROR event, which is the last one."""
+        try:
+            events = self._splitter.feed(chunk)
+        except ValueError as error:
+            raise self._api.invalid_event(self._query, str(error)) from error
+        for position, event in enumerate(events):
+            if isinstance(event, Failed):
+                self._failed = event
+                return events[:position]
+        return events
 
 
 class ClusterWatch:

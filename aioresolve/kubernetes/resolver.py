@@ -24,10 +24,10 @@ from .auth import CredentialCache, find_connection, search_for
 from .reflector import ClusterWatch, WatchPolicy
 from .selection import Selection, validate_jobs, validate_namespace
 from .table_members import TableMembers
-from .tasks.accelerators import device_counts, read_claims
+from .tasks.accelerators import device_counts
 from .tasks.controllers import Controllers
 from .tasks.pods import ADDRESSES
-from .tasks.task_order import ALL_NODES, NODE_LABEL, labels_by_node, validate_order_by
+from .tasks.task_order import NODE_LABEL, validate_order_by
 
 if TYPE_CHECKING:
     import os
@@ -339,8 +339,8 @@ class KubernetesClusterResolver(ClusterResolver):
         call = f"num_accelerators() of {self!r}"
         cache = await within_deadline(timeout, call, partial(self._filled_cache, MEMBERS))
         declared = declared_by_all(self._state(cache), task_type, task_id, device_counts)
-        if declared.counts is None and cache.claim_faults:
-            faults = "; ".join(cache.claim_faults.values())
+        if declared.counts is None and cache.devices.faults:
+            faults = "; ".join(cache.devices.faults.values())
             declared = declared._replace(reason=f"{declared.reason}: ResourceClaims were not read ({faults})")
         return declared
 
@@ -401,13 +401,13 @@ async def read_details(
     """Read the nodes, claims and controllers that the cache lacks; return whether controllers were read."""
     has_read = False
     while True:
-        if cache.has_unknown_nodes:
-            convert = partial(labels_by_node, cache.ordering.node_keys)
-            found = await api.objects(ALL_NODES, progress, convert=convert)
-            cache.set_nodes(dict(found.items))
-        elif with_claims and (pods := cache.with_claims):
-            cache.set_devices(pods, *await read_claims(api, [pod.namespace for pod in pods], progress))
-            for namespace, fault in cache.claim_faults.items():
+        if nodes := cache.unknown_nodes:
+            await cache.ordering.read_nodes(api, nodes, progress)
+            cache.order_again()
+        elif with_claims and (pods := cache.unread_claims):
+            await cache.devices.read(api, pods, progress)
+            cache.order_again()
+            for namespace, fault in cache.devices.faults.items():
                 logger.info("devices of ResourceClaims in namespace %r are not known: %s", namespace, fault)
         elif unread := cache.unread_controllers:
             await cache.controllers.read(api, unread)

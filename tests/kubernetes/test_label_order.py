@@ -64,20 +64,6 @@ def test_pod_without_the_label_is_reported() -> None:
     assert caught.value.unindexed == ("ml/b",)
 
 
-def test_node_of_a_member_is_unknown_until_the_nodes_are_read() -> None:
-    pending = samples.pod("c", phase="Pending", spec={"nodeName": "node-3"})
-    assert not listed_cache(pending, order_by=["node-label:rack"]).has_unknown_nodes
-    assert not listed_cache(placed("a"), order_by=["label:rack"]).has_unknown_nodes
-    cache = listed_cache(placed("a", on="node-2"), placed("b", on="node-1"), order_by=["node-label:rack"])
-    is_unknown = [cache.has_unknown_nodes]
-    cache.set_nodes({"node-2": ("r2",), "node-9": ("r9",)})
-    assert [*is_unknown, cache.has_unknown_nodes] == [True, False]
-    with pytest.raises(PodIndexError, match="it is missing for ml/b"):
-        state(cache)
-    cache.set_nodes({"node-2": ("r2",), "node-1": ("r1",)})
-    assert names(cache) == ["b", "a"]
-
-
 # Over real sockets
 
 

@@ -13,6 +13,7 @@ https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.kubernetes.api.client import ObjectAPI
     from aioresolve.kubernetes.api.objects import Container, Pod
+    from aioresolve.spec import Endpoint
+
+    from .pods import MatchedPod
 
 DEVICE_TYPES = {
     # Resources of device plugins
@@ -70,7 +74,7 @@ def device_counts(accelerators: Mapping[str, int]) -> dict[str, int]:
     return dict(counts)
 
 
-def shared_mapping(counts: Mapping[str, int]) -> Mapping[str, int] | None:
+def _shared_mapping(counts: Mapping[str, int]) -> Mapping[str, int] | None:
     """Return `counts` by name, read-only, as one object that all pods with the same counts share.
 
     None if `counts` is empty.
@@ -90,11 +94,11 @@ def declared_accelerators(pod: Pod) -> Mapping[str, int] | None:
     """Return the number of accelerators that a pod declares by resource; None if it declares none."""
     containers, init = pod.spec.containers or [], pod.spec.init_containers or []
     if len(containers) == 1 and not init:  # nearly every pod of a program
-        return shared_mapping(_limits(containers[0]))
+        return _shared_mapping(_limits(containers[0]))
     total: Counter[str] = Counter()
     for container in (*(each for each in init if each.restart_policy == "Always"), *containers):
         total.update(_limits(container))
-    return shared_mapping(total)
+    return _shared_mapping(total)
 
 
 def _limits(container: Container) -> dict[str, int]:
@@ -158,32 +162,58 @@ def claimed_devices(claim: ResourceClaim) -> Mapping[str, int] | None:
         return None
 
 
-async def read_claims(
-    api: ObjectAPI, namespaces: Iterable[str], progress: Progress
-) -> tuple[dict[tuple[str, str], Mapping[str, int] | None], dict[str, str]]:
-    """Return the devices of the claims in these namespaces, and why those of some namespaces are not known.
+class Devices:
+    """The devices of ResourceClaims, as far as they were read.
 
-    One request lists the claims of a namespace. That a user may not list them is not an error, because the
-    devices are not needed to find the pods.
-
-    Returns:
-        The number of accelerators by the namespace and name of a claim, as `claimed_devices` counts them, and
-        the faults by namespace.
+    Attributes:
+        faults: why the devices of pods are not known, by namespace.
     """
-    devices: dict[tuple[str, str], Mapping[str, int] | None] = {}
-    faults: dict[str, str] = {}
 
-    def convert(claims: Iterable[ResourceClaim]) -> list[tuple[str, Mapping[str, int] | None]]:
-        return [(each.metadata.name, claimed_devices(each)) for each in claims]
+    def __init__(self) -> None:
+        self.faults: dict[str, str] = {}
+        self._counts: dict[tuple[str, str], Mapping[str, int] | None] = {}
 
-    async def read(namespace: str) -> None:
-        try:
-            found = await api.objects(ClaimQuery("", namespace), progress, convert=convert)
-            devices.update(((namespace, name), counts) for name, counts in found.items)
-        except ResolveError as error:
-            if error.retryable:
-                raise
-            faults[namespace] = error.summary
+    def are_known(self, pod: MatchedPod) -> bool:
+        """Whether the claims of a pod have been read, or may not be read."""
+        return all((pod.namespace, name) in self._counts for name in pod.claims)
 
-    await gather([partial(read, each) for each in dict.fromkeys(namespaces)], limit=MAX_CONCURRENT_READS)
-    return devices, faults
+    def added_to(self, pod: MatchedPod) -> Endpoint | None:
+        """Return the endpoint of a pod, with the devices of its claims if all of them have some."""
+        found = [self._counts.get((pod.namespace, name)) for name in pod.claims]
+        if pod.endpoint is None or None in found:
+            return pod.endpoint
+        total = Counter(pod.endpoint.accelerators or {})
+        for each in found:
+            total.update(each or {})
+        return replace(pod.endpoint, accelerators=_shared_mapping(total))
+
+    async def read(self, api: ObjectAPI, pods: Iterable[MatchedPod], progress: Progress) -> None:
+        """Read the claims of `pods` by one list of each namespace.
+
+        That a user may not list them is not an error, because the devices are not needed to find the pods.
+        """
+        claims: dict[str, set[str]] = {}
+        for pod in pods:
+            claims.setdefault(pod.namespace, set()).update(pod.claims)
+
+        async def read(namespace: str) -> None:
+            found: dict[str, Mapping[str, int] | None] = {}
+            self.faults.pop(namespace, None)
+            try:
+                listed = await api.objects(ClaimQuery("", namespace), progress, convert=_counts_by_name)
+                found = dict(listed.items)
+            except ResolveError as error:
+                if error.retryable:
+                    raise
+                self.faults[namespace] = error.summary
+            for name in claims[namespace]:
+                if found.setdefault(name, None) is None:
+                    self.faults.setdefault(namespace, f"ResourceClaim {namespace}/{name} is not allocated")
+            others = {key: count for key, count in self._counts.items() if key[0] != namespace}
+            self._counts = {**others, **{(namespace, name): count for name, count in found.items()}}
+
+        await gather([partial(read, each) for each in claims], limit=MAX_CONCURRENT_READS)
+
+
+def _counts_by_name(claims: Iterable[ResourceClaim]) -> list[tuple[str, Mapping[str, int] | None]]:
+    return [(each.metadata.name, claimed_devices(each)) for each in claims]

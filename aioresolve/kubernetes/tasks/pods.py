@@ -18,7 +18,7 @@ from .accelerators import claims_of, declared_accelerators
 from .controller_kinds import IndexLabel, PodSet, index_label, pod_set, run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aioresolve.kubernetes.api.objects import Condition, ContainerStatus, Pod, Terminated
 
@@ -197,10 +197,8 @@ ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
 RUNNING = "Running"
 """The status of a member that is ready."""
 
-
 MAX_SHOWN = 20
 """How many pods a message names; `PodNotRunningError.pods` has all of them."""
-
 
 NOT_RUNNING = Hint("Wait until they run, or pass {not_running=skip} to leave them out.")
 HAVE_ENDED = Hint(
@@ -208,32 +206,17 @@ HAVE_ENDED = Hint(
 )
 
 
-def any_has_ended(reasons: Iterable[str]) -> bool:
-    """Whether one of `not_running_reason`s is that of a pod that has ended."""
-    return any(reason.partition(" ")[0] in ENDED for reason in reasons)
-
-
-def raise_not_running(
-    pods: Mapping[str, str], noun: str = "matching pod", state: str = "running", hint: Hint | None = None
-) -> None:
-    """Raise a PodNotRunningError for `pods` (`namespace/name` to the reason), if there are any.
-
-    The message says that this many of `noun` are not in `state`. Without a `hint`, the reasons begin with the
-    phases of the pods.
-    """
+def raise_not_running(pods: Mapping[str, str]) -> None:
+    """Raise a PodNotRunningError for `pods` (`namespace/name` to the reason), if there are any."""
     if not pods:
         return
-    if hint is None:
-        hint = HAVE_ENDED if any_has_ended(pods.values()) else NOT_RUNNING
+    has_ended = any(reason.partition(" ")[0] in ENDED for reason in pods.values())
     shown = [f"{name}: {fault}" for name, fault in list(pods.items())[:MAX_SHOWN]]
     if len(pods) > len(shown):
         shown.append(f"and {len(pods) - len(shown)} more")
-    subject = f"1 {noun} is" if len(pods) == 1 else f"{len(pods)} {noun}s are"
-    raise PodNotRunningError(
-        f"{subject} not {state}: {'; '.join(shown)}",
-        hint=hint,
-        pods=pods,
-    )
+    subject = "1 matching pod is" if len(pods) == 1 else f"{len(pods)} matching pods are"
+    hint = HAVE_ENDED if has_ended else NOT_RUNNING
+    raise PodNotRunningError(f"{subject} not running: {'; '.join(shown)}", hint=hint, pods=pods)
 
 
 def pod_address(pod: Pod, choice: str | Callable[[Pod], Any], port: int) -> str | None:

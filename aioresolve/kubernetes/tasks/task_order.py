@@ -29,8 +29,11 @@ from .controllers import SelectedPods
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from aioresolve._core.deadline import Progress
+    from aioresolve.kubernetes.api.client import ObjectAPI
     from aioresolve.spec import Endpoint
 
+    from .accelerators import Devices
     from .controller_kinds import Controller
     from .pods import MatchedPod
 
@@ -90,7 +93,7 @@ class Ordering:
         self._terms = [(prefix + colon, key) for prefix, colon, key in labels]
         self.pod_keys = tuple(key for prefix, key in self._terms if prefix == POD_LABEL)
         self.node_keys = tuple(key for prefix, key in self._terms if prefix == NODE_LABEL)
-        self.nodes: Mapping[str, tuple[str | None, ...]] = {}
+        self.nodes: dict[str, tuple[str | None, ...]] = {}
 
     def __str__(self) -> str:
         """Return what the pods are ordered by, as text for messages."""
@@ -98,6 +101,18 @@ class Ordering:
             return "index" if self.by_index else "name"
         kinds = {POD_LABEL: "label {!r}", NODE_LABEL: "label {!r} of the node"}
         return " and ".join(kinds[prefix].format(key) for prefix, key in self._terms)
+
+    async def read_nodes(self, api: ObjectAPI, needed: Iterable[str], progress: Progress) -> None:
+        """Read the labels of all nodes; those that are `needed` may not exist."""
+
+        def convert(nodes: Sequence[Node]) -> list[tuple[str, tuple[str | None, ...]]]:
+            keys = self.node_keys
+            return [
+                (each.metadata.name, tuple(map((each.metadata.labels or {}).get, keys))) for each in nodes
+            ]
+
+        found = await api.objects(ALL_NODES, progress, convert=convert)
+        self.nodes = dict.fromkeys(needed, (None,) * len(self.node_keys)) | dict(found.items)
 
     def is_unknown(self, node: str) -> bool:
         """Whether the labels of a node are needed and were not read yet."""
@@ -139,13 +154,6 @@ class NodeQuery(Query[Node], frozen=True):
 ALL_NODES = NodeQuery("")
 
 
-def labels_by_node(keys: Sequence[str], nodes: Sequence[Node]) -> list[tuple[str, tuple[str | None, ...]]]:
-    """Return the name of each node with the values of its labels `keys`."""
-    return [
-        (node.metadata.name, tuple((node.metadata.labels or {}).get(key) for key in keys)) for node in nodes
-    ]
-
-
 # Tasks
 
 
@@ -184,14 +192,21 @@ class SelectorTasks:
         absent: the pods that may become members, by name.
         unready: the members that are not ready, by name.
         failed: the pods that have failed and have a controller, by name.
-        with_claims: the members whose ResourceClaims were not read yet.
+        unread_claims: the members whose ResourceClaims were not read yet.
         unknown_nodes: the nodes of members by whose labels they are ordered, and which were not read yet.
         unindexed: the names of the members without an index or label to be ordered by.
         selected: the pods by pod set.
     """
 
-    def __init__(self, job: str, ordering: Ordering, selector: str, controller: Controller | None) -> None:
-        self._job, self._ordering, self._selector = job, ordering, selector
+    def __init__(
+        self,
+        job: str,
+        ordering: Ordering,
+        devices: Devices,
+        selector: str,
+        controller: Controller | None,
+    ) -> None:
+        self._job, self._ordering, self._devices, self._selector = job, ordering, devices, selector
         # The pod sets of the pods when there were any, or of those that the selector names.
         self._former: tuple[PodSet, ...] = () if controller is None else (PodSet(controller),)
         self._reported: dict[str, tuple[MatchedPod, Missing]] = {}  # by the key of the pod
@@ -218,7 +233,7 @@ class SelectorTasks:
         self._unready = {pod.key: pod for pod in members if pod.unready is not None}
         self.unready = self._missing(self._unready.values(), before)
         self.failed = self._missing([pod for pod in others if pod.failure is not None], before)
-        self.with_claims = tuple([pod for pod in members if pod.claims])
+        self.unread_claims = [pod for pod in members if pod.claims and not self._devices.are_known(pod)]
         self.selected = self._select(live, [pod for pod in others if pod.has_succeeded or pod.failure], done)
         self._order(by_key, {pod.key for pod in members} | done if others else None)
 
@@ -237,7 +252,7 @@ class SelectorTasks:
         if not self._positions:
             self._positions = {pod.key: position for position, pod in enumerate(self._members)}
         if (position := self._positions.get(new.key)) is not None:
-            self._endpoints[position] = new.endpoint
+            self._endpoints[position] = self._devices.added_to(new) if new.claims else new.endpoint
             self._snapshot = None
         if new.unready != old.unready:
             unready = {**self._unready, new.key: new}
@@ -303,7 +318,9 @@ class SelectorTasks:
                 self._indices = [index for index, _ in keyed]
         self._ordered, self._tasks = pods, tasks
         self._members = pods if tasks is None else [pod for pod in pods if pod.endpoint is not None]
-        self._endpoints: list[Any] = [pod.endpoint for pod in self._members]
+        self._endpoints: list[Any] = [
+            self._devices.added_to(pod) if pod.claims else pod.endpoint for pod in self._members
+        ]
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from .api.objects import Pod, WatchEvent
     from .api.queries import Query
+    from .tasks.accelerators import Claim
     from .tasks.controller_kinds import Controller
     from .tasks.controllers import SelectedPods
     from .tasks.pods import MatchedPod
@@ -330,10 +331,10 @@ class ClusterCache:
         return {node for selector in self._selectors for node in selector.unknown_nodes}
 
     @property
-    def unread_claims(self) -> list[MatchedPod]:
-        """The members whose ResourceClaims were not read yet."""
+    def unread_claims(self) -> list[Claim]:
+        """The ResourceClaims of members that were not read yet."""
         self._fill_selectors()
-        return [pod for selector in self._selectors for pod in selector.unread_claims]
+        return [claim for selector in self._selectors for claim in selector.unread_claims]
 
     def order_again(self) -> None:
         """Use the nodes and claims that have been read."""

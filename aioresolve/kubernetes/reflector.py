@@ -477,8 +477,8 @@ class OpenWatch:
         """Return the next events; none at the end of the watch, and at the deadline.
 
         Raises:
-            ResolveError: the connection broke, the server reported an error, an event is invalid, or there
-                was none for `max_silence` seconds.
+            ResolveError: the connection broke, the server reported an error, an event is invalid, or no event
+                arrived for `max_silence` seconds.
         """
         # An empty line, or a part of an event, does not show that the server still reports changes.
         with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + max_silence)):

@@ -404,8 +404,8 @@ async def read_details(
         if nodes := cache.unknown_nodes:
             await cache.ordering.read_nodes(api, nodes, progress)
             cache.order_again()
-        elif with_claims and (pods := cache.unread_claims):
-            await cache.devices.read(api, pods, progress)
+        elif with_claims and (claims := cache.unread_claims):
+            await cache.devices.read(api, claims, progress)
             cache.order_again()
             for namespace, fault in cache.devices.faults.items():
                 logger.info("devices of ResourceClaims in namespace %r are not known: %s", namespace, fault)

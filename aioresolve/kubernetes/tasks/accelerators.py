@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from aioresolve.kubernetes.api.client import ObjectAPI
     from aioresolve.kubernetes.api.objects import Container, Pod
     from aioresolve.spec import Endpoint
-
-    from .pods import MatchedPod
 
 DEVICE_TYPES = {
     # Resources of device plugins
@@ -133,8 +131,8 @@ class ClaimQuery(Query[ResourceClaim], frozen=True, kw_only=True):
         return f"the ResourceClaims in {self.where}"
 
 
-def claims_of(pod: Pod) -> tuple[str, ...]:
-    """Return the names of the ResourceClaims of a pod, each once: those it names, and those made for it.
+def claims_of(pod: Pod) -> tuple[Claim, ...]:
+    """Return the ResourceClaims of a pod, each once: those it names, and those made for it.
 
     The claim for extended resources (`status.extendedResourceClaimStatus`) is not one of them: its devices
     are declared in the limits of the containers.
@@ -145,7 +143,7 @@ def claims_of(pod: Pod) -> tuple[str, ...]:
     created = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses or ()}
     # A template may need no claim: then the status has no name.
     names = (each.resource_claim_name or created.get(each.name) for each in entries)
-    return tuple(dict.fromkeys(name for name in names if name))
+    return tuple(dict.fromkeys((pod.metadata.namespace, name) for name in names if name))
 
 
 def claimed_devices(claim: ResourceClaim) -> Mapping[str, int] | None:
@@ -162,6 +160,10 @@ def claimed_devices(claim: ResourceClaim) -> Mapping[str, int] | None:
         return None
 
 
+Claim: TypeAlias = tuple[str, str]
+"""The namespace and the name of a ResourceClaim."""
+
+
 class Devices:
     """The devices of ResourceClaims, as far as they were read.
 
@@ -171,30 +173,30 @@ class Devices:
 
     def __init__(self) -> None:
         self.faults: dict[str, str] = {}
-        self._counts: dict[tuple[str, str], Mapping[str, int] | None] = {}
+        self._counts: dict[Claim, Mapping[str, int] | None] = {}
 
-    def are_known(self, pod: MatchedPod) -> bool:
-        """Whether the claims of a pod have been read, or may not be read."""
-        return all((pod.namespace, name) in self._counts for name in pod.claims)
+    def unread(self, claims: Iterable[Claim]) -> list[Claim]:
+        """Return those of the claims that were not read yet."""
+        return [each for each in claims if each not in self._counts]
 
-    def added_to(self, pod: MatchedPod) -> Endpoint | None:
+    def added_to(self, endpoint: Endpoint, claims: Iterable[Claim]) -> Endpoint:
         """Return the endpoint of a pod, with the devices of its claims if all of them have some."""
-        found = [self._counts.get((pod.namespace, name)) for name in pod.claims]
-        if pod.endpoint is None or None in found:
-            return pod.endpoint
-        total = Counter(pod.endpoint.accelerators or {})
+        found = [self._counts.get(each) for each in claims]
+        if None in found:
+            return endpoint
+        total = Counter(endpoint.accelerators or {})
         for each in found:
             total.update(each or {})
-        return replace(pod.endpoint, accelerators=_shared_mapping(total))
+        return replace(endpoint, accelerators=_shared_mapping(total))
 
-    async def read(self, api: ObjectAPI, pods: Iterable[MatchedPod], progress: Progress) -> None:
-        """Read the claims of `pods` by one list of each namespace.
+    async def read(self, api: ObjectAPI, claims: Iterable[Claim], progress: Progress) -> None:
+        """Read these claims by one list of each namespace.
 
         That a user may not list them is not an error, because the devices are not needed to find the pods.
         """
-        claims: dict[str, set[str]] = {}
-        for pod in pods:
-            claims.setdefault(pod.namespace, set()).update(pod.claims)
+        names: dict[str, set[str]] = {}
+        for namespace, name in claims:
+            names.setdefault(namespace, set()).add(name)
 
         async def read(namespace: str) -> None:
             found: dict[str, Mapping[str, int] | None] = {}
@@ -206,13 +208,13 @@ class Devices:
                 if error.retryable:
                     raise
                 self.faults[namespace] = error.summary
-            for name in claims[namespace]:
+            for name in names[namespace]:
                 if found.setdefault(name, None) is None:
                     self.faults.setdefault(namespace, f"ResourceClaim {namespace}/{name} is not allocated")
             others = {key: count for key, count in self._counts.items() if key[0] != namespace}
             self._counts = {**others, **{(namespace, name): count for name, count in found.items()}}
 
-        await gather([partial(read, each) for each in claims], limit=MAX_CONCURRENT_READS)
+        await gather([partial(read, each) for each in names], limit=MAX_CONCURRENT_READS)
 
 
 def _counts_by_name(claims: Iterable[ResourceClaim]) -> list[tuple[str, Mapping[str, int] | None]]:

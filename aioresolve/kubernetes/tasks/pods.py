@@ -14,7 +14,7 @@ from aioresolve.kubernetes.api.objects import Record
 from aioresolve.spec import Endpoint, host_port
 from aioresolve.spec.display import short_line
 
-from .accelerators import claims_of, declared_accelerators
+from .accelerators import Claim, claims_of, declared_accelerators
 from .controller_kinds import IndexLabel, PodSet, index_label, pod_set, run_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class MatchedPod(Record, frozen=True):
             JobSet that is restarted, is another run.
         node: the node of the pod.
         failure: why a pod that `is_replaced` has failed.
-        claims: the names of the ResourceClaims of a member whose devices are not among its accelerators yet.
+        claims: the ResourceClaims of a member, whose devices are not among its accelerators.
     """
 
     key: str
@@ -72,12 +72,7 @@ class MatchedPod(Record, frozen=True):
     run: str = ""
     node: str | None = None
     failure: str | None = None
-    claims: tuple[str, ...] = ()
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the pod."""
-        return self.full_name.partition("/")[0]
+    claims: tuple[Claim, ...] = ()
 
     def equals(self, other: MatchedPod) -> bool:
         """Whether both are equal, including node and readiness, which the comparison of endpoints ignores."""

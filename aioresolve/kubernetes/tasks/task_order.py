@@ -12,7 +12,7 @@ import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
@@ -105,14 +105,10 @@ class Ordering:
     async def read_nodes(self, api: ObjectAPI, needed: Iterable[str], progress: Progress) -> None:
         """Read the labels of all nodes; those that are `needed` may not exist."""
 
-        def convert(nodes: Sequence[Node]) -> list[tuple[str, tuple[str | None, ...]]]:
-            keys = self.node_keys
-            return [
-                (each.metadata.name, tuple(map((each.metadata.labels or {}).get, keys))) for each in nodes
-            ]
-
-        found = await api.objects(ALL_NODES, progress, convert=convert)
-        self.nodes = dict.fromkeys(needed, (None,) * len(self.node_keys)) | dict(found.items)
+        found = await api.objects(ALL_NODES, progress)
+        self.nodes = {name: (None,) * len(self.node_keys) for name in needed}
+        for node in found.items:
+            self.nodes[node.metadata.name] = tuple(map((node.metadata.labels or {}).get, self.node_keys))
 
     def is_unknown(self, node: str) -> bool:
         """Whether the labels of a node are needed and were not read yet."""
@@ -192,7 +188,7 @@ class SelectorTasks:
         absent: the pods that may become members, by name.
         unready: the members that are not ready, by name.
         failed: the pods that have failed and have a controller, by name.
-        unread_claims: the members whose ResourceClaims were not read yet.
+        unread_claims: the ResourceClaims of members that were not read yet.
         unknown_nodes: the nodes of members by whose labels they are ordered, and which were not read yet.
         unindexed: the names of the members without an index or label to be ordered by.
         selected: the pods by pod set.
@@ -233,7 +229,8 @@ class SelectorTasks:
         self._unready = {pod.key: pod for pod in members if pod.unready is not None}
         self.unready = self._missing(self._unready.values(), before)
         self.failed = self._missing([pod for pod in others if pod.failure is not None], before)
-        self.unread_claims = [pod for pod in members if pod.claims and not self._devices.are_known(pod)]
+        claims = chain.from_iterable(pod.claims for pod in members if pod.claims)
+        self.unread_claims = self._devices.unread(claims)
         self.selected = self._select(live, [pod for pod in others if pod.has_succeeded or pod.failure], done)
         self._order(by_key, {pod.key for pod in members} | done if others else None)
 
@@ -252,7 +249,7 @@ class SelectorTasks:
         if not self._positions:
             self._positions = {pod.key: position for position, pod in enumerate(self._members)}
         if (position := self._positions.get(new.key)) is not None:
-            self._endpoints[position] = self._devices.added_to(new) if new.claims else new.endpoint
+            self._endpoints[position] = self._with_devices(new)
             self._snapshot = None
         if new.unready != old.unready:
             unready = {**self._unready, new.key: new}
@@ -319,8 +316,12 @@ class SelectorTasks:
         self._ordered, self._tasks = pods, tasks
         self._members = pods if tasks is None else [pod for pod in pods if pod.endpoint is not None]
         self._endpoints: list[Any] = [
-            self._devices.added_to(pod) if pod.claims else pod.endpoint for pod in self._members
+            self._with_devices(pod) if pod.claims else pod.endpoint for pod in self._members
         ]
+
+    def _with_devices(self, member: MatchedPod) -> Endpoint | None:
+        endpoint = member.endpoint
+        return self._devices.added_to(endpoint, member.claims) if endpoint and member.claims else endpoint
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:

@@ -115,14 +115,12 @@ class APIRequest:
 class Page(msgspec.Struct, Generic[T], frozen=True, rename="camel"):
     """One page of a list. Each API has its own field for the items.
 
-    `unreachable` are the locations that the server could not reach; `next_page_token` is empty in the last
-    page.
+    `next_page_token` is empty in the last page.
     """
 
     items: tuple[T, ...] = ()
     nodes: tuple[T, ...] = ()
     managed_instances: tuple[T, ...] = ()
-    unreachable: tuple[str, ...] = ()
     next_page_token: str = ""
 
 

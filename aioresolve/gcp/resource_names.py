@@ -13,9 +13,6 @@ from dataclasses import dataclass
 
 from aioresolve.errors import ConfigurationError, Hint
 
-ALL_ZONES = "-"
-"""The zone that stands for every location in a list request."""
-
 _PROJECT = re.compile(r"(?:[a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
 _ZONE = re.compile(r"[a-z0-9][a-z0-9-]*")
 # The first character excludes `.` and `..`, which would name another path.
@@ -94,11 +91,6 @@ def tpu_name(
         project = _agreed(kind, text, "project", match[1], project)
         zone = _agreed(kind, text, "zone", match[2], zone)
         name = match[4]
-    if zone == ALL_ZONES:
-        raise ConfigurationError(
-            f"{kind} {name!r} requires a zone, not {ALL_ZONES!r}",
-            hint="Pass the {zone} it is in, such as 'us-central2-b'.",
-        )
     project, zone, name = _validated(kind, name, full_name, project, zone)
     return TPUName(project, zone, name, collection)
 

@@ -14,7 +14,7 @@ import msgspec
 from aioresolve.errors import APIError, ConnectionFailedError, TPULookupError
 
 from .client import APIRequest, Page, UserService
-from .resource_names import ALL_ZONES, TPUName, tpu_name, validate_project, validate_zone
+from .resource_names import TPUName, tpu_name, validate_project
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
@@ -134,10 +134,9 @@ class FailedData(_Struct, frozen=True):
 
 
 class QueuedResourceState(_Struct, frozen=True):
-    """`state` is `ACTIVE` or another state; `state_initiator` is `USER` or `SERVICE`."""
+    """`state` is `ACTIVE` or another state."""
 
     state: str = ""
-    state_initiator: str = ""
     failed_data: FailedData = FailedData()
 
 
@@ -184,22 +183,13 @@ class TPUAPI:
         request = self._request(str(name), f"TPU node {name}", "tpu.nodes.get", name.project)
         return await self.session.get(request, Node, progress)
 
-    async def nodes(self, project: str, zone: str, progress: Progress) -> Page[Node]:
-        """Return the nodes of a zone, or of all zones if it is `-`, in the API's order, as one page.
-
-        The nodes of `unreachable` locations (`projects/P/locations/Z`) are missing.
-        """
-        place = ALL_ZONES if zone == ALL_ZONES else validate_zone(zone)
-        parent = f"projects/{validate_project(project)}/locations/{place}"
-        scope = f"TPU nodes of {f'project {project}' if zone == ALL_ZONES else parent}"
-        request = self._request(f"{parent}/nodes", scope, "tpu.nodes.list", project)
+    async def nodes(self, project: str, progress: Progress) -> list[Node]:
+        """Return the nodes of all zones that can be reached."""
+        path = f"projects/{validate_project(project)}/locations/-/nodes"
+        request = self._request(path, f"TPU nodes of project {project}", "tpu.nodes.list", project)
         request = replace(request, query={"pageSize": str(PAGE_SIZE)})
         pages = await self.session.get_pages(request, Page[Node], progress)
-        # Several pages may name the same location.
-        unreachable = dict.fromkeys(place for page in pages for place in page.unreachable)
-        return Page(
-            nodes=tuple(node for page in pages for node in page.nodes), unreachable=tuple(unreachable)
-        )
+        return [node for page in pages for node in page.nodes]
 
     async def queued_resource(self, name: TPUName, progress: Progress) -> QueuedResource:
         """Return a queued resource; an APIError with status 404 if it does not exist."""

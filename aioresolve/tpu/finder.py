@@ -18,7 +18,7 @@ from aioresolve.errors import (
     ProtocolError,
     ResolveError,
 )
-from aioresolve.gcp.resource_names import ALL_ZONES, is_full_name, tpu_name
+from aioresolve.gcp.resource_names import is_full_name, tpu_name
 from aioresolve.resolver.base import EXISTING_TIMEOUT
 from aioresolve.spec import host_port
 from aioresolve.spec.display import existing_names
@@ -192,7 +192,7 @@ class SliceFinder:
             api = await clients.api()
             if project is None or not isinstance(api, TPUAPI):
                 return ""
-            paths = [node.name.split("/") for node in (await api.nodes(project, ALL_ZONES, progress)).nodes]
+            paths = [node.name.split("/") for node in await api.nodes(project, progress)]
             typed = source.names[0].rpartition("/")[2]
             there = [path[-1] for path in paths if path[3:4] == [zone]]
             others = [f"{path[-1]} ({path[3]})" for path in paths if path[3:4] != [zone]]

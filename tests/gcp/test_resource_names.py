@@ -41,7 +41,6 @@ def test_a_project_is_an_id_or_a_number_or_belongs_to_a_domain() -> None:
     [
         ("my-tpu", None, None, "unknown project and zone of TPU node 'my-tpu'. Pass `project=` and"),
         ("my-tpu", "p", "", "unknown zone of TPU node 'my-tpu'. Pass `zone=`, or the full name"),
-        ("my-tpu", "p", "-", "'my-tpu' requires a zone, not '-'. Pass the `zone=`"),
         ("", "p", "z", "'' is not a valid name of a TPU node"),
         ("..", "p", "z", "'..' is not a valid name of a TPU node"),
         (f"{PLACE}/queuedResources/q", None, None, "not a valid name of a TPU node"),

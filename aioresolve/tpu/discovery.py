@@ -28,10 +28,11 @@ from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError
 from aioresolve.spec import host_port, split_host_port
 
-from .vm import TPUEnvironment, tpu_environment
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aioresolve._core.deadline import Progress
+    from aioresolve.errors import ResolveError
 
 TPU_PORT = 8470
 """The default port of the TensorFlow server of a TPU worker."""
@@ -52,7 +53,40 @@ HOST_VARIABLES = (PATH_VARIABLE, "TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"
 """GKE's variables, in order of precedence: GKE sets the last one to `localhost` in some pods of slices with
 several hosts. Their ports belong to libtpu's own network, not to a TensorFlow server."""
 
+NUMBER = re.compile(r"[0-9]{1,6}")
 _ADDRESS = re.compile(r"(?P<host>\[[^\]\s]+\]|[^\s:/\[\],]+)(?::(?P<port>[0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class TPUEnvironment:
+    """What variables of a process, or `tpu-env` of a TPU VM, report about a slice; None for the rest.
+
+    Attributes:
+        accelerator_type: such as `v4-256`.
+        topology: chips of the slice in each dimension, such as `4x4x8`.
+        chips_per_host_bounds: chips of one host in each dimension, such as `(2, 2, 1)`.
+        host_bounds: hosts of the slice in each dimension, such as `(2, 2, 8)`.
+        process_bounds: processes of the slice in each dimension.
+        worker_id: the index of this VM in the slice, from 0.
+        runtime_metrics_ports: the ports of libtpu's metrics, one for each process.
+        node_id: the id of the TPU node.
+        slice_index: the index of the slice in a multislice, from 0.
+        num_slices: the number of slices of a multislice.
+        coordinator: `MEGASCALE_COORDINATOR_ADDRESS`: the host of the first worker of the first slice, perhaps
+            with a port.
+    """
+
+    accelerator_type: str | None = None
+    topology: str | None = None
+    chips_per_host_bounds: tuple[int, ...] | None = None
+    host_bounds: tuple[int, ...] | None = None
+    process_bounds: tuple[int, ...] | None = None
+    worker_id: int | None = None
+    runtime_metrics_ports: tuple[int, ...] = ()
+    node_id: str | None = None
+    slice_index: int | None = None
+    num_slices: int | None = None
+    coordinator: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,3 +435,38 @@ def _variables(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> TPUEnvi
         return ConfigurationError(f"${variable}: {problem}", hint="Correct or unset the variable.")
 
     return tpu_environment(values, malformed)
+
+
+def tpu_environment(
+    values: Mapping[str, str], malformed: Callable[[str, str], ResolveError]
+) -> TPUEnvironment:
+    """Return what variables, without the prefix `TPU_`, report about a slice.
+
+    `malformed` returns the error for a variable, given its name and the problem with its value.
+    """
+
+    def numbers(name: str) -> tuple[int, ...] | None:
+        value = values.get(name, "").strip()
+        parts = [part.strip() for part in value.removesuffix(",").split(",")]
+        if value and not all(map(NUMBER.fullmatch, parts)):
+            raise malformed(name, f"{value!r} is not a comma-separated list of numbers")
+        return tuple(map(int, parts)) if value else None
+
+    def number(name: str) -> int | None:
+        value = values.get(name, "").strip()
+        if value and NUMBER.fullmatch(value) is None:
+            raise malformed(name, f"{value!r} is not a number from 0")
+        return int(value) if value else None
+
+    return TPUEnvironment(
+        accelerator_type=values.get("ACCELERATOR_TYPE") or None,
+        topology=values.get("TOPOLOGY") or None,
+        chips_per_host_bounds=numbers("CHIPS_PER_HOST_BOUNDS"),
+        host_bounds=numbers("HOST_BOUNDS"),
+        process_bounds=numbers("PROCESS_BOUNDS"),
+        worker_id=number("WORKER_ID"),
+        runtime_metrics_ports=numbers("RUNTIME_METRICS_PORTS") or (),
+        slice_index=number("MEGASCALE_SLICE_ID"),
+        num_slices=number("MEGASCALE_NUM_SLICES"),
+        coordinator=values.get("MEGASCALE_COORDINATOR_ADDRESS", "").strip() or None,
+    )

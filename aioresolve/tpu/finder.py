@@ -20,11 +20,9 @@ from aioresolve.errors import (
 )
 from aioresolve.gcp.resource_names import is_full_name, tpu_name
 from aioresolve.resolver.base import EXISTING_TIMEOUT
-from aioresolve.spec import host_port
 from aioresolve.spec.display import existing_names
 
 from .discovery import (
-    TPU_PORT,
     GivenWorkers,
     LocalTPU,
     MetadataSource,
@@ -32,7 +30,6 @@ from .discovery import (
     WorkersFile,
     read_workers,
     slice_position,
-    validate_index,
 )
 from .slices import (
     NOT_FOUND,
@@ -147,19 +144,13 @@ class SliceFinder:
             )
         if isinstance(source, WorkersFile):
             source = await read_workers(source, progress)
+        elif isinstance(source, MetadataSource):
+            source = await fetch_own_slice(source, await clients.metadata(), progress)
         match source:
             case LocalTPU():
                 return FoundSlices(())
             case GivenWorkers():
                 return FoundSlices(number_slices([given_slice(source)]))
-            case MetadataSource():
-                hosts, environment = await fetch_own_slice(
-                    source.tried, source.environment, await clients.metadata(), progress
-                )
-                addresses = tuple(host_port(host, TPU_PORT) for host in hosts)
-                where = "worker-network-endpoints of the metadata server"
-                validate_index(addresses, environment.worker_id, "WORKER_ID", where)
-                return FoundSlices(number_slices([given_slice(GivenWorkers(where, addresses, environment))]))
             case NamedTPUs():
                 found = self._separate(await self._find_named(source, clients, progress))
                 if len(found.slices) + len(found.unready) > 1 or source.environment.num_slices is None:

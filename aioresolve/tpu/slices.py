@@ -25,10 +25,10 @@ from .discovery import (
     GivenWorkers,
     LocalTPU,
     Source,
+    TPUEnvironment,
     slice_position,
     worker_host,
 )
-from .vm import TPUEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""TPU VMs: what the metadata server of this machine, and variables of this process, report about its slice.
+"""TPU VMs: what the metadata server of this machine reports about its slice.
 
 Formats: `tpu-env` and `worker-network-endpoints`, as found on TPU VMs and as JAX reads them
 (`jax/_src/clusters/cloud_tpu_cluster.py`). VMs that were created through Compute Engine have names with the
@@ -11,18 +11,23 @@ import ipaddress
 import math
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioresolve._core.concurrency import gather
 from aioresolve.errors import ConfigurationError, Hint, ProtocolError, ResolveError, TPUNotFoundError
+from aioresolve.spec import host_port
+
+from .discovery import NUMBER, TPU_PORT, GivenWorkers, TPUEnvironment, tpu_environment, validate_index
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aioresolve._core.deadline import Progress
     from aioresolve.gcp.metadata_server import MetadataServer
+
+    from .discovery import MetadataSource
 
 T = TypeVar("T")
 
@@ -38,87 +43,17 @@ MEGASCALE = {
 
 _LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:\s*(.*?)\s*")
 _HOSTNAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
-_NUMBER = re.compile(r"[0-9]{1,6}")
-
-
-@dataclass(frozen=True, slots=True)
-class TPUEnvironment:
-    """What variables of a process, or `tpu-env` of a TPU VM, report about a slice; None for the rest.
-
-    Attributes:
-        accelerator_type: such as `v4-256`.
-        topology: chips of the slice in each dimension, such as `4x4x8`.
-        chips_per_host_bounds: chips of one host in each dimension, such as `(2, 2, 1)`.
-        host_bounds: hosts of the slice in each dimension, such as `(2, 2, 8)`.
-        process_bounds: processes of the slice in each dimension.
-        worker_id: the index of this VM in the slice, from 0.
-        runtime_metrics_ports: the ports of libtpu's metrics, one for each process.
-        node_id: the id of the TPU node.
-        slice_index: the index of the slice in a multislice, from 0.
-        num_slices: the number of slices of a multislice.
-        coordinator: `MEGASCALE_COORDINATOR_ADDRESS`: the host of the first worker of the first slice, perhaps
-            with a port.
-    """
-
-    accelerator_type: str | None = None
-    topology: str | None = None
-    chips_per_host_bounds: tuple[int, ...] | None = None
-    host_bounds: tuple[int, ...] | None = None
-    process_bounds: tuple[int, ...] | None = None
-    worker_id: int | None = None
-    runtime_metrics_ports: tuple[int, ...] = ()
-    node_id: str | None = None
-    slice_index: int | None = None
-    num_slices: int | None = None
-    coordinator: str | None = None
-
-
-def tpu_environment(
-    values: Mapping[str, str], malformed: Callable[[str, str], ResolveError]
-) -> TPUEnvironment:
-    """Return what variables, without the prefix `TPU_`, report about a slice.
-
-    `malformed` returns the error for a variable, given its name and the problem with its value.
-    """
-
-    def numbers(name: str) -> tuple[int, ...] | None:
-        value = values.get(name, "").strip()
-        parts = [part.strip() for part in value.removesuffix(",").split(",")]
-        if value and not all(map(_NUMBER.fullmatch, parts)):
-            raise malformed(name, f"{value!r} is not a comma-separated list of numbers")
-        return tuple(map(int, parts)) if value else None
-
-    def number(name: str) -> int | None:
-        value = values.get(name, "").strip()
-        if value and _NUMBER.fullmatch(value) is None:
-            raise malformed(name, f"{value!r} is not a number from 0")
-        return int(value) if value else None
-
-    return TPUEnvironment(
-        accelerator_type=values.get("ACCELERATOR_TYPE") or None,
-        topology=values.get("TOPOLOGY") or None,
-        chips_per_host_bounds=numbers("CHIPS_PER_HOST_BOUNDS"),
-        host_bounds=numbers("HOST_BOUNDS"),
-        process_bounds=numbers("PROCESS_BOUNDS"),
-        worker_id=number("WORKER_ID"),
-        runtime_metrics_ports=numbers("RUNTIME_METRICS_PORTS") or (),
-        slice_index=number("MEGASCALE_SLICE_ID"),
-        num_slices=number("MEGASCALE_NUM_SLICES"),
-        coordinator=values.get("MEGASCALE_COORDINATOR_ADDRESS", "").strip() or None,
-    )
-
-
-# The metadata server
 
 
 async def fetch_own_slice(
-    tried: Sequence[str], variables: TPUEnvironment, metadata: MetadataServer, progress: Progress
-) -> tuple[tuple[str, ...], TPUEnvironment]:
-    """Return the host of each worker of this VM's slice, and what the VM reports about the slice.
+    source: MetadataSource, metadata: MetadataServer, progress: Progress
+) -> GivenWorkers:
+    """Return the workers of this VM's slice, and what the VM reports about the slice.
 
-    `tried` are the other sources, which name no TPU; `variables` are those of this process. As in JAX, those
-    of a multislice take precedence. If this is not a TPU VM, it raises a TPUNotFoundError.
+    As in JAX, variables of this process that describe a multislice take precedence. If this is not a TPU VM,
+    it raises a TPUNotFoundError.
     """
+    tried, variables = source.tried, source.environment
     calls: list[Callable[[], Awaitable[Any]]] = [
         partial(fetch_worker_hosts, metadata, progress),
         partial(fetch_tpu_env, metadata, progress),
@@ -127,7 +62,7 @@ async def fetch_own_slice(
     ]
     hosts, reported, accelerator_type, number = await _or_no_tpu(tried, gather(calls, limit=len(calls)))
     environment: TPUEnvironment = reported or TPUEnvironment()
-    if number is not None and _NUMBER.fullmatch(number) is None:
+    if number is not None and NUMBER.fullmatch(number) is None:
         raise _malformed("agent-worker-number", f"{number[:80]!r} is not a number from 0")
     if number is not None and environment.worker_id not in (None, int(number)):
         raise _malformed("agent-worker-number", f"{number} contradicts {TPU_ENV}: {environment.worker_id}")
@@ -151,7 +86,10 @@ async def fetch_own_slice(
                 hint="Unset the variable.",
             )
         environment = replace(environment, **{field: ours if given is None else given})
-    return hosts, environment
+    where = f"{WORKER_HOSTS} of the metadata server"
+    addresses = tuple(host_port(host, TPU_PORT) for host in hosts)
+    validate_index(addresses, environment.worker_id, "WORKER_ID", where)
+    return GivenWorkers(where, addresses, environment)
 
 
 async def fetch_tpu_env(metadata: MetadataServer, progress: Progress) -> TPUEnvironment | None:
@@ -182,7 +120,7 @@ def parse_tpu_env(text: str) -> TPUEnvironment:
     )
     node_id = values.get("NODE_ID", "")
     # VMs that were created through Compute Engine have a number, but ids start with a letter.
-    return replace(environment, node_id=None if _NUMBER.fullmatch(node_id) else node_id or None)
+    return replace(environment, node_id=None if NUMBER.fullmatch(node_id) else node_id or None)
 
 
 def parse_worker_hosts(text: str) -> tuple[str, ...]:

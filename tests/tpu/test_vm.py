@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ProtocolError
-from aioresolve.tpu.vm import TPUEnvironment, parse_tpu_env, parse_worker_hosts
+from aioresolve.tpu.discovery import TPUEnvironment
+from aioresolve.tpu.vm import parse_tpu_env, parse_worker_hosts
 
 TEXT = """\
 ACCELERATOR_TYPE: 'v4-256'

@@ -89,8 +89,7 @@ def status_line(prefix: str, error: ResolveError) -> str:
 def error_report(error: ResolveError, width: int | None = None) -> str:
     """Return `error: ...` for stderr: one line, and for a wait also the tables of missing tasks.
 
-    Several problems of one file have a line each. The manifest of a ForbiddenError is left out. `width` is
-    that of the terminal, if the tables have to fit.
+    The manifest of a ForbiddenError is left out. `width` is that of the terminal, if the tables have to fit.
     """
     message = error_message(error)
     if isinstance(error, IncompleteClusterError | FailedClusterError):
@@ -102,8 +101,6 @@ def error_report(error: ResolveError, width: int | None = None) -> str:
         hint = "" if error.hint is None else f". {error.hint.render(option_spelling)}"
         report = wait_report(error.found, error.wanted, error.missing, error.sources, width=width)
         return f"error: {message}{hint}\n{report}"
-    if isinstance(error, ConfigurationError) and error.hint is None:
-        return "".join(f"error: {one_line(problem)}\n" for problem in message.split("\n"))
     manifest = error.manifest if isinstance(error, ForbiddenError) else ""
     return f"error: {one_line(message.removesuffix(manifest))}\n"
 

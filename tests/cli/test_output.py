@@ -36,13 +36,9 @@ def test_each_error_has_its_exit_code() -> None:
     assert {kind: exit_code(kind("what")) for kind in kinds} == {kind: CODES.get(kind, 1) for kind in kinds}
 
 
-def test_an_error_is_one_line_for_each_problem_without_control_characters() -> None:
+def test_an_error_is_one_line_without_control_characters() -> None:
     error = errors.PodNotRunningError("1 pod is not running: it says\n \x1b[2Jboo")
     assert error_report(error) == "error: 1 pod is not running: it says \\x1b[2Jboo\n"
-    problems = errors.ConfigurationError("fleet.yaml:1: no `targets`\nfleet.yaml:2: x:  unknown field")
-    assert error_report(problems) == (
-        "error: fleet.yaml:1: no `targets`\nerror: fleet.yaml:2: x: unknown field\n"
-    )
 
 
 def test_a_narrow_table_loses_expendable_columns_and_then_shortens_its_last_column_and_its_name() -> None:

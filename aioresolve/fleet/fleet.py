@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.connections import Copyable
-from aioresolve._core.validation import validate_count, validate_seconds
+from aioresolve._core.validation import suggestion, validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 from aioresolve.resolver.base import ClusterResolver
 
 from .poller import Poller, StatusStream
-from .status import Target, condition_of, statuses_html
+from .status import Target, statuses_html
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("aioresolve.fleet")
 
 T = TypeVar("T")
-
-MAX_NAMES = 10
-"""Targets that an error message names."""
 
 SHARD_INDEX = "JOB_COMPLETION_INDEX"
 """The environment variable with the index of a pod in an Indexed Job:
@@ -111,10 +108,14 @@ class Fleet(Copyable):
         self._streams: set[StatusStream] = set()
         self._poller: Poller | None = None
         self._entered: AsyncExitStack | None = None
-        self._expected: dict[str, Expected] = {}
         self._on_change = on_change
         self._listeners: list[Callable[[str], None]] = []
-        targets = named_resolvers(targets)
+        targets = {} if targets is None else targets
+        if not isinstance(targets, Mapping):
+            raise InvalidClusterError(
+                f"the targets of a fleet are a mapping of names to resolvers; got {type(targets).__name__}",
+                hint="Give each resolver a name, such as Fleet(dict(trainers=resolver)).",
+            )
         numbers: dict[str, Expected] = dict(expected or {})
         if unknown := [name for name in numbers if name not in targets]:
             raise ConfigurationError(
@@ -136,7 +137,7 @@ class Fleet(Copyable):
         arguments = {
             "timeout": self._timeout,
             "max_concurrency": self._max_concurrency,
-            "expected": self._expected,
+            "expected": {target.name: target.expected for target in self._targets.values()},
             "on_change": self._on_change,
             "shard": self._shard,
         }
@@ -186,12 +187,11 @@ class Fleet(Copyable):
             raise ConfigurationError(
                 f"there is already a target {name!r}", hint="Remove it first, or use another name."
             )
-        condition = condition_of(expected)
+        target = Target(name, resolver, expected, self._publish)
         if not self._is_in_shard(name):
             return
         self._resolvers[name] = resolver
-        self._expected[name] = expected
-        target = self._targets[name] = Target(name, resolver, condition, self._publish)
+        self._targets[name] = target
         for stream in self._streams:
             stream.add(target)
 
@@ -206,12 +206,9 @@ class Fleet(Copyable):
         if not self._is_in_shard(name):
             return
         if name not in self._targets:
-            names = [repr(each) for each in list(self._targets)[:MAX_NAMES]]
-            names += ["..."] * (len(self._targets) > MAX_NAMES)
-            raise ConfigurationError(f"no target is named {name!r}; targets: {', '.join(names) or 'none'}")
+            raise ConfigurationError(f"no target is named {name!r}; {suggestion(name, self._targets.keys())}")
         self._targets.pop(name).remove()
         self._statuses.pop(name, None)
-        self._expected.pop(name)
         resolver = self._resolvers.pop(name)
         for listener in self._listeners:
             listener(name)
@@ -383,40 +380,18 @@ class Fleet(Copyable):
         return max(range(number), key=weight) == index
 
 
-def named_resolvers(targets: Mapping[str, T] | None) -> Mapping[str, T]:
-    """Return the targets of a fleet by name, none by default.
-
-    Raises:
-        InvalidClusterError: they are not a mapping, such as a list of resolvers.
-    """
-    if targets is None:
-        return {}
-    if not isinstance(targets, Mapping):
-        raise InvalidClusterError(
-            f"the targets of a fleet are a mapping of names to resolvers; got {type(targets).__name__}",
-            hint="Give each resolver a name, such as Fleet(dict(trainers=resolver)).",
-        )
-    return targets
-
-
 def _validate_shard(shard: Any) -> tuple[int, int] | None:
     """Return the index of the shard and the number of shards; None for the whole fleet."""
     if shard is None:
         return None
     is_pair = isinstance(shard, tuple) and len(shard) == 2
     index, number = shard if is_pair else (0, shard)
-    if type(index) is not int or type(number) is not int or not 0 <= index < number:
+    if type(index) is not int or type(number) is not int or not 0 <= index < number <= MAX_SHARDS:
         raise ConfigurationError(
             f"{shard!r} is not a valid shard",
             argument="shard",
-            hint="Pass the index of the shard, from 0, and the number of shards, such as (0, 4); or the"
-            f" number alone in a pod of an Indexed Job, which has its index in ${SHARD_INDEX}.",
-        )
-    if number > MAX_SHARDS:
-        raise ConfigurationError(
-            f"{number} shards are more than {MAX_SHARDS:,}",
-            argument="shard",
-            hint="Pass the number of processes that share the fleet, such as 4.",
+            hint=f"Pass its index, from 0, and the number of shards, at most {MAX_SHARDS:,}, such as (0, 4);"
+            f" or the number alone in a pod of an Indexed Job, which has its index in ${SHARD_INDEX}.",
         )
     if not is_pair:
         text = os.environ.get(SHARD_INDEX)

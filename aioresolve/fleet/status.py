@@ -201,7 +201,7 @@ def statuses_html(caption: str, statuses: Iterable[TargetStatus]) -> str:
     return html_table(caption, ("target", "status", "reason", "since (UTC)"), rows)
 
 
-def condition_of(expected: Any) -> WaitCondition:
+def _condition_of(expected: Any) -> WaitCondition:
     """Return when a target with this `expected` is ready.
 
     Raises:
@@ -249,20 +249,21 @@ class Target:
         self,
         name: str,
         resolver: ClusterResolver,
-        condition: WaitCondition,
+        expected: Expected,
         publish: Callable[[TargetStatus], None],
     ) -> None:
         self.name = name
         self.resolver = resolver
+        self.expected = expected
         self.failing_since: datetime | None = None
         self.is_removed = False
         self.status: TargetStatus | None = None
         self.num_requests = 0
         self.num_errors: Counter[str] = Counter()
-        self._condition = condition
+        self._condition = _condition_of(expected)
         self._publish = publish
         self._last_good = Observation(None)
-        self._completeness = Completeness(self._last_good, condition)
+        self._completeness = Completeness(self._last_good, self._condition)
         self._empty: list[str] = []  # the jobs without tasks, for which `_unmatched` was requested
         self._unmatched: tuple[Missing, ...] = ()
         self._confirmed_at: datetime | None = None

@@ -185,7 +185,7 @@ def test_a_shard_without_an_index_is_invalid_configuration(
     [
         (("--once", "--watch"), "--once and --watch exclude each other"),
         (("--shards", "4/"), "'4/' is not a valid shard; write INDEX/N"),
-        (("--shards", "5/1001"), "--shards: 1001 shards are more than 1,000. Pass the number of"),
+        (("--shards", "5/1001"), "--shards: (5, 1001) is not a valid shard."),
         (("--shards", "4/4"), "'4/4' is not a valid shard; write INDEX/N with an index below N"),
         (("--interval", "0"), "is zero"),
     ],

@@ -66,10 +66,8 @@ class TestTargets:
                 Fleet(targets)
 
     def test_removing_an_unknown_target_lists_the_targets(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"no target is named 'b'; targets: 't0', 't1'$"):
+        with pytest.raises(ConfigurationError, match=r"no target is named 'b'; there are 't0', 't1'$"):
             Fleet(scripted(2)).remove("b")
-        with pytest.raises(ConfigurationError, match=r"targets: 't0', .*, 't9', \.\.\.$"):
-            Fleet(scripted(11)).remove("b")
 
     async def test_invalid_number_is_named(self) -> None:
         invalid: Any
@@ -112,7 +110,7 @@ class TestShards:
         for shard in (0, True, "4", 4.0, (4, 4), (-1, 4), (0,), (0, 1, 2), (True, 2), [0, 2]):
             rejects(shard, r".*such as \(0, 4\)")
         assert Fleet(shard=(999, 1000)).shard == (999, 1000)
-        rejects((0, 1001), "1001 shards are more than 1,000")
+        rejects((0, 1001), r".*at most 1,000")
         rejects(4, r".*INDEX is not set\. Pass the index as well")
         for index in ("", "one", "-1", "1.0", "²", "4"):
             monkeypatch.setenv("JOB_COMPLETION_INDEX", index)

@@ -371,7 +371,7 @@ class Agent:
 
     async def _write(self, step: Step, view: View, *, is_last_call_over: bool) -> bool:
         """Write what a step requires; return whether it was written."""
-        version = self._objects.state_version
+        version = self._objects.version
         if version is None and await self._writer.create(opened(self.own, self._owner), self._owners):
             return True
         if step is Step.JOIN:  # also if another node was faster to create it
@@ -386,7 +386,7 @@ class Agent:
     async def close(self, *, failed: bool = False) -> None:
         """Close the rendezvous for all nodes."""
         await self._writer.list_config_map()
-        if self.view.closed is None and self._objects.state_version is not None:
+        if self.view.closed is None and self._objects.version is not None:
             closed = Closed(self.own.name, self._objects.state.world.round, failed)
             await self._writer.patch({**closing(closed), **without([self.own])})
 

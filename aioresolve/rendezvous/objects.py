@@ -7,6 +7,7 @@ live. `Writer` sends the few requests that change something.
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -69,20 +70,13 @@ def config_map_of(run_id: str) -> str:
 
 
 class Rule(NamedTuple):
-    """Verbs that a rendezvous needs for a resource.
-
-    Attributes:
-        group: the API group; empty for the core group.
-        verbs: the RBAC verbs.
-        is_named: whether they are needed only for the ConfigMap of the rendezvous.
-        is_outside: whether only nodes outside of pods need them.
-    """
+    """Verbs that a rendezvous needs for a resource."""
 
     group: str
     resource: str
     verbs: tuple[str, ...]
-    is_named: bool = False
-    is_outside: bool = False
+    is_named: bool = False  # they are needed only for the ConfigMap of the rendezvous
+    is_outside: bool = False  # only nodes outside of pods need them
 
 
 RULES = (
@@ -206,20 +200,27 @@ class Objects:
         config_maps: the ConfigMap.
         leases: the Leases.
         workload: the pods; None outside of pods, if they are not known.
+        version: the resourceVersion of the ConfigMap; None if it does not exist.
     """
 
     def __init__(self, config_map: ConfigMapQuery, pods: PodQuery | None, leases: LeaseQuery) -> None:
         self._where = config_map.scope
         self.config_maps = ObjectStore(config_map, self.record, self._forget)
         self.leases = ObjectStore(leases, self._record_renewal, lambda lease, version: None)
-        self.workload = None if pods is None else ObjectStore(pods, self._on_pod, self._on_removed_pod)
+        self.workload: ObjectStore | None = None
+        if pods is not None:
+            self.workload = ObjectStore(
+                pods,
+                on_change=lambda pod: self.record_pod(pod.metadata.uid, pod),
+                on_removal=lambda pod, version: self.record_pod(pod.metadata.uid, None),
+            )
         # By the uid of a pod: whether its latest process lives, and the restarts of that.
         self._lives: dict[str, tuple[Life, int]] = {}
         # By the name of a Lease: its renewTime, and when that was observed.
         self._renewed: dict[str, tuple[str, float]] = {}
         self._data: Mapping[str, str] = {}
         self._state: State | None = None
-        self._version: str | None = None
+        self.version: str | None = None
 
     @property
     def is_listed(self) -> bool:
@@ -247,16 +248,11 @@ class Objects:
         """The current world as the ConfigMap has it, which needs no decoding."""
         return self._data.get("world", "")
 
-    @property
-    def state_version(self) -> str | None:
-        """The resourceVersion of the ConfigMap; None if it does not exist."""
-        return self._version
-
     def record(self, config_map: ConfigMap) -> None:
         """Store a ConfigMap, unless a newer one is known."""
         version = config_map.metadata.resource_version
         if self._is_newer(version):
-            self._data, self._state, self._version = config_map.data or {}, None, version
+            self._data, self._state, self.version = config_map.data or {}, None, version
 
     def record_pod(self, key: str, pod: Pod | None) -> None:
         """Record whether the process in the pod with this uid lives; None if the pod does not exist."""
@@ -268,24 +264,13 @@ class Objects:
 
     def life(self, node: Node) -> Life:
         """Return whether the process of a node lives, as far as the objects show it."""
+        if node.has_lease and not self.leases.is_listed:
+            return Life.UNKNOWN
         if node.has_lease:
-            return self._life_by_lease(node)
+            renewed_at = self._renewed[node.key][1] if node.key in self.leases.objects else -math.inf
+            return Life.DEAD if anyio.current_time() - renewed_at > LEASE_DURATION else Life.ALIVE
         life, restarts = self._lives.get(node.key, (Life.UNKNOWN, 0))
         return Life.DEAD if life is Life.ALIVE and restarts > node.restarts else life
-
-    def _life_by_lease(self, node: Node) -> Life:
-        if not self.leases.is_listed:
-            return Life.UNKNOWN
-        if node.key not in self.leases.objects:
-            return Life.DEAD
-        _, seen = self._renewed[node.key]
-        return Life.DEAD if anyio.current_time() - seen > LEASE_DURATION else Life.ALIVE
-
-    def _on_pod(self, pod: Pod) -> None:
-        self.record_pod(pod.metadata.uid, pod)
-
-    def _on_removed_pod(self, pod: Pod, version: str) -> None:
-        self.record_pod(pod.metadata.uid, None)
 
     def _record_renewal(self, lease: Lease) -> None:
         name, renew_time = lease.metadata.name, lease.spec.renew_time
@@ -294,11 +279,11 @@ class Objects:
 
     def _forget(self, config_map: ConfigMap, version: str) -> None:
         if self._is_newer(version):
-            self._data, self._state, self._version = {}, None, None
+            self._data, self._state, self.version = {}, None, None
 
     def _is_newer(self, version: str) -> bool:
         """Whether this version of the ConfigMap is newer than the one that is known, if any."""
-        return is_newer(version_number(version), version_number(self._version or ""))
+        return is_newer(version_number(version), version_number(self.version or ""))
 
 
 def latest_process(pod: Pod) -> tuple[Life, int]:

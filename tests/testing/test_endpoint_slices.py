@@ -96,18 +96,6 @@ def test_each_address_family_has_its_own_slices() -> None:
     assert found == {"IPv6": ["fd00::1"], "IPv4": ["10.8.0.1"]}
 
 
-def test_named_port_is_that_of_the_container() -> None:
-    one, two, without = train(1), train(2), train(3)
-    one["spec"]["containers"][0]["ports"] = [{"name": "grpc", "containerPort": 8470}]
-    two["spec"]["containers"][0]["ports"] = [{"name": "grpc", "containerPort": 9000}]
-    server = KubernetesServer([trainer(ports={"grpc": "grpc"}), one, two, without])
-    found = {
-        each["endpoints"][0]["targetRef"]["name"]: [port["port"] for port in each["ports"] or ()]
-        for each in server.endpoint_slices
-    }
-    assert found == {"train-1": [8470], "train-2": [9000], "train-3": []}
-
-
 def test_slices_follow_each_change_of_a_pod() -> None:
     server = KubernetesServer([trainer(), train(0)])
     name = server.endpoint_slices[0]["metadata"]["name"]

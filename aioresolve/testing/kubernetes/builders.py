@@ -184,7 +184,7 @@ def service(
     namespace: str = "default",
     *,
     selector: Mapping[str, str] | None = None,
-    ports: Mapping[str, int | str] | None = None,
+    ports: Mapping[str, int] | None = None,
     publish_not_ready: bool = False,
     ip_families: Sequence[Literal["IPv4", "IPv6"]] = ("IPv4",),
 ) -> dict[str, Any]:
@@ -194,8 +194,7 @@ def service(
         name: its name.
         namespace: its namespace.
         selector: the labels of its pods; None if its slices are written by the test.
-        ports: the name of each port to the port of the pods, a number or the name of a container's port. One
-            port may have no name (`""`).
+        ports: the name of each port to the port of the pods. One port may have no name (`""`).
         publish_not_ready: its `publishNotReadyAddresses`.
         ip_families: its address families in order.
     """
@@ -203,13 +202,8 @@ def service(
         "clusterIP": "None",
         "selector": None if selector is None else dict(selector),
         "ports": [
-            {
-                "name": port,
-                "protocol": "TCP",
-                "port": target if isinstance(target, int) else 80,
-                "targetPort": target,
-            }
-            for port, target in (ports or {}).items()
+            {"name": port, "protocol": "TCP", "port": number, "targetPort": number}
+            for port, number in (ports or {}).items()
         ],
         "publishNotReadyAddresses": publish_not_ready,
         "ipFamilies": list(ip_families),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import json
-import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +22,10 @@ _HEADLESS = "service.kubernetes.io/headless"
 class EndpointSliceController:
     """Keeps the EndpointSlices of Services up to date with the pods of a store.
 
-    Which pods have an endpoint, its conditions, the ports by name, and one set of slices for each address
-    family are those of the controller of Kubernetes (k8s.io/endpointslice). Unlike that, it acts at once,
-    together with the write of the pod, and orders the endpoints by the names of the pods: beyond
-    `max_endpoints`, a new pod may move others to the next slice.
+    Which pods have an endpoint, its conditions, and one set of slices for each address family are those of
+    the controller of Kubernetes (k8s.io/endpointslice). Unlike that, it acts at once, together with the write
+    of the pod, and orders the endpoints by the names of the pods: beyond `max_endpoints`, a new pod may move
+    others to the next slice. Ports of pods are numbers.
 
     Attributes:
         max_endpoints: the maximum number of endpoints in a slice.
@@ -86,21 +84,19 @@ class EndpointSliceController:
             | {_MANAGED_BY: _CONTROLLER, SERVICE_NAME: name, _HEADLESS: ""},
             "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
         }
+        ports = [
+            {"name": each.get("name", ""), "protocol": "TCP", "port": each.get("targetPort") or each["port"]}
+            for each in spec.get("ports") or ()
+        ]
         for family in spec.get("ipFamilies") or ["IPv4"]:
-            by_ports: dict[str, list[dict[str, Any]]] = {}
-            for pod in pods:
-                if (built := _endpoint(pod, service, family)) is not None:
-                    by_ports.setdefault(json.dumps(_ports(pod, service)), []).append(built)
-            for ports, endpoints in (by_ports or {"[]": []}).items():
-                group = zlib.crc32(f"{family}{ports}".encode())  # the same after each write
-                for start in range(0, len(endpoints) or 1, self.max_endpoints):
-                    own = {"name": f"{name}-{group:08x}-{start // self.max_endpoints}"}
-                    yield {
-                        "metadata": own | common,
-                        "addressType": family,
-                        "endpoints": endpoints[start : start + self.max_endpoints],
-                        "ports": json.loads(ports),
-                    }
+            found = [built for pod in pods if (built := _endpoint(pod, service, family)) is not None]
+            for number, start in enumerate(range(0, len(found) or 1, self.max_endpoints)):
+                yield {
+                    "metadata": {"name": f"{name}-{family.lower()}-{number}", **common},
+                    "addressType": family,
+                    "endpoints": found[start : start + self.max_endpoints],
+                    "ports": ports if found else [],
+                }
 
 
 def _endpoint(pod: Mapping[str, Any], service: Mapping[str, Any], family: str) -> dict[str, Any] | None:
@@ -130,23 +126,6 @@ def _endpoint(pod: Mapping[str, Any], service: Mapping[str, Any], family: str) -
         "nodeName": spec.get("nodeName"),
     }
     return {key: value for key, value in built.items() if value is not None}
-
-
-def _ports(pod: Mapping[str, Any], service: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the ports of a Service at a pod, without those whose name no container has."""
-    named = {
-        port.get("name"): port["containerPort"]
-        for container in pod["spec"].get("containers") or ()
-        for port in container.get("ports") or ()
-    }
-    ports = []
-    for port in service["spec"].get("ports") or ():
-        target = port.get("targetPort") or port["port"]
-        number = named.get(target) if isinstance(target, str) else target
-        if number is not None:
-            name, protocol = port.get("name", ""), port.get("protocol", "TCP")
-            ports.append({"name": name, "protocol": protocol, "port": number})
-    return ports
 
 
 def _selects(selector: Mapping[str, str], namespace: str, pod: StoredObject) -> bool:

@@ -182,12 +182,6 @@ def compute_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]
         case "GET", "instances", None, None if is_zonal:
             _check_permission(cloud, "compute.instances.list", parent)
             return json_reply(_instance_list(cloud, parent, query))
-        case "GET", "instances", str(name), None if is_zonal:
-            full = f"{parent}/instances/{name}"
-            _check_permission(cloud, "compute.instances.get", full)
-            if full not in cloud.names(found["project"], "instances"):
-                raise _compute_not_found(full)
-            return json_reply(_instance_json(cloud, parent, full))
         case "GET", "instanceGroups", None, None:
             _check_permission(cloud, "compute.instanceGroups.list", parent)
             return json_reply({"items": [{"name": name} for name in cloud.groups(parent)]})

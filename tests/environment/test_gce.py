@@ -285,7 +285,7 @@ async def test_running_instance_that_the_group_ends_is_not_ready(google: GoogleS
 
 async def test_stopped_instance_of_an_unmanaged_group_ends_the_wait(google: GoogleServer) -> None:
     add_group(google, "vm-0", "vm-1")
-    google.unmanaged_groups.add("workers")
+    google.inject(Answer(404), match=lambda request: "/instanceGroupManagers/" in request.path, times=None)
     google.patch("vm-1", status="TERMINATED")
     with pytest.raises(FailedClusterError, match="vm-1: TERMINATED"):
         await workers().wait(2, timeout=PATIENCE)

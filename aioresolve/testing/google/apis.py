@@ -1,4 +1,4 @@
-"""The Cloud TPU API (v1 and v2) and Compute Engine (v1): single resources, pages of lists, and failures."""
+"""The Cloud TPU API (v2) and Compute Engine (v1): single resources, pages of lists, and failures."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _page_document(field: str, items: Sequence[Any], token: str, **more: str) ->
 # The Cloud TPU API
 
 _TPU_PATH = re.compile(
-    r"/(?P<version>v[12])/(?P<parent>projects/(?P<project>[^/]+)/locations/(?P<zone>[^/]+))"
+    r"/v2/(?P<parent>projects/(?P<project>[^/]+)/locations/(?P<zone>[^/]+))"
     r"/(?P<collection>nodes|queuedResources)(?:/(?P<name>[^/]+))?"
 )
 
@@ -134,8 +134,7 @@ def tpu_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]) ->
         )
     if not found["name"]:
         return json_reply(_tpu_list(cloud, found, query))
-    # v1 has no TPU VMs.
-    if found["version"] == "v1" or resource not in cloud.names(found["project"], found["collection"]):
+    if resource not in cloud.names(found["project"], found["collection"]):
         message = f"Resource '{resource}' was not found"
         raise _rpc_failure(404, message, "RESOURCE_NOT_FOUND", resource=resource)
     return json_reply(cloud.read(resource))
@@ -188,11 +187,11 @@ def compute_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]
         case "POST", "instanceGroups", str(name), "listInstances":
             permission = "compute.instanceGroups.list" if is_zonal else "compute.instanceGroups.get"
             _check_permission(cloud, permission, f"{parent}/instanceGroups/{name}")
-            return json_reply(_group_instances(cloud, parent, name, query))
+            return json_reply(_group_instances(cloud, f"{parent}/instanceGroups/{name}", query))
         case "POST", "instanceGroupManagers", str(name), "listManagedInstances":
-            resource = f"{parent}/instanceGroupManagers/{name}"
-            _check_permission(cloud, "compute.instanceGroupManagers.get", resource)
-            return json_reply(_managed_instances(cloud, parent, name, query))
+            manager = f"{parent}/instanceGroupManagers/{name}"
+            _check_permission(cloud, "compute.instanceGroupManagers.get", manager)
+            return json_reply(_managed_instances(cloud, manager, query))
     raise no_such_page()
 
 
@@ -201,25 +200,11 @@ def _check_permission(cloud: Cloud, permission: str, resource: str) -> None:
         raise _compute_failure(403, f"Required '{permission}' permission for '{resource}'", "forbidden")
 
 
-def _compute_not_found(resource: str) -> Failure:
-    return _compute_failure(404, f"The resource '{resource}' was not found", "notFound")
-
-
-def _instance_json(cloud: Cloud, parent: str, full: str) -> dict[str, Any]:
-    return {
-        **cloud.read(full),
-        "zone": f"{_COMPUTE_BASE}/{parent}",
-        "selfLink": f"{_COMPUTE_BASE}/{full}",
-    }
-
-
 def _instance_list(cloud: Cloud, parent: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of instances; a filter has the form `name eq REGEX`, of the whole name."""
-    text = query.get("filter", "") or "name eq .*"
-    found = _NAME_FILTER.fullmatch(text)
+    found = _NAME_FILTER.fullmatch(query.get("filter") or "name eq .*")
     if found is None:
-        message = f"Invalid value for field 'filter': '{text}'. Invalid list filter expression."
-        raise _compute_failure(400, message, "invalid")
+        raise _compute_failure(400, "Invalid list filter expression.", "invalid")
     prefix = f"{parent}/instances/"
     names = [
         name
@@ -227,27 +212,22 @@ def _instance_list(cloud: Cloud, parent: str, query: Mapping[str, str]) -> dict[
         if name.startswith(prefix) and re.fullmatch(found["regex"], name.removeprefix(prefix))
     ]
     listed, token = _page(names, query, "maxResults", cloud.page_size)
-    items = [_instance_json(cloud, parent, name) for name in listed]
+    place = {"zone": f"{_COMPUTE_BASE}/{parent}"}
+    items = [cloud.read(each) | place | {"selfLink": f"{_COMPUTE_BASE}/{each}"} for each in listed]
     return _page_document("items", items, token, kind="compute#instanceList", id=f"{parent}/instances")
 
 
-def _group_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str, str]) -> dict[str, Any]:
-    found = cloud.group(f"{parent}/instanceGroups/{group}")
-    if found is None:
-        raise _compute_not_found(f"{parent}/instanceGroups/{group}")
-    known = cloud.names(parent.split("/")[1], "instances")
-    existing = [name for name in found[0] if name in known]
+def _group_instances(cloud: Cloud, group: str, query: Mapping[str, str]) -> dict[str, Any]:
+    known = cloud.names(group.split("/")[1], "instances")
+    existing = [name for name in _members(cloud, group) if name in known]
     listed, token = _page(existing, query, "maxResults", cloud.page_size)
     items = [{"instance": f"{_COMPUTE_BASE}/{name}", "status": cloud.read(name)["status"]} for name in listed]
     return _page_document("items", items, token, kind="compute#instanceGroupsListInstances")
 
 
-def _managed_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str, str]) -> dict[str, Any]:
-    found = cloud.group(f"{parent}/instanceGroups/{group}")
-    if found is None or not found[1]:
-        raise _compute_not_found(f"{parent}/instanceGroupManagers/{group}")
-    listed, token = _page(found[0], query, "maxResults", cloud.page_size)
-    known, items = cloud.names(parent.split("/")[1], "instances"), []
+def _managed_instances(cloud: Cloud, group: str, query: Mapping[str, str]) -> dict[str, Any]:
+    listed, token = _page(_members(cloud, group), query, "maxResults", cloud.page_size)
+    known, items = cloud.names(group.split("/")[1], "instances"), []
     for full in listed:
         name = full.rpartition("/")[2]
         item = {"instance": f"{_COMPUTE_BASE}/{full}", "name": name, "currentAction": "CREATING"}
@@ -256,3 +236,11 @@ def _managed_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str
             item |= {"id": member["id"], "instanceStatus": member["status"], "currentAction": "NONE"}
         items.append(item | cloud.managed_instances.get(name, {}))
     return _page_document("managedInstances", items, token)
+
+
+def _members(cloud: Cloud, group: str) -> list[str]:
+    """Return the full names of the instances of a group or its manager; 404 if it does not exist."""
+    found = cloud.group(group.replace("/instanceGroupManagers/", "/instanceGroups/"))
+    if found is None:
+        raise _compute_failure(404, f"The resource '{group}' was not found", "notFound")
+    return found

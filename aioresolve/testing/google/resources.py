@@ -217,7 +217,6 @@ class Cloud:
         instance_groups: instance group to the names of its instances. Both may be full names, of groups such
             as `projects/P/regions/R/instanceGroups/NAME`. An instance that does not exist is one that the
             manager of the group is creating.
-        unmanaged_groups: the instance groups that have no manager.
         managed_instances: name of an instance to what the manager of its group reports about it, with the
             fields of the API, such as `{"currentAction": "DELETING"}`.
         page_size: the maximum number of items per page.
@@ -229,7 +228,6 @@ class Cloud:
         self.unreachable: list[str] = []
         self.denied: set[str] = set()
         self.instance_groups: dict[str, list[str]] = {}
-        self.unmanaged_groups: set[str] = set()
         self.managed_instances: dict[str, dict[str, Any]] = {}
         self._project = project
         self._zone = zone
@@ -324,16 +322,13 @@ class Cloud:
             names = [self._full_name(name, "instanceGroups") for name in self.instance_groups]
         return [name.rpartition("/")[2] for name in names if name.startswith(f"{parent}/")]
 
-    def group(self, full_name: str) -> tuple[list[str], bool] | None:
-        """Return the full names of a group's instances, and whether it is managed; None if it is unknown."""
+    def group(self, full_name: str) -> list[str] | None:
+        """Return the full names of a group's instances, in order; None if the group is unknown."""
         with self._lock:
-            groups = {self._full_name(name, "instanceGroups"): name for name in self.instance_groups}
-            name = groups.get(full_name)
-            if name is None:
-                return None
-            members = sorted(self._full_name(each, "instances") for each in self.instance_groups[name])
-            unmanaged = {self._full_name(each, "instanceGroups") for each in self.unmanaged_groups}
-            return members, full_name not in unmanaged
+            for name, members in self.instance_groups.items():
+                if self._full_name(name, "instanceGroups") == full_name:
+                    return sorted(self._full_name(each, "instances") for each in members)
+        return None
 
     def _full_name(self, name: str, collection: str) -> str:
         """Return `projects/P/locations/Z/COLLECTION/NAME` for a short or full name."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _SERVICES = (
     ("metadata", re.compile(r"/|/computeMetadata/.*")),
     ("oauth2", re.compile(r"/token")),
-    ("tpu", re.compile(r"/v[12]/projects/.*")),
+    ("tpu", re.compile(r"/v2/projects/.*")),
     ("compute", re.compile(r"/compute/v1/.*")),
 )
 _ROOT = "/computeMetadata/v1/"
@@ -157,9 +157,9 @@ class GoogleServer(LoopbackServer[GoogleRequest], GoogleControls):
     >>> state
     <ClusterState of 4 tasks: worker 4>
 
-    It implements the Cloud TPU API (v1 and v2: nodes, queued resources), Compute Engine (v1: instances with
-    filters by name, instance groups and their managers), the OAuth token server, and the
-    GCE metadata server. Its data survives the end of the `async with` block.
+    It implements the Cloud TPU API (v2: nodes, queued resources), Compute Engine (v1: instances with filters
+    by name, instance groups and their managers), the OAuth token server, and the GCE metadata server. Its
+    data survives the end of the `async with` block.
 
     Args:
         nodes: TPU nodes from `tpu_node()`, and also queued resources and instances.

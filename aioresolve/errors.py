@@ -439,16 +439,6 @@ class PodIndexError(ResolveError, RuntimeError):
     """With `order_by="index"`: a pod has no index, an index is missing, or two pods claim the same one.
 
     With an order by labels: a pod or its node lacks the label.
-
-    Attributes:
-        job: the job whose tasks were being ordered.
-        missing: task indices that no pod has.
-        duplicates: task index to the `namespace/name` of the pods that claim it.
-        unindexed: `namespace/name` of the pods without a known index or label.
     """
 
     retryable: bool = True
-    job: str | None = None
-    missing: Sequence[int] = ()
-    duplicates: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    unindexed: Sequence[str] = ()

@@ -35,8 +35,7 @@ class Source(NamedTuple):
         fields: the arguments of the constructor that have another name in a fleet file: field to argument.
         required: a target of a fleet file has one of these fields.
         constants: the arguments that are the same for every target of a fleet file.
-        examine: the function that finds the source in the variables of this process, `module:name`; the rows
-            are in the order of precedence. None if the source has no variables of its own.
+        has_variables: whether the source has variables of its own, which `examine` of its module looks for.
     """
 
     kind: str
@@ -45,7 +44,7 @@ class Source(NamedTuple):
     fields: Mapping[str, str] = NOTHING
     required: tuple[str, ...] = ()
     constants: Mapping[str, Any] = NOTHING
-    examine: str | None = None
+    has_variables: bool = False
 
     def load(self) -> Any:
         """Return the class of its resolver."""
@@ -53,8 +52,7 @@ class Source(NamedTuple):
 
     def load_examine(self) -> Any:
         """Return the function that finds it in the variables of this process."""
-        module, _, name = str(self.examine).partition(":")
-        return getattr(import_module(module), name)
+        return import_module(self.module).examine
 
     def field_types(self) -> dict[str, Any]:
         """Return the type of each argument that describes the source, by its name in a fleet file.
@@ -93,7 +91,7 @@ SOURCES = (
         "tf_config",
         "aioresolve.environment.tf_config",
         "TFConfigClusterResolver",
-        examine="aioresolve.environment.tf_config:examine",
+        has_variables=True,
     ),
     Source(
         "slurm",
@@ -101,13 +99,13 @@ SOURCES = (
         "SlurmClusterResolver",
         fields={"port": "port_base"},
         constants={"auto_set_gpu": False},  # the caller is not the program that uses the GPUs
-        examine="aioresolve.environment.slurm:examine",
+        has_variables=True,
     ),
     Source(
         "sagemaker",
         "aioresolve.environment.sagemaker",
         "SageMakerClusterResolver",
-        examine="aioresolve.environment.sagemaker:examine",
+        has_variables=True,
     ),
     Source("tpu", "aioresolve.tpu", "TPUClusterResolver", fields={"name": "tpu"}, required=("name",)),
     Source(

@@ -167,7 +167,7 @@ async def examine(*, port: int | None = None, timeout: float = 30.0) -> tuple[Ev
 async def collect_evidence(progress: Progress, *, port: int | None = None) -> tuple[Evidence, ...]:
     """Return what was found out about each source, as `examine`, without a deadline of its own."""
     is_pod = is_in_pod()
-    variables = [source.load_examine()(port) for source in SOURCES if source.examine is not None]
+    variables = [source.load_examine()(port) for source in SOURCES if source.has_variables]
     tpu, tpu_slice = await _examine_tpu_variables(progress, is_pod)
     decided = next((each for each in (*variables, tpu) if each.found and not each.is_partial), None)
     # In a pod, the workload decides whether the TPU variables are used, unless they are invalid.

@@ -59,9 +59,8 @@ def test_values_of_labels_are_compared_as_numbers_and_ties_by_name() -> None:
 
 
 def test_pod_without_the_label_is_reported() -> None:
-    with pytest.raises(PodIndexError, match="by label 'rank': it is missing for ml/b") as caught:
+    with pytest.raises(PodIndexError, match="by label 'rank': it is missing for ml/b\\."):
         state(listed_cache(placed("a", rank="0"), placed("b"), order_by=["label:rank"]))
-    assert caught.value.unindexed == ("ml/b",)
 
 
 # Over real sockets

@@ -464,7 +464,6 @@ def _group_starts(job: str, known: Iterable[PodIndex]) -> list[int]:
             f"a pod of job {job!r} claims index {size - 1} in group {group},"
             " more than a cluster can have pods",
             hint=Hint("Correct the label of the pod, or pass {order_by=name}."),
-            job=job,
         )
     return list(accumulate((sizes.get(group, largest) for group in range(groups)), initial=0))
 
@@ -487,10 +486,6 @@ def _index_order_error(
         hint=Hint(
             "Wait until every pod exists, narrow the selector to one controller, or pass {order_by=name}."
         ),
-        job=job,
-        missing=missing,
-        duplicates={index: tuple(names) for index, names in duplicates.items()},
-        unindexed=unindexed,
     )
 
 

@@ -39,7 +39,9 @@ async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
     there, *others = await gather(calls, limit=len(calls))
     elsewhere, namespaces = others or (None, None)
     parts = [nothing]
-    if elsewhere:
+    if here := _why_no_member(there or (), query):
+        parts = [here]
+    elif elsewhere:
         matching = {one.namespace for one in elsewhere}
         plural = "s" if len(matching) > 1 else ""
         found = "there is one" if noun == "Services" else "it matches pods"
@@ -53,6 +55,25 @@ async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
         if names:
             parts.append(f"namespaces: {existing_names(names, query.namespace or '')}")
     return "; ".join(parts)
+
+
+def _why_no_member(there: Sequence[ObjectMeta], query: Query[Any]) -> str:
+    """Return why the objects that match do not count, "" if none matches, or if that is not known."""
+    selector = parse_selector(query.selector)
+    if selector.keys != selector.required.keys():
+        return ""
+    matching = [one for one in there if all(_has_label(one, *each) for each in selector.required.items())]
+    if matching and isinstance(query, SliceQuery):
+        advice = "check that its selector matches pods, and that they have addresses"
+        return f"Service {query.service} in {query.where} has no endpoints: {advice}"
+    names = existing_names((one.name for one in matching), "")
+    where = f"{query.selector} in {query.where}"
+    return f"all pods that match {where} have ended or are being deleted: {names}" if matching else ""
+
+
+def _has_label(there: ObjectMeta, key: str, values: frozenset[str]) -> bool:
+    """Return whether it has the label, with one of the values if there are any."""
+    return key in there.labels and (not values or there.labels[key] in values)
 
 
 def _existing_labels(there: Sequence[ObjectMeta], selector: str) -> str:

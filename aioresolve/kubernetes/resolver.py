@@ -304,6 +304,7 @@ class KubernetesClusterResolver(ClusterResolver):
             return ()
         found = {one.job for one in (*observation.absent, *observation.failed)}
         found |= {one.job for one in state.members} | {one.job for one in state.done}
+        found |= observation.controllers.keys()
         empty = [job for job in self._selection.jobs if job not in found]
         if not empty:
             return ()

@@ -69,6 +69,21 @@ async def test_service_that_does_not_exist(cluster: Loopback) -> None:
     assert found == "no endpoint belongs to Service trian in namespace 'ml'; Services there: train"
 
 
+async def test_service_whose_selector_matches_nothing(cluster: Loopback) -> None:
+    cluster.server.add(service("idle", "ml", selector={"app": "nothing"}))
+    resolver = KubernetesClusterResolver(kubeconfig=cluster.kubeconfig, service="idle", namespace="ml")
+    (found,) = await reasons(resolver)
+    assert found.startswith("Service idle in namespace 'ml' has no endpoints")
+
+
+@pytest.mark.parametrize("namespace", ["ml", None])
+async def test_pods_that_match_but_are_no_members_are_named(cluster: Loopback, namespace: str | None) -> None:
+    cluster.add_trainers("old-0", "old-1", labels={"app": "old"}, deleting=True)
+    (found,) = await reasons(cluster.resolver({"worker": "app=old"}, namespace=namespace))
+    assert found.startswith("all pods that match app=old in ")
+    assert found.endswith("have ended or are being deleted: old-0, old-1")
+
+
 async def test_requests_are_sent_only_if_a_job_is_empty(cluster: Loopback) -> None:
     assert await reasons(cluster.resolver({"worker": "app=train"}, namespace="ml")) == []
     assert len(cluster.requests) == 1

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import ssl
 from contextlib import nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-import anyio
-
 from aioresolve._core.deadline import Progress
 from aioresolve._core.validation import validate_seconds
 from aioresolve._version import __version__
-from aioresolve.errors import CredentialsError, InvalidClusterError, ResolveError
+from aioresolve.errors import InvalidClusterError
 from aioresolve.resolver.base import ClusterResolver
-from aioresolve.resolver.checks import SHARE, Checks, Finding, PlannedCheck, run_checks, time_left
+from aioresolve.resolver.checks import Checks, Finding, PlannedCheck, run_checks
 
 if TYPE_CHECKING:
     from aioresolve.resolver.checks import Check
@@ -48,8 +45,8 @@ async def doctor(
     Checks that do not need one another run concurrently. Failures are results, not exceptions.
 
     Args:
-        resolver: the resolver to check. Without one, this machine is checked: versions, and which
-            credentials and metadata server there are.
+        resolver: the resolver to check. Without one, this machine is checked: versions, and which cluster
+            this process is part of.
         timeout: the deadline of all checks, in seconds.
         check_timeout: the deadline of each check, in seconds.
         progress: is updated with each check, if given.
@@ -65,7 +62,7 @@ async def doctor(
         )
     timeout = validate_seconds("timeout", timeout)
     check_timeout = validate_seconds("check_timeout", check_timeout)
-    async with nullcontext(_machine_checks()) if resolver is None else resolver._checks() as plan:
+    async with nullcontext(MACHINE_CHECKS) if resolver is None else resolver._checks() as plan:
         checks = await run_checks(
             plan, timeout=timeout, check_timeout=check_timeout, progress=progress or Progress()
         )
@@ -88,45 +85,8 @@ def installed_versions() -> list[str]:
 # The checks of this machine. Without a resolver nothing is required, so that nothing that is absent is wrong.
 
 
-def _machine_checks() -> list[PlannedCheck]:
-    return [
-        PlannedCheck("versions", _check_versions),
-        PlannedCheck("Kubernetes", _check_kubernetes),
-        PlannedCheck("metadata server", _check_metadata_server),
-        PlannedCheck("this process", _check_this_process),
-    ]
-
-
 async def _check_versions(_: Progress) -> Finding:
     return Finding(", ".join(installed_versions()))
-
-
-async def _check_kubernetes(_: Progress) -> Finding:
-    # Imported here because it loads aiohttp and msgspec.
-    from aioresolve.kubernetes.auth import ServerSearch, find_connection
-
-    try:
-        connection = await find_connection(ServerSearch())
-    except CredentialsError as error:
-        if not error.tried:
-            raise
-        return Finding(f"no cluster is configured: {'; '.join(error.tried)}")
-    return Finding(f"{connection.server} from {connection.source} ({connection.user})")
-
-
-async def _check_metadata_server(_: Progress) -> Finding:
-    from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
-
-    project: str | None = None
-    reason = "no response"
-    with anyio.move_on_after(SHARE * time_left()):
-        try:
-            project = await MetadataServer().project_id()
-        except ResolveError as error:
-            reason = error.summary
-    if project is None:
-        return Finding(f"not found, so this machine does not seem to be on Google Cloud: {reason}")
-    return Finding(f"{metadata_host(os.environ)} responds, for the project {project}")
 
 
 async def _check_this_process(progress: Progress) -> Finding:
@@ -138,3 +98,9 @@ async def _check_this_process(progress: Progress) -> Finding:
     if used.error is not None:
         raise used.error
     return Finding(f"is part of the cluster of {used.source}: {used.reason}")
+
+
+MACHINE_CHECKS = (
+    PlannedCheck("versions", _check_versions),
+    PlannedCheck("this process", _check_this_process),
+)

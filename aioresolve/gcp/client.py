@@ -1,4 +1,4 @@
-"""Requests to Google's JSON APIs, and their failures: with retries, or through a client of the user.
+"""Requests to Google's JSON APIs, with retries, and their failures.
 
 Formats of failures: `google/rpc/error_details.proto`. Reasons: `google/api/error_reason.proto`, and those of
 Compute Engine's legacy errors.
@@ -6,12 +6,10 @@ Compute Engine's legacy errors.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 import anyio
 import msgspec
@@ -20,11 +18,9 @@ from yarl import URL
 from aioresolve._core.deadline import RETRYABLE_STATUSES, RetryPolicy, send_with_retries
 from aioresolve._core.http import CONNECT_TIMEOUT, Auth, Credentials, HTTPClient
 from aioresolve._core.network import environment_proxy, is_loopback, origin
-from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
-    ConnectionFailedError,
     CredentialsError,
     ForbiddenError,
     Hint,
@@ -37,7 +33,7 @@ from .credentials import ANONYMOUS, GOOGLE, AccessToken, GoogleCredentials, deco
 from .metadata_server import connection_hints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http import Response
@@ -153,17 +149,13 @@ class GoogleSession:
     async def get_pages(self, request: APIRequest, kind: type[Page[T]], progress: Progress) -> list[Page[T]]:
         """Return all pages of a list."""
         pages: list[Page[T]] = []
-        token, seen = "", set[str]()
-        while True:
-            query = {**request.query, "pageToken": token} if token else request.query
+        query = request.query
+        while len(pages) < MAX_PAGES:
             pages.append(await self._fetch(request, query, kind, progress))
-            token = pages[-1].next_page_token
-            if not token:
+            if not (token := pages[-1].next_page_token):
                 return pages
-            # A server that repeats a token would be requested until the deadline.
-            if token in seen or len(pages) == MAX_PAGES:
-                raise self._invalid_response(request, "its pages do not end")
-            seen.add(token)
+            query = {**request.query, "pageToken": token}
+        raise self._invalid_response(request, "its pages do not end")
 
     async def identify(self, service: str, progress: Progress) -> AccessToken:
         """Return the access token for requests to an API, which itself gets no request."""
@@ -296,86 +288,12 @@ def _endpoint(service: str, given: Mapping[str, str]) -> str:
     return str(url).rstrip("/")
 
 
-# Clients of the user
-
-SERVICE = "the service object"
-
-
-class UserService:
-    """Sends requests through what `googleapiclient.discovery.build` returns for an API, its name and version.
-
-    Calls are made one at a time: httplib2, which that client uses, is not thread-safe. A client of that API
-    has the method `collection`.
-    """
-
-    def __init__(self, service: Any, collection: str, name: str, version: str) -> None:
-        if not callable(getattr(service, collection, None)):
-            raise ConfigurationError(
-                f"{type(service).__name__} object is not a client of googleapiclient for the API {name!r}",
-                argument="service",
-                hint=f"Pass what googleapiclient.discovery.build({name!r}, {version!r}) returns.",
-            )
-        self._api = f"the API {name!r}, version {version!r}"
-        self._service = service
-        # Not a lock of the event loop: a cancelled call abandons its thread, which may still be running.
-        self._lock = threading.Lock()
-
-    async def call(self, function: Callable[[Any], Any], kind: type[T], scope: str, progress: Progress) -> T:
-        """Return what `function` returns for the service, in a worker thread, decoded as `kind`."""
-        progress.waiting(scope, f"{SERVICE} has not responded")
-        is_abandoned = threading.Event()
-
-        def call() -> Any:
-            with self._lock:
-                return None if is_abandoned.is_set() else self._call(function, scope)
-
-        try:
-            response = await run_in_thread(scope, call)
-        finally:
-            is_abandoned.set()
-        progress.done(scope, "responded")
-        try:
-            return decode(json.dumps(response).encode(), kind)
-        except (TypeError, ValueError) as error:
-            raise ProtocolError(
-                f"{SERVICE} returned an invalid response to {scope}: {error}", scope=scope
-            ) from error
-
-    def _call(self, function: Callable[[Any], Any], scope: str) -> Any:
-        try:
-            return function(self._service)
-        except AttributeError as error:
-            raise ConfigurationError(
-                f"{SERVICE} does not support {scope}: {error}", hint=f"Build it for {self._api}."
-            ) from error
-        except Exception as error:  # any transport of httplib2, and google-auth's errors
-            status, message = status_of(error), " ".join(str(error).split())[:500]
-            if status is None:
-                reason = f"{type(error).__name__} {message}"
-                raise ConnectionFailedError(
-                    f"{SERVICE} received no response to {scope}: {reason}", scope=scope
-                ) from error
-            raise APIError(
-                f"{SERVICE} received status {status} for {scope}: {message}",
-                scope=scope,
-                status=status,
-                retryable=status in RETRYABLE_STATUSES,
-            ) from error
-
-
-def status_of(error: Exception) -> int | None:
-    """Return the status of an HttpError of googleapiclient; after other errors the server did not respond."""
-    status = getattr(error, "status_code", None) or getattr(getattr(error, "resp", None), "status", None)
-    return None if status is None else int(status)
-
-
 # Failures
 
 
 class _Detail(msgspec.Struct, frozen=True, rename="camel"):
     reason: str = ""
     metadata: dict[str, str] = {}
-    retry_delay: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -394,15 +312,6 @@ class Failure(msgspec.Struct, frozen=True):
     def explanation(self) -> _Detail:
         """The first detail with a reason, and its metadata."""
         return next((each for each in (*self.details, *self.errors) if each.reason), _Detail())
-
-    @property
-    def retry_delay(self) -> float | None:
-        """The seconds in a google.protobuf.Duration, such as `1.5s`."""
-        text = next((each.retry_delay for each in self.details if each.retry_delay), "")
-        try:
-            return max(0.0, float(text.removesuffix("s")))
-        except ValueError:
-            return None
 
 
 class _FailureBody(msgspec.Struct, frozen=True):
@@ -434,7 +343,6 @@ def error_from_response(
         return ConfigurationError(summary, hint="Correct the name, {project} or {zone}.")
     is_rate_limited = status == 429 or (status == 403 and reason in RATE_LIMITED)
     kind: type[APIError] = APIError
-    values = {"project_id": request.project}
     if status == 401:
         kind = UnauthorizedError
         cause = f"it rejects the credentials of {token.source}"
@@ -454,8 +362,8 @@ def error_from_response(
         permission = metadata.get("permission") or request.permission
         cause = f"{token.source} lacks the permission {permission} (part of {service.role}), or the project"
         cause += " or zone does not exist"
-        hint = "Run `gcloud projects add-iam-policy-binding {project_id} --member={member} --role={role}`."
-        values |= {"member": token.member or "user:YOUR-ADDRESS", "role": service.role}
+        hint = "Run `gcloud projects add-iam-policy-binding {project_id} --member=user:ADDRESS --role={role}`"
+        hint += ", for a service account with --member=serviceAccount:ADDRESS."
     elif status == 404:
         cause = "it does not exist in that project and zone"
         hint = f"List the existing ones with `gcloud compute {service.list_command}`."
@@ -466,11 +374,11 @@ def error_from_response(
         cause, hint = "unexpected status", "Check that the endpoint is the API itself."
     return kind(
         f"{summary}: {cause}",
-        hint=Hint(hint, values=values),
+        hint=Hint(hint, values={"project_id": request.project, "role": service.role}),
         host=host,
         scope=request.scope,
         status=status,
         reason=reason or failure.status or None,
-        retry_after=failure.retry_delay if response.retry_after is None else response.retry_after,
+        retry_after=response.retry_after,
         retryable=status in RETRYABLE_STATUSES or is_rate_limited,
     )

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import anyio
 import msgspec
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.http import HTTPClient
+    from aioresolve._core.http import HTTPClient, Response
 
     AnyCredentials: TypeAlias = Credentials | Literal["default"] | None
 
@@ -94,14 +95,12 @@ class AccessToken:
         source: where the credentials come from.
         headers: the headers.
         expires: seconds of Unix time; None for never.
-        member: the IAM member that they stand for, such as `serviceAccount:a@b`, if known.
         cloud: the domain of the APIs of the cloud that issued them.
     """
 
     source: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     expires: float | None = None
-    member: str | None = None
     cloud: str = GOOGLE
 
     @property
@@ -278,15 +277,13 @@ def _token_of(credentials: Any, source: str) -> AccessToken | None:
         return None
     headers: dict[str, str] = {}
     credentials.apply(headers)
-    email = getattr(credentials, "service_account_email", None)
-    member = f"serviceAccount:{email}" if isinstance(email, str) and "@" in email else None
     expiry = credentials.expiry
     expires = (
         None if expiry is None else (expiry if expiry.tzinfo else expiry.replace(tzinfo=UTC)).timestamp()
     )
     # Not the public property: credentials of a VM would request it from the metadata server.
     cloud = getattr(credentials, "_universe_domain", None)
-    return AccessToken(source, headers, expires, member, cloud or GOOGLE)
+    return AccessToken(source, headers, expires, cloud or GOOGLE)
 
 
 def _credentials_error(error: Exception, source: str, failure: str) -> ResolveError:
@@ -311,14 +308,6 @@ def _credentials_error(error: Exception, source: str, failure: str) -> ResolveEr
     )
 
 
-class ThreadResponse(NamedTuple):
-    """A response, for google-auth."""
-
-    status: int
-    headers: Mapping[str, str]
-    data: bytes
-
-
 class ThreadRequest:
     """Sends the requests of google-auth: called in a worker thread, sent in the event loop.
 
@@ -334,17 +323,13 @@ class ThreadRequest:
         self._task: asyncio.Task[Any] | None = None
 
     def __call__(
-        self,
-        url: str,
-        method: str = "GET",
-        body: bytes | str | None = None,
-        headers: Mapping[str, str] | None = None,
-        **_: Any,
-    ) -> ThreadResponse:
-        """Send a request. A timeout is ignored: the deadline of the caller applies."""
+        self, url: str, method: str = "GET", body: Any = None, headers: Any = None, **_: Any
+    ) -> SimpleNamespace:
+        """Return a response as google-auth reads it. A timeout is ignored: that of the caller applies."""
         data = body.encode() if isinstance(body, str) else body
         sending = self._send(method, URL(url), headers or {}, data)
-        return asyncio.run_coroutine_threadsafe(sending, self._loop).result()
+        response = asyncio.run_coroutine_threadsafe(sending, self._loop).result()
+        return SimpleNamespace(status=response.status, headers=response.headers, data=response.body)
 
     def stop(self) -> None:
         """End the thread at its present or next request. Called in the event loop."""
@@ -352,9 +337,7 @@ class ThreadRequest:
         if self._task is not None:
             self._task.cancel()
 
-    async def _send(
-        self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None
-    ) -> ThreadResponse:
+    async def _send(self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None) -> Response:
         from aioresolve._core.network import is_loopback, origin
 
         from .metadata_server import connection_hints
@@ -392,7 +375,7 @@ class ThreadRequest:
                 retry_after=response.retry_after,
                 retryable=True,
             )
-        return ThreadResponse(response.status, response.headers, response.body)
+        return response
 
 
 # The metadata server
@@ -412,8 +395,9 @@ async def _metadata_token(progress: Progress) -> AccessToken:
     """
     from .metadata_server import MetadataServer
 
-    server, requested_at = MetadataServer(), time.time()
-    body = await server.value(f"{DEFAULT_ACCOUNT}/token", progress, query={"scopes": CLOUD_PLATFORM})
+    requested_at = time.time()
+    async with MetadataServer() as server:
+        body = await server.value(f"{DEFAULT_ACCOUNT}/token", progress, query={"scopes": CLOUD_PLATFORM})
     if body is None:
         raise CredentialsError(
             "the metadata server reports that this machine has no service account",
@@ -423,7 +407,6 @@ async def _metadata_token(progress: Progress) -> AccessToken:
         token = decode(body.encode(), TokenResponse)
     except ValueError as error:
         raise CredentialsError(f"the metadata server returned an invalid access token: {error}") from error
-    email = await server.optional_value(f"{DEFAULT_ACCOUNT}/email")
     headers = {"authorization": f"Bearer {token.access_token}"}
     if quota_project := os.environ.get(QUOTA_VARIABLE):
         headers["x-goog-user-project"] = quota_project
@@ -431,7 +414,6 @@ async def _metadata_token(progress: Progress) -> AccessToken:
         "the metadata server's default service account",
         headers,
         requested_at + token.expires_in,
-        f"serviceAccount:{email}" if email and "@" in email else None,
     )
 
 

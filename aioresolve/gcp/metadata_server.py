@@ -5,9 +5,8 @@ connections for a while: that of GKE does when a pod starts. So requests are rep
 the call. Off Google Cloud it does not exist: an unknown name, or another server that responds, is an error at
 once, and an address that drops packets costs three attempts of three seconds.
 
-The variables are those of google-auth (`google.auth.environment_vars`): the host from GCE_METADATA_HOST,
-GCE_METADATA_ROOT, its older name, or GCE_METADATA_IP; the seconds of an attempt from GCE_METADATA_TIMEOUT;
-the number of attempts at a server that may not exist from GCE_METADATA_DETECT_RETRIES; NO_GCE_CHECK.
+The variables are those of google-auth (`google.auth.environment_vars`): the host from GCE_METADATA_HOST, or
+GCE_METADATA_IP; the seconds of an attempt from GCE_METADATA_TIMEOUT; NO_GCE_CHECK.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import errno
 import logging
 import os
 import re
-from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 from yarl import URL
@@ -43,14 +41,14 @@ logger = logging.getLogger("aioresolve.gcp")
 
 DEFAULT_HOST = "metadata.google.internal"
 
-HOST_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
+HOST_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
 """The variables that name the metadata server, the most important one first."""
 
 RESPONSE_TIMEOUT = 3
 """Seconds for the complete response, including the connection, without GCE_METADATA_TIMEOUT."""
 
 DETECTION_ATTEMPTS = 3
-"""How often a server that may not exist is requested, without GCE_METADATA_DETECT_RETRIES."""
+"""How often a server that may not exist is requested."""
 
 POLICY = RetryPolicy(first_wait=0.1, longest_wait=2.0)
 """The waits between attempts."""
@@ -60,7 +58,7 @@ UNAVAILABLE = "Check the metadata server of this machine, and GCE_METADATA_HOST 
 
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
-_responded: set[str] = set()
+_responded: set[URL] = set()
 """The metadata servers that have responded to this process: one that then fails will respond again."""
 
 
@@ -89,9 +87,7 @@ def metadata_host(environ: Mapping[str, str]) -> str:
 
 
 class MetadataServer:
-    """The metadata server of this machine.
-
-    Inside `async with` the connection is kept; outside of it each call opens its own.
+    """The metadata server of this machine, inside `async with`.
 
     Requests are repeated until the deadline of the caller if the server is known to exist: it is configured,
     has responded to this process before, or refuses connections, as that of GKE does while a pod starts.
@@ -100,26 +96,31 @@ class MetadataServer:
     NO_GCE_CHECK=true. An APIError is a failure that the server reports.
     """
 
-    def __init__(self) -> None:
-        self._client: HTTPClient | None = None
-
     async def value(
         self, path: str, progress: Progress | None = None, *, query: Mapping[str, str] | None = None
     ) -> str | None:
         """Return the value at `path`, such as `instance/zone`; None without one."""
-        response = await self._get(path, progress, query or {})
+        name, scope, failures = metadata_host(os.environ), f"metadata {path}", 0
+        url = URL(f"http://{name}/computeMetadata/v1/{path}").with_query(query or {})
+
+        async def send(attempts: Iterator[int]) -> Response:
+            nonlocal failures
+            is_known = name != DEFAULT_HOST or url.origin() in _responded
+            try:
+                return await self._attempt(
+                    url, scope, attempts, UNAVAILABLE if is_known else NOT_GOOGLE_CLOUD
+                )
+            except ResolveError as error:
+                # The name exists on Google Cloud only, so the server that refuses is about to start.
+                if getattr(error.__cause__, "errno", None) != errno.ECONNREFUSED:
+                    failures += 1
+                error.retryable = error.retryable and (is_known or failures < DETECTION_ATTEMPTS)
+                raise
+
+        progress = progress or Progress()
+        response = await send_with_retries(send, scope=scope, host=name, progress=progress, policy=POLICY)
+        progress.done(scope, "received")
         return None if response.status == 404 else response.body.decode("utf-8", "replace").strip()
-
-    async def optional_value(self, path: str) -> str | None:
-        """Return the value at `path` if the server reports it soon; None if not, or if the server denies it.
-
-        The value has the time of one attempt, and at most half of the time that the call has left.
-        """
-        now = anyio.current_time()
-        half = (now + anyio.current_effective_deadline()) / 2
-        with anyio.CancelScope(deadline=min(now + response_timeout(), half)), suppress(ResolveError):
-            return await self.value(path)
-        return None
 
     async def attribute(self, name: str, progress: Progress | None = None) -> str | None:
         """Return an attribute of the instance; None if it does not exist."""
@@ -143,36 +144,7 @@ class MetadataServer:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
-
-    async def _get(self, path: str, progress: Progress | None, query: Mapping[str, str]) -> Response:
-        """Return a response with status 200 or 404."""
-        if self._client is None:
-            async with MetadataServer() as opened:
-                return await opened._get(path, progress, query)
-        client, name, scope, failures = self._client, metadata_host(os.environ), f"metadata {path}", 0
-        url = URL(f"http://{name}/computeMetadata/v1/{path}").with_query(query)
-
-        async def send(attempts: Iterator[int]) -> Response:
-            nonlocal failures
-            is_known = name != DEFAULT_HOST or name in _responded
-            try:
-                hint = UNAVAILABLE if is_known else NOT_GOOGLE_CLOUD
-                return await _attempt(client, name, url, scope, attempts, hint)
-            except ResolveError as error:
-                # The name exists on Google Cloud only, so the server that refuses is about to start.
-                if getattr(error.__cause__, "errno", None) != errno.ECONNREFUSED:
-                    failures += 1
-                limit = _number("GCE_METADATA_DETECT_RETRIES", DETECTION_ATTEMPTS)
-                error.retryable = error.retryable and (is_known or failures < limit)
-                raise
-
-        progress = progress or Progress()
-        response = await send_with_retries(send, scope=scope, host=name, progress=progress, policy=POLICY)
-        progress.done(scope, "received")
-        return response
+        await self._client.aclose()
 
     async def _required(self, path: str, progress: Progress | None) -> str:
         value = await self.value(path, progress)
@@ -186,63 +158,53 @@ class MetadataServer:
             )
         return value
 
-
-def response_timeout() -> float:
-    """Return the seconds that an attempt may take."""
-    return _number("GCE_METADATA_TIMEOUT", RESPONSE_TIMEOUT)
-
-
-def _number(variable: str, default: float) -> float:
-    """Return the positive whole number in an environment variable; `default` for others, as google-auth."""
-    text = os.environ.get(variable, "").strip()
-    return (int(text) if re.fullmatch("[0-9]{1,9}", text) else 0) or default
-
-
-async def _attempt(
-    client: HTTPClient, name: str, url: URL, scope: str, attempts: Iterator[int], hint: str
-) -> Response:
-    """Return a response with status 200 or 404 of the metadata server `name`."""
-    host, timeout = f"http://{name}", response_timeout()
-    response = None
-    with anyio.move_on_after(timeout):
-        response = await client.send(
-            "GET",
-            url,
-            scope=scope,
-            headers={"Metadata-Flavor": "Google"},
-            attempts=attempts,
-            expected=(404,),
-            hints=connection_hints(hint),
-        )
-    if response is None:
-        raise ConnectionFailedError(
-            f"{host} did not respond to {scope} within {timeout:g} s", hint=hint, host=host, scope=scope
-        )
-    status = response.status
-    if response.headers.get("metadata-flavor") == "Google":
-        _responded.add(name)
-    # A server that has responded may leave the header out of errors.
-    elif status not in RETRYABLE_STATUSES and (status == 200 or name not in _responded):
-        raise ProtocolError(
-            f"{host} is not a metadata server: it returned status {status} for {scope} without the header"
-            " Metadata-Flavor: Google",
-            hint=hint,
-            host=host,
-            scope=scope,
-            retryable=False,
-        )
-    if status not in (200, 404):
+    async def _attempt(self, url: URL, scope: str, attempts: Iterator[int], hint: str) -> Response:
+        """Return a response with status 200 or 404."""
+        server, timeout = url.origin(), response_timeout()
+        context: dict[str, Any] = {"hint": hint, "host": str(server), "scope": scope}
+        response = None
+        with anyio.move_on_after(timeout):
+            response = await self._client.send(
+                "GET",
+                url,
+                scope=scope,
+                headers={"Metadata-Flavor": "Google"},
+                attempts=attempts,
+                expected=(404,),
+                hints=connection_hints(hint),
+            )
+        if response is None:
+            raise ConnectionFailedError(
+                f"{server} did not respond to {scope} within {timeout:g} s", **context
+            )
+        status = response.status
+        if response.headers.get("metadata-flavor") == "Google":
+            _responded.add(server)
+        # A server that has responded may leave the header out of errors.
+        elif status not in RETRYABLE_STATUSES and (status == 200 or server not in _responded):
+            raise ProtocolError(
+                f"{server} is not a metadata server: it returned status {status} for {scope} without the"
+                " header Metadata-Flavor: Google",
+                retryable=False,
+                **context,
+            )
+        if status in (200, 404):
+            return response
         raise APIError(
-            f"{host} returned status {status} for {scope}:"
+            f"{server} returned status {status} for {scope}:"
             f" {response.body[:200].decode('utf-8', 'replace')!r}",
-            hint=hint,
-            host=host,
-            scope=scope,
             status=status,
             retry_after=response.retry_after,
             retryable=status in RETRYABLE_STATUSES,
+            **context,
         )
-    return response
+
+
+def response_timeout() -> float:
+    """Return the seconds that an attempt may take."""
+    text = os.environ.get("GCE_METADATA_TIMEOUT", "").strip()
+    # As google-auth, a positive whole number, or else the default.
+    return (int(text) if re.fullmatch("[0-9]{1,9}", text) else 0) or RESPONSE_TIMEOUT
 
 
 def connection_hints(reach: str) -> ConnectionHints:

@@ -6,14 +6,19 @@ Enum values remain strings, so that values added to the API later cause no error
 
 from __future__ import annotations
 
+import json
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from aioresolve.errors import APIError, ConnectionFailedError, TPULookupError
+from aioresolve._core.deadline import RETRYABLE_STATUSES
+from aioresolve._core.threads import run_in_thread
+from aioresolve.errors import ConfigurationError, ProtocolError, TPULookupError
 
-from .client import APIRequest, Page, UserService
+from .client import APIRequest, Page
+from .credentials import decode
 from .resource_names import TPUName, tpu_name, validate_project
 
 if TYPE_CHECKING:
@@ -201,35 +206,67 @@ class TPUAPI:
 
 
 class UserTPUClient:
-    """The Cloud TPU API through what `googleapiclient.discovery.build("tpu", ...)` returns; see `TPUAPI`."""
+    """The Cloud TPU API through what `googleapiclient.discovery.build("tpu", "v2")` returns; see `TPUAPI`.
+
+    Calls are made one at a time: httplib2, which that client uses, is not thread-safe.
+    """
 
     def __init__(self, service: Any) -> None:
-        self._service = UserService(service, "projects", "tpu", "v2")
+        if not callable(getattr(service, "projects", None)):
+            raise ConfigurationError(
+                f"{type(service).__name__} object is not a client of googleapiclient for the API 'tpu'",
+                argument="service",
+                hint="Pass what googleapiclient.discovery.build('tpu', 'v2') returns.",
+            )
+        self._service = service
+        # Not a lock of the event loop: a cancelled call abandons its thread, which may still be running.
+        self._lock = threading.Lock()
 
     async def node(self, name: TPUName, progress: Progress) -> Node:
-        """Return a node."""
+        """Return a node; a TPULookupError after any failure."""
         return await self._get(name, Node, progress)
 
     async def queued_resource(self, name: TPUName, progress: Progress) -> QueuedResource:
-        """Return a queued resource."""
+        """Return a queued resource; a TPULookupError after any failure."""
         return await self._get(name, QueuedResource, progress)
 
     async def _get(self, name: TPUName, kind: type[T], progress: Progress) -> T:
-        scope = f"GET {name}"
+        scope, is_abandoned = f"GET {name}", threading.Event()
+        progress.waiting(scope, "the service object has not responded")
 
-        def get(service: Any) -> Any:
-            resources = getattr(service.projects().locations(), name.collection)()
-            found = resources.get(name=str(name)).execute()
-            # Clients for tests may leave the name out.
-            return {"name": str(name), **found} if isinstance(found, dict) else found
+        def get() -> Any:
+            with self._lock:
+                return None if is_abandoned.is_set() else self._call(name, scope)
 
         try:
-            return await self._service.call(get, kind, scope, progress)
-        except (APIError, ConnectionFailedError) as error:
+            found = await run_in_thread(scope, get)
+        finally:
+            is_abandoned.set()
+        progress.done(scope, "responded")
+        if isinstance(found, dict):  # clients for tests may leave the name out
+            found = {"name": str(name), **found}
+        try:
+            return decode(json.dumps(found).encode(), kind)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(
+                f"the service object returned an invalid response to {scope}: {error}", scope=scope
+            ) from error
+
+    def _call(self, name: TPUName, scope: str) -> Any:
+        try:
+            resources = getattr(self._service.projects().locations(), name.collection)()
+            return resources.get(name=str(name)).execute()
+        except Exception as error:  # any transport of httplib2, and google-auth's errors
+            # An HttpError of googleapiclient has a status; after other errors the server did not respond.
+            response = getattr(error, "resp", None)
+            status = getattr(error, "status_code", None) or getattr(response, "status", None)
+            failed = f"received no response to {scope}: {type(error).__name__}"
+            if status is not None:
+                failed = f"received status {status} for {scope}:"
             raise TPULookupError(
-                error.summary,
+                f"the service object {failed} {' '.join(str(error).split())[:500]}",
                 hint="Check the client that is passed as {service}, and the name of the TPU ({tpu}).",
                 scope=scope,
-                status=error.status if isinstance(error, APIError) else None,
-                retryable=error.retryable,
-            ) from error.__cause__
+                status=None if status is None else int(status),
+                retryable=status is None or int(status) in RETRYABLE_STATUSES,
+            ) from error

@@ -92,10 +92,7 @@ def test_manifest_of_a_denial_can_be_copied(
 def test_without_a_source_this_machine_is_checked(run: Run, env: dict[str, str]) -> None:
     done = run(("doctor",), env)
     assert (done.code, done.stderr) == (0, "")
-    names = ("versions", "Kubernetes", "metadata server", "this process")
-    assert rows(done.stdout) == dict.fromkeys(names, "ok")
-    assert "context 'here' (user 'here': token)" in done.stdout
-    assert "NO_GCE_CHECK=true" in done.stdout
+    assert rows(done.stdout) == {"versions": "ok", "this process": "ok"}
 
 
 def test_tpu_is_checked(run: Run, env: dict[str, str]) -> None:

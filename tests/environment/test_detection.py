@@ -555,26 +555,19 @@ async def test_doctor_of_a_bare_machine_finds_nothing_and_no_failure() -> None:
     checks = await aioresolve.doctor(check_timeout=60, timeout=60)
     assert {check.result for check in checks} == {"ok"}
     found = {check.name: check.found for check in checks}
-    assert list(found) == ["versions", "Kubernetes", "metadata server", "this process"]
+    assert list(found) == ["versions", "this process"]
     assert found["versions"].startswith(f"aioresolve {aioresolve.__version__}, CPython 3")
     assert ", aiohttp 3." in found["versions"]
-    assert "not found, so this machine does not seem to be on Google Cloud: " in found["metadata server"]
     assert found["this process"] == "nothing describes the cluster of this process"
 
 
-async def test_doctor_reports_what_describes_the_machine(
-    cluster: ThreadedKubernetesServer, google: GoogleServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def diagnose() -> dict[str, str]:
-        return {check.name: check.found for check in await aioresolve.doctor(check_timeout=60, timeout=60)}
-
-    set_all(monkeypatch, {"TF_CONFIG": TF_CONFIG})
-    found = await diagnose()
-    assert found["Kubernetes"].startswith(f"{cluster.url} from in-cluster service account (")
-    assert found["metadata server"] == f"{google.metadata_host} responds, for the project demo-project"
-    assert found["this process"].startswith("is part of the cluster of TF_CONFIG: ")
+async def test_doctor_reports_what_describes_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", TF_CONFIG)
+    _, check = await aioresolve.doctor(check_timeout=60, timeout=60)
+    assert (check.result, check.found[:43]) == ("ok", "is part of the cluster of TF_CONFIG: $TF_CO")
     monkeypatch.setenv("TF_CONFIG", "{")
-    assert "$TF_CONFIG is not JSON" in (await diagnose())["this process"]
+    _, check = await aioresolve.doctor(check_timeout=60, timeout=60)
+    assert (check.result, check.found[:22]) == ("failed", "$TF_CONFIG is not JSON")
 
 
 # Blocking code

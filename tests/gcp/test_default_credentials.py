@@ -10,7 +10,7 @@ import google.oauth2.credentials
 import pytest
 
 from aioresolve.errors import CredentialsError
-from aioresolve.testing import Answer, Fault, GoogleServer, Hang
+from aioresolve.testing import Answer, GoogleServer
 
 from .loopback import (
     ROBOT,
@@ -96,31 +96,12 @@ async def test_a_vm_uses_its_metadata_server_and_keeps_the_token(monkeypatch: py
         async with new_resolver() as opened:
             for _ in range(3):
                 assert await opened.nodes()
-        assert services(server) == ["metadata", "metadata", "tpu", "tpu", "tpu"]
+        assert services(server) == ["metadata", "tpu", "tpu", "tpu"]
         assert members(server)[0] == f"serviceAccount:{ROBOT}"
         assert server.requests[0].query == {"scopes": "https://www.googleapis.com/auth/cloud-platform"}
         server.inject(Answer(403), match=lambda request: request.service == "tpu")
         error = await error_from(request_my_tpu())
     assert "the metadata server's default service account lacks the permission tpu.nodes.get" in str(error)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        Answer(404),
-        Answer(503, headers={"Metadata-Flavor": "Google"}),
-        Hang(),
-    ],
-    ids=str,
-)
-async def test_a_metadata_server_need_not_report_the_address_of_the_account(
-    fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with tls_server() as server:
-        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        monkeypatch.setattr("aioresolve.gcp.metadata_server.RESPONSE_TIMEOUT", 0.3)
-        server.inject(fault, match=lambda request: request.path.endswith("/email"), times=None)
-        assert (await request_my_tpu()).state == "READY"
 
 
 async def test_a_vm_needs_no_package_but_google_auth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ async def test_absent_metadata_server_matters_only_if_it_is_needed(
     assert checks[f"TPU {FULL}"].result == "ok"
 
 
-async def test_credentials_are_shown_with_their_identity_and_validity(
+async def test_credentials_are_shown_with_their_validity(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async with GoogleServer([node()], tls=True, tokens={}) as server:
@@ -85,7 +85,7 @@ async def test_credentials_are_shown_with_their_identity_and_validity(
     assert names(checks, "failed") == []
     assert re.fullmatch(
         rf"{re.escape(str(tmp_path))}/key\.json \(from \$GOOGLE_APPLICATION_CREDENTIALS\)"
-        r" \(serviceAccount:[^ ()]+@demo-project[^ ()]+\), valid until 2[-0-9]+T[:0-9]+Z, for https://[^ ]+",
+        r", valid until 2[-0-9]+T[:0-9]+Z, for https://[^ ]+",
         checks["credentials"].found,
     )
 

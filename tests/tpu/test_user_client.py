@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from aioresolve import TPUClusterResolver
-from aioresolve.errors import ConfigurationError, DeadlineExceededError, ProtocolError, TPULookupError
+from aioresolve.errors import DeadlineExceededError, ProtocolError, TPULookupError
 
 from .services import FakeHttpError, FakeService
 
@@ -66,15 +66,6 @@ async def test_a_node_without_a_name_has_the_requested_one() -> None:
 async def test_a_response_that_is_not_a_node_is_a_protocol_error(response: Any) -> None:
     with pytest.raises(ProtocolError, match="the service object"):
         await resolver_of(FakeService(respond=lambda: response)).cluster_spec()
-
-
-async def test_a_service_of_another_api_is_reported() -> None:
-    class Compute:
-        def projects(self) -> object:
-            return object()
-
-    with pytest.raises(ConfigurationError, match="Build it for the API 'tpu'"):
-        await resolver_of(Compute()).cluster_spec()
 
 
 @pytest.mark.usefixtures("no_leak")

@@ -53,7 +53,8 @@ async def test_a_denied_request_and_a_malformed_value_are_errors() -> None:
 
 
 async def test_the_environment_is_read_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving() as (server, machine):
+    async with GoogleServer() as server, MetadataServer() as machine:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         assert await machine.zone() == "us-central2-b"
         monkeypatch.delenv("GCE_METADATA_HOST")
         monkeypatch.setenv("GCE_METADATA_IP", server.metadata_host)

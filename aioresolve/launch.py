@@ -1,8 +1,8 @@
 """A cluster and a task as what a program reads when it starts: environment variables, or a host file.
 
 Pure functions: they take a `ClusterSpec` or `ClusterState`, and most of them the `Task` of the program (see
-`ClusterResolver.this_task`), and return variables by name, or text. `CLEARED` has the variables that the
-program must not inherit.
+`ClusterResolver.this_task`), and return variables by name, or text. `VARIABLE_READERS` and
+`HOST_FILE_READERS` have the kinds of programs by name, and the variables that each must not inherit.
 
 A LaunchError says why a cluster cannot be expressed for a kind of program: it has no tasks, `task` is not one
 of them, or others have ended with success. The processes of JAX, torchrun, PyTorch, Accelerate and Megascale
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from aioresolve.spec import Task
 
 __all__ = [
-    "CLEARED",
-    "CONSUMERS",
+    "HOST_FILE_READERS",
+    "VARIABLE_READERS",
     "accelerate",
     "environment",
     "host_slots",
@@ -272,35 +272,30 @@ def host_slots(cluster: Cluster, *, slots: int = 1) -> str:
     return "".join(f"{host}:{number}\n" for host, number in _slots(cluster, slots, "host:slots"))
 
 
-def megascale(
-    cluster: Cluster,
-    task: Task,
-    *,
-    slices: int | Sequence[range] = 1,
-    port: int | None = None,
-) -> dict[str, str]:
+def megascale(cluster: Cluster, task: Task, *, slices: int = 1, port: int | None = None) -> dict[str, str]:
     """Return `MEGASCALE_COORDINATOR_ADDRESS`, `MEGASCALE_NUM_SLICES` and `MEGASCALE_SLICE_ID`.
 
     Args:
         cluster: a cluster with one job, slice after slice.
         task: the task of the program.
-        slices: the number of slices, all of one size; or the ranks of the tasks of each slice, as
-            `TPUSlice.tasks` has them.
+        slices: the number of slices, all of one size.
         port: `MEGASCALE_PORT`, the port of the coordinator, on the host of the first task; by default unset.
 
     Raises:
         LaunchError: the tasks do not divide into such slices.
     """
     tasks = _equal_tasks(cluster, task, "megascale")
-    ranges = _slice_ranges(len(tasks), slices)
-    variables = {
+    if slices < 1 or len(tasks) % slices:
+        raise LaunchError(
+            f"{len(tasks)} tasks cannot be divided into {slices} slices of one size",
+            hint="Correct {slices}, or wait until the cluster is complete.",
+        )
+    return {
         "MEGASCALE_COORDINATOR_ADDRESS": _host(tasks[0]),
-        "MEGASCALE_NUM_SLICES": str(len(ranges)),
-        "MEGASCALE_SLICE_ID": str(next(i for i, members in enumerate(ranges) if task.rank in members)),
+        "MEGASCALE_NUM_SLICES": str(slices),
+        "MEGASCALE_SLICE_ID": str(task.rank * slices // len(tasks)),
+        **({} if port is None else {"MEGASCALE_PORT": str(port)}),
     }
-    if port is not None:
-        variables["MEGASCALE_PORT"] = str(port)
-    return variables
 
 
 def leader_worker(cluster: Cluster, task: Task) -> dict[str, str]:
@@ -342,6 +337,11 @@ class VariableReader(NamedTuple):
     """A kind of program that reads the variables that `function` returns for a task.
 
     `help` says which they are, and `cleared` are variables that it would read instead of them.
+    `aioresolve exec` removes those from what the program inherits, before it sets the others:
+
+        cleared = VARIABLE_READERS["jax"].cleared
+        inherited = {name: value for name, value in os.environ.items() if name not in cleared}
+        variables = inherited | environment("jax", cluster, task)
     """
 
     function: Callable[..., dict[str, str]]
@@ -358,6 +358,7 @@ class HostFileReader(NamedTuple):
     function: Callable[..., str]
     path_variables: tuple[str, ...] = ()
     variables: Mapping[str, str] = MappingProxyType({})
+    cleared: tuple[str, ...] = _TASK  # it is not a task
 
 
 VARIABLE_READERS = {
@@ -413,29 +414,12 @@ HOST_FILE_READERS = {
 HOST_FILES: dict[str, Callable[..., str]] = {"hostfile": hostfile, "host:slots": host_slots}
 """The formats of host files, and the function for each."""
 
-CONSUMERS: dict[str, Callable[..., dict[str, str]]] = {
-    name: reader.function for name, reader in VARIABLE_READERS.items()
-}
-"""The kinds of programs that read variables, by name, and the function for each."""
-
-CLEARED: dict[str, tuple[str, ...]] = {
-    **{name: reader.cleared for name, reader in VARIABLE_READERS.items() if reader.cleared},
-    **dict.fromkeys(HOST_FILE_READERS, _TASK),
-}
-"""The variables that a kind of program would read instead of those that `environment` returns, by its name.
-
-`aioresolve exec` removes them from what the program inherits, before it sets the others:
-
-    inherited = {name: value for name, value in os.environ.items() if name not in CLEARED.get("jax", ())}
-    variables = inherited | environment("jax", cluster, task)
-"""
-
 
 def environment(consumer: str, cluster: Cluster, task: Task, **options: Any) -> dict[str, str]:
     """Return the variables for a kind of program, together with `task_variables`.
 
     Args:
-        consumer: a name in `CONSUMERS`.
+        consumer: a name in `VARIABLE_READERS`.
         cluster: the cluster.
         task: the task of the program.
         options: the options of the consumer's function.
@@ -443,18 +427,18 @@ def environment(consumer: str, cluster: Cluster, task: Task, **options: Any) -> 
     Raises:
         LaunchError: `consumer` is unknown, has no such option, or cannot express the cluster.
     """
-    function = CONSUMERS.get(consumer)
-    if function is None:
+    reader = VARIABLE_READERS.get(consumer)
+    if reader is None:
         raise LaunchError(
-            f"{consumer!r} is not a kind of program", hint=f"Use one of {', '.join(CONSUMERS)}."
+            f"{consumer!r} is not a kind of program", hint=f"Use one of {', '.join(VARIABLE_READERS)}."
         )
-    accepted = options_of(function)
+    accepted = options_of(reader.function)
     if unknown := sorted(options.keys() - accepted):
         raise LaunchError(
             f"a program of kind {consumer!r} has no option {unknown[0]!r}",
             hint=f"Use {', '.join(accepted)}." if accepted else "Leave it out.",
         )
-    return task_variables(cluster, task) | function(cluster, task, **options)
+    return task_variables(cluster, task) | reader.function(cluster, task, **options)
 
 
 def options_of(function: Callable[..., Any]) -> Collection[str]:
@@ -557,21 +541,3 @@ def _slots(cluster: Cluster, slots: int, consumer: str) -> list[tuple[str, int]]
                 hint="Resolve IPv4 addresses or host names: pass {address=pod_ipv4} or {address=hostname}.",
             )
     return [(host, tasks * slots) for host, tasks in hosts.items()]
-
-
-def _slice_ranges(num_tasks: int, slices: int | Sequence[range]) -> list[range]:
-    if isinstance(slices, int):
-        if slices < 1 or num_tasks % slices:
-            raise LaunchError(
-                f"{num_tasks} tasks cannot be divided into {slices} slices of one size",
-                hint="Correct {slices}, or wait until the cluster is complete.",
-            )
-        size = num_tasks // slices
-        return [range(first, first + size) for first in range(0, num_tasks, size)]
-    if [index for members in slices for index in members] != list(range(num_tasks)):
-        found = ", ".join(f"{each.start} to {each.stop - 1}" for each in slices)
-        raise LaunchError(
-            f"the slices have the tasks {found or '(none)'}, but the cluster has 0 to {num_tasks - 1}",
-            hint="Take the slices and the cluster from the same state.",
-        )
-    return list(slices)

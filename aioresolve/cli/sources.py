@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aioresolve import launch
+from aioresolve.errors import LaunchError
 from aioresolve.sources import BY_KIND
 
 from . import clusters, options, streams
@@ -351,7 +352,9 @@ async def consumer_options(
     given = request.program_options(consumer)
     if consumer == "megascale" and "slices" not in given and request.source.has_slices:
         slices, state = await fetch_slices(request, resolver)
-        given["slices"] = [one.tasks for one in slices]
+        if len({len(one.tasks) for one in slices}) > 1:
+            raise LaunchError("the slices differ in size", hint="Name TPUs of one size.")
+        given["slices"] = len(slices)
     return state, given
 
 

@@ -104,7 +104,10 @@ def test_options_that_contradict_the_output_are_usage_errors(
 def test_megascale_has_the_slices_of_the_tpus_and_the_task_at_an_address_of_this_machine(
     run: Run, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    nodes = [tpu_node("slice-0", ips=["10.0.0.1", "10.0.0.2"]), tpu_node("slice-1", ips=["127.0.0.1"])]
+    nodes = [
+        tpu_node("slice-0", ips=["10.0.0.1", "10.0.0.2"]),
+        tpu_node("slice-1", ips=["127.0.0.1", "10.0.0.3"]),
+    ]
     where = ("--zone", "us-central2-b", "--project", "demo-project")
     with GoogleServer(nodes).in_thread() as google:
         env = environment(tmp_path / "none", **google.environ())

@@ -122,7 +122,7 @@ def test_explicit_arguments_resolve_nothing_in_a_pod(server: ThreadedKubernetesS
 
 def test_variables_of_exec_win_under_other_schedulers(monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, {**SLURM, **OPEN_MPI, **EXEC})
-    for name in launch.CLEARED["jax"]:
+    for name in launch.VARIABLE_READERS["jax"].cleared:
         monkeypatch.delenv(name, raising=False)
     assert ClusterEnv.auto_detect_unset_distributed_params("n:1", None, None, None, None, 60) == (
         *("n:1", 4, 3),

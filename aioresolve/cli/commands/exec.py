@@ -301,7 +301,7 @@ class _Execution:
                 else await self._task_variables(self.state)
             )
         self.request.note(f"starting {self.command[0]} {what}")
-        cleared = launch.CLEARED.get(self.consumer, ())
+        cleared = (launch.VARIABLE_READERS | launch.HOST_FILE_READERS)[self.consumer].cleared
         inherited = {name: value for name, value in self.environ.items() if name not in cleared}
         return Program(self.path, self.command, inherited | variables)
 

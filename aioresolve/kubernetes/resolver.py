@@ -22,7 +22,7 @@ from .api.queries import CONTEXT_NAMESPACE
 from .api.transport import AiohttpTransport, client_transport
 from .auth import CredentialCache, find_connection, search_for
 from .reflector import ClusterWatch, WatchPolicy
-from .selection import Selection, validate_jobs, validate_namespace
+from .selection import Selection, explain_empty, validate_jobs, validate_namespace
 from .table_members import TableMembers
 from .tasks.accelerators import device_counts
 from .tasks.controllers import Controllers
@@ -279,16 +279,16 @@ class KubernetesClusterResolver(ClusterResolver):
         self, api: ObjectAPI, cache: ClusterCache, observe: Callable[[], Observation]
     ) -> AsyncGenerator[Observation, None]:
         """Read what the observation lacks; while that fails, yield the observation with the error."""
-        backoff = Backoff(self.watch_policy.backoff)
-        read = partial(read_details, api, cache)
-        are_current = False  # the controllers
+        backoff, interval = Backoff(self.watch_policy.backoff), self.watch_policy.size_interval
+
+        async def read(progress: Progress) -> None:
+            are_current = await read_details(api, cache, progress)  # the controllers
+            if not are_current and await cache.controllers.read_again(api, observe, interval, progress):
+                await read_details(api, cache, progress)
+
         while True:
             try:
-                are_current |= await within_deadline(self._timeout, "the details of the pods", read)
-                interval = self.watch_policy.size_interval
-                if are_current or not await cache.controllers.read_again(api, observe, interval):
-                    return
-                are_current = True
+                await within_deadline(self._timeout, "the details of the pods", read)
             except ResolveError as error:
                 # Nodes that could be read once cannot be read because of an outage, as for pods.
                 if api.is_closed or not (error.retryable or cache.ordering.nodes):
@@ -297,20 +297,18 @@ class KubernetesClusterResolver(ClusterResolver):
                 # The retries of the read itself end at once if the server requests a longer wait than its
                 # deadline.
                 await api.sleep(backoff.wait(error))
+            else:
+                return
 
     async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
         state = observation.state
         if state is None or self._only_lists_pods:
             return ()
-        found = {one.job for one in (*observation.absent, *observation.failed)}
-        found |= {one.job for one in state.members} | {one.job for one in state.done}
-        found |= observation.controllers.keys()
+        parts = observation.absent, observation.failed, state.members, state.done
+        found = {one.job for part in parts for one in part} | observation.controllers.keys()
         empty = [job for job in self._selection.jobs if job not in found]
         if not empty:
             return ()
-        # Imported here because few calls find nothing.
-        from .existing import explain_empty
-
         async with self._opened(Progress()) as api:
             known = self._selection.queries(api.namespace)
             queries = [(job, known[each]) for job in empty for each in self._selection.jobs[job]]
@@ -411,7 +409,7 @@ async def read_details(
             for namespace, fault in cache.devices.faults.items():
                 logger.info("devices of ResourceClaims in namespace %r are not known: %s", namespace, fault)
         elif unread := cache.unread_controllers:
-            await cache.controllers.read(api, unread)
+            await cache.controllers.read(api, unread, progress)
             has_read = True
         else:
             return has_read

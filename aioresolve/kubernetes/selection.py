@@ -1,4 +1,4 @@
-"""Which pods, or endpoints of Services, are the tasks of which jobs: the queries and the cache for them."""
+"""Which pods, or endpoints of Services, are the tasks of which jobs, and what exists if there are none."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.errors import ConfigurationError
+from msgspec.structs import replace
 
-from .api.queries import CONTEXT_NAMESPACE
+from aioresolve._core.concurrency import gather
+from aioresolve.errors import ConfigurationError
+from aioresolve.spec.display import existing_names
+
+from .api.queries import CONTEXT_NAMESPACE, PODS, parse_selector
 from .auth import NAMESPACE
 from .cluster_cache import ClusterCache, MemberStore, PodStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .api.objects import Pod
+    from .api.client import ObjectAPI
+    from .api.objects import ObjectMeta, Pod
     from .api.queries import Query
 
 
@@ -105,3 +110,77 @@ def validate_namespace(namespace: Any) -> str | None:
     hint = "Pass a name of at most 63 lower-case letters, digits and '-', CONTEXT_NAMESPACE, or None for all"
     hint += " namespaces. For several, pass a resolver of each to `UnionClusterResolver`."
     raise ConfigurationError(f"{namespace!r} is not a namespace", argument="namespace", hint=hint)
+
+
+async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
+    """Return that nothing matches `query`, and what exists in its place.
+
+    It sends three requests for metadata at most. What the user may not list is not mentioned.
+    """
+    noun, nothing = "pods", f"no pod matches {query.selector}"
+    if query.resource is not PODS:
+        noun, nothing = "Services", f"no endpoint belongs to {_service(query)}"
+    calls = [partial(api.metadata, query.path)]
+    if query.namespace is not None:
+        everywhere = replace(query, namespace=None).path
+        calls += [
+            partial(api.metadata, everywhere, query.selector),
+            partial(api.metadata, "/api/v1/namespaces"),
+        ]
+    there, *others = await gather(calls, limit=len(calls))
+    elsewhere, namespaces = others or (None, None)
+    parts = [f"{nothing} in {query.where}"]
+    if here := _why_no_member(there or (), query):
+        parts = [here]
+    elif elsewhere:
+        matching = {one.namespace for one in elsewhere}
+        plural = "s" if len(matching) > 1 else ""
+        found = "there is one" if noun == "Services" else "it matches pods"
+        parts.append(f"{found} in namespace{plural} {existing_names(matching, query.namespace or '')}")
+    elif there:
+        parts.append(_existing_labels(there, query.selector, noun))
+    elif there is not None:
+        names = [one.name for one in namespaces or ()]
+        is_known = not names or query.namespace in names or query.namespace is None
+        parts.append(f"there are no {noun}" if is_known else "that namespace does not exist")
+        if names:
+            parts.append(f"namespaces: {existing_names(names, query.namespace or '')}")
+    return "; ".join(parts)
+
+
+def _service(query: Query[Any]) -> str:
+    return f"Service {query.selector.partition('=')[2]}"
+
+
+def _why_no_member(there: Sequence[ObjectMeta], query: Query[Any]) -> str:
+    """Return why the objects that match do not count, "" if none matches, or if that is not known."""
+    selector = parse_selector(query.selector)
+    if selector.keys != selector.required.keys():
+        return ""
+    matching = [
+        one
+        for one in there
+        if all(
+            key in one.labels and (not values or one.labels[key] in values)
+            for key, values in selector.required.items()
+        )
+    ]
+    if matching and query.resource is not PODS:
+        advice = "check that its selector matches pods, and that they have addresses"
+        return f"{_service(query)} in {query.where} has no endpoints: {advice}"
+    names = existing_names((one.name for one in matching), "")
+    where = f"{query.selector} in {query.where}"
+    return f"all pods that match {where} have ended or are being deleted: {names}" if matching else ""
+
+
+def _existing_labels(there: Sequence[ObjectMeta], selector: str, noun: str) -> str:
+    """Return the labels, or the values of a label, that exist in place of the first that matches nothing."""
+    for key, wanted in parse_selector(selector).required.items():
+        values = {one.labels[key] for one in there if key in one.labels}
+        if noun == "Services":
+            return f"Services there: {existing_names(values, *wanted)}"
+        if not values:
+            return f"labels there: {existing_names({key for one in there for key in one.labels}, key)}"
+        if wanted and not wanted & values:
+            return f"values of {key} there: {existing_names(values, min(wanted))}"
+    return f"it excludes the {len(there)} pods there, or they are being deleted or have ended"

@@ -219,16 +219,6 @@ NOT_READY = "ContainersNotReady: containers with unready status: [main]"
         (UNREADY, [container(running=RUNNING)], NOT_READY),
         (
             UNREADY,
-            [container(restarts=2, last=(137, "OOMKilled"), running=RUNNING)],
-            f"{NOT_READY}; 2 restarts, last exit code 137 (OOMKilled)",
-        ),
-        (
-            UNREADY,
-            [container("main", running=RUNNING), container("sidecar", restarts=1, running=RUNNING)],
-            f"{NOT_READY}; container 'sidecar': 1 restart",
-        ),
-        (
-            UNREADY,
             [container(restarts=5, last=(1, "Error"), waiting=BACK_OFF)],
             "CrashLoopBackOff: 5 restarts, last exit code 1 (Error)",
         ),

@@ -85,18 +85,23 @@ class IndexLabel(NamedTuple):
 def index_label(pod: Pod) -> IndexLabel:
     """Return the index of a pod as its labels and annotations give it."""
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
-    for row in NUMBERED:
-        first = row.index_labels[0]
-        if first not in labels and first not in annotations:
+    for key, row in NUMBERED:
+        first = labels.get(key)
+        if first is None and (first := annotations.get(key)) is None:
             continue
-        *groups, member = (labels.get(key, annotations.get(key)) for key in row.index_labels)
         if not row.numbers_roles:
-            return _index_label(*(groups or ["0"]), member)
+            is_member = len(row.index_labels) == 1
+            return (
+                _index_label("0", first)
+                if is_member
+                else _index_label(first, labels.get(row.index_labels[1]))
+            )
         role = row.role(pod.metadata)
-        if groups:  # the index of the group among those of all roles is another label
-            return _index_label(groups[0], member, labels.get(JOBSET_GLOBAL_JOB), role)
+        if row.index_labels[1:]:  # the index of the group among those of all roles is another label
+            member = labels.get(COMPLETION_INDEX, annotations.get(COMPLETION_INDEX))
+            return _index_label(first, member, labels.get(JOBSET_GLOBAL_JOB), role)
         in_set = "0" if role.lower() in LEADING_ROLES else "1"
-        return _index_label("0", _counted_from_zero(pod.metadata.name, member), in_set, role)
+        return _index_label("0", _counted_from_zero(pod.metadata.name, first), in_set, role)
     return _index_label(None, None)
 
 
@@ -151,8 +156,9 @@ class Controller(NamedTuple):
     @property
     def row(self) -> Kind:
         """The row of its kind in `KINDS`."""
-        group = self.api_version.rpartition("/")[0]
-        return KINDS.get((group, self.kind)) or KINDS[group, ""]
+        row = kind_of(self.api_version, self.kind)
+        assert row is not None
+        return row
 
     @property
     def path(self) -> str:
@@ -160,6 +166,13 @@ class Controller(NamedTuple):
         resource = f"{self.kind.lower()}s"
         namespace, resource, name = (quote(each, safe="") for each in (self.namespace, resource, self.name))
         return f"/apis/{quote(self.api_version)}/namespaces/{namespace}/{resource}/{name}"
+
+
+@lru_cache(maxsize=256)
+def kind_of(api_version: str, kind: str) -> Kind | None:
+    """Return the row of a kind in `KINDS`; None if it is not one of those known here."""
+    group = api_version.rpartition("/")[0]
+    return KINDS.get((group, kind)) or KINDS.get((group, ""))
 
 
 def job_of(selector: str, namespace: str | None) -> Controller | None:
@@ -188,19 +201,16 @@ class PodSet(NamedTuple):
 def pod_set(pod: Pod) -> PodSet | None:
     """Return the pod set that `pod` belongs to; None if its controller is not one of those known here."""
     metadata, owner = pod.metadata, pod.metadata.controller
-    for row in (LEADER_WORKER_SET, JOB_SET):  # whose pods are owned by an inner controller
-        if name := metadata.labels.get(row.workload[0][0]):
-            controller = row.api_version, row.name, metadata.namespace, name
+    for key, row in OUTER_KINDS:
+        if key in metadata.labels:
+            controller = row.api_version, row.name, metadata.namespace, metadata.labels[key]
             break
     else:
-        if owner is None:
-            return None
-        group = owner.api_version.rpartition("/")[0]
-        found = KINDS.get((group, owner.kind)) or KINDS.get((group, ""))
-        if found is None:
+        found = None if owner is None else kind_of(owner.api_version, owner.kind)
+        if owner is None or found is None:
             return None
         row, controller = found, (owner.api_version, owner.kind, metadata.namespace, owner.name)
-    of_group = metadata.labels.get(row.index_labels[0], "") if len(row.index_labels) > 1 else ""
+    of_group = metadata.labels.get(row.index_labels[0], "") if row.index_labels[1:] else ""
     return _pod_set(*controller, row.role(metadata), of_group, metadata.annotations.get(LWS_SIZE, ""))
 
 
@@ -404,5 +414,8 @@ KINDS: Mapping[tuple[str, str], Kind] = {
 The order matters: a pod of a JobSet, LeaderWorkerSet or MPIJob has the labels of the inner controller too.
 """
 
-NUMBERED = tuple(row for row in KINDS.values() if row.index_labels)
-"""The kinds that give their pods an index."""
+OUTER_KINDS = ((LWS_NAME, LEADER_WORKER_SET), (JOBSET_NAME, JOB_SET))
+"""The kinds whose pods are owned by an inner controller, each with the label that names its object."""
+
+NUMBERED = tuple((row.index_labels[0], row) for row in KINDS.values() if row.index_labels)
+"""The kinds that give their pods an index, each with its first label."""

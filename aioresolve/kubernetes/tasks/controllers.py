@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import anyio
 
 from aioresolve._core.concurrency import gather
-from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ResolveError
 from aioresolve.kubernetes.api.queries import parse_selector
 from aioresolve.spec import ControllerStatus, ExpectedTasks
@@ -47,9 +46,6 @@ if TYPE_CHECKING:
     from aioresolve.kubernetes.api.queries import Selector
     from aioresolve.spec import Observation
 
-READ_TIMEOUT = 10.0
-"""The total deadline for reading the controllers that were found at one time, in seconds."""
-
 MIN_PAUSE = 0.2
 """Seconds between two reads of the same controllers: many pods may become ready one after another."""
 
@@ -64,14 +60,12 @@ class ControllerObject(NamedTuple):
 
     Attributes:
         roles: the roles by their names; None if they are malformed or unknown.
-        fields: the fields of the object that state the number.
         status: whether the job as a whole has ended or is suspended.
         succeeded: how many pods of a Job have succeeded, those that no longer exist included.
         completed: of an Indexed Job, the indices of these pods.
     """
 
     roles: Mapping[str, Role] | None
-    fields: str = ""
     status: ControllerStatus | None = None
     succeeded: int = 0
     completed: frozenset[int] = frozenset()
@@ -152,38 +146,37 @@ class Controllers:
                 needed += [one for selection in selections for one in self._unread(selection)]
         return list(dict.fromkeys(needed))
 
-    async def read(self, api: ObjectAPI, controllers: Sequence[Controller]) -> None:
+    async def read(self, api: ObjectAPI, controllers: Sequence[Controller], progress: Progress) -> None:
         """Read `controllers`.
 
         Raises:
             ResolveError: the API server cannot be reached; some of them may have been read.
         """
 
-        async def read_all(progress: Progress) -> None:
-            async def read(controller: Controller) -> None:
-                body = None
-                try:
-                    body = await api.read(controller.path, str(controller), progress)
-                except ResolveError as error:
-                    if error.retryable:
-                        raise
-                # One that was read once, and now cannot be, keeps its size.
-                if body is not None:
-                    found = parse_controller(controller, body)
-                    self.objects[controller] = _confirmed(found, self._reported.get(controller))
-                    self._reported[controller] = found
-                else:
-                    self.objects.setdefault(controller, None)
-                self._early.discard(controller)
-                if body is None and controller in self._without_pods:
-                    self._early.add(controller)
+        async def read(controller: Controller) -> None:
+            body = None
+            try:
+                body = await api.read(controller.path, str(controller), progress)
+            except ResolveError as error:
+                if error.retryable:
+                    raise
+            # One that was read once, and now cannot be, keeps its size.
+            if body is not None:
+                found = parse_controller(controller, body)
+                self.objects[controller] = _confirmed(found, self._reported.get(controller))
+                self._reported[controller] = found
+            else:
+                self.objects.setdefault(controller, None)
+            self._early.discard(controller)
+            if body is None and controller in self._without_pods:
+                self._early.add(controller)
 
-            await gather([partial(read, one) for one in controllers], limit=MAX_CONCURRENT_READS)
-
-        await within_deadline(READ_TIMEOUT, "the controllers of the pods", read_all)
+        await gather([partial(read, one) for one in controllers], limit=MAX_CONCURRENT_READS)
         self._read_at = anyio.current_time()
 
-    async def read_again(self, api: ObjectAPI, observe: Callable[[], Observation], interval: float) -> bool:
+    async def read_again(
+        self, api: ObjectAPI, observe: Callable[[], Observation], interval: float, progress: Progress
+    ) -> bool:
         """Read the controllers again if that is needed before an observation counts; return whether it was.
 
         What they say may have changed: this matters if the cluster seems to be complete or to have ended, and
@@ -195,7 +188,7 @@ class Controllers:
         if not self.objects or not (self._is_due(interval) or _seems_settled(observe())):
             return False
         await anyio.sleep_until(self._read_at + MIN_PAUSE)
-        await self.read(api, list(self.objects))
+        await self.read(api, list(self.objects), progress)
         return True
 
     async def repeat(self, interval: float, observe_again: Callable[[], object]) -> None:
@@ -266,7 +259,11 @@ class Controllers:
         roles = [(read.roles[name], 1 if restricted else read.roles[name].groups) for name in found]
         number = sum(role.per_group * groups for role, groups in roles)
         completions = sum(role.completions * groups for role, groups in roles)
-        return valid_count(number) or 0, valid_count(completions) or 0, f"{read.fields} of {controller}"
+        return (
+            valid_count(number) or 0,
+            valid_count(completions) or 0,
+            f"{controller.row.fields} of {controller}",
+        )
 
 
 def _size_of_group(controller: Controller, pod_sets: Sequence[PodSet], selector: Selector) -> int | None:
@@ -327,7 +324,6 @@ def parse_controller(controller: Controller, body: bytes) -> ControllerObject:
         is_job = controller.row.name == "Job"
         return ControllerObject(
             valid,
-            controller.row.fields,
             _controller_status(controller, spec, status),
             valid_count(status.get("succeeded")) or 0 if is_job else 0,
             _indices(status.get("completedIndexes")) if is_job else frozenset(),

@@ -267,10 +267,7 @@ def not_ready_reason(pod: Pod) -> str | None:
     if condition is None:
         return "no Ready condition yet"
     reason = _join(condition.reason, condition.message) or f"its Ready condition is {condition.status}"
-    histories = [
-        _join(label, history) for label, container in _containers(pod) if (history := _history(container))
-    ]
-    return short_line("; ".join([reason, *histories]), MAX_REASON)
+    return short_line(reason, MAX_REASON)
 
 
 def program_status(pod: Pod) -> ContainerStatus | None:

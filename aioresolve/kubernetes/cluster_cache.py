@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from aioresolve.spec import ControllerStatus, ExpectedTasks
-
     from .api.objects import Pod, WatchEvent
     from .api.queries import Query
     from .tasks.accelerators import Claim
@@ -108,11 +106,8 @@ class Store(abc.ABC, Generic[T]):
 class MemberStore(Store[T]):
     """What one query of a cluster matches: its pods, or objects that refer to them.
 
-    Args:
-        query: the query.
-        address: the kind of address of members.
-        port: the port to append to the host of each member that has none of its own.
-        label_keys: the keys of the labels of pods to keep.
+    Members have the kind `address` of address, and `port` unless they have one of their own. The values of
+    the labels `label_keys` are kept.
 
     Attributes:
         pods: the pods by a key.
@@ -186,9 +181,7 @@ class ClusterCache:
 
     Args:
         jobs: job to the queries of its selectors in order.
-        store_type: the stores of the queries.
-        address: the kind of address of members.
-        port: the port to append to the host of each member that has none of its own.
+        store_type: the stores of the queries, which `address` and `port` are for.
         order_by: how the pods of one selector become tasks; see `validate_order_by`.
         allow_gaps: with `order_by="index"`, whether a task index between two others may be missing.
         controllers: the objects of the controllers of the pods, as far as they were read.
@@ -224,9 +217,6 @@ class ClusterCache:
             for job in ClusterSpec(dict.fromkeys(jobs, ())).jobs
         }
         self._selectors = list(chain.from_iterable(self._jobs.values()))
-        self._expected: Mapping[str, ExpectedTasks] = {}
-        self._ended: Mapping[str, Sequence[ControllerStatus]] = {}
-        self._expected_from: list[object] = []
 
     def _new_selector(self, job: str, query: Query[Any]) -> SelectorTasks:
         store = self.stores[query]
@@ -282,18 +272,13 @@ class ClusterCache:
         if not self.is_complete:
             return Observation(None)
         state, selected = self.state(now), self._selected()
-        source: list[object] = [*selected.values(), *self.controllers.objects.values()]
-        if source != self._expected_from:
-            self._expected_from = source
-            self._expected = self.controllers.expected(selected)
-            self._ended = self.controllers.ended(selected)
         return Observation(
             self._with_vanished(state),
             absent=_joined(one.absent for one in self._selectors),
             unready=_joined(one.unready for one in self._selectors),
             failed=_joined(one.failed for one in self._selectors),
-            expected=self._expected,
-            controllers=self._ended,
+            expected=self.controllers.expected(selected),
+            controllers=self.controllers.ended(selected),
         )
 
     def _with_vanished(self, state: ClusterState) -> ClusterState:

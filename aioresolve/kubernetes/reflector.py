@@ -125,12 +125,8 @@ class WatchPolicy(msgspec.Struct, frozen=True):
 class Reflector:
     """Keeps the store of one query up to date.
 
-    Args:
-        api: the API server.
-        store: the store.
-        notify: called whenever the store, or whether the query fails, may have changed.
-        policy: the timing of watches.
-        timeout: the deadline of a list, in seconds.
+    It calls `notify` whenever the store, or whether the query fails, may have changed. `timeout` is the
+    deadline of a list, in seconds.
 
     Attributes:
         can_resume: whether there is a version to watch from.
@@ -514,12 +510,7 @@ class OpenWatch:
 class ClusterWatch:
     """Keeps the cache of a cluster up to date, with a reflector for each query.
 
-    Args:
-        api: the API server.
-        cache: the cache.
-        latest: where to put `observe` whenever it may return something new.
-        policy: the timing of watches.
-        timeout: the deadline of a list, in seconds.
+    It puts `observe` into `latest` whenever that may return something new.
     """
 
     def __init__(

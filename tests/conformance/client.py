@@ -49,12 +49,12 @@ class Response:
 
 
 class Client:
-    """Sends requests with a bearer token, or without one as `system:anonymous`."""
+    """Sends requests with a bearer token."""
 
-    def __init__(self, url: str, ca_pem: str, token: str | None) -> None:
+    def __init__(self, url: str, ca_pem: str, token: str) -> None:
         self.url = url
         self._tls = close_one_sidedly(ssl.create_default_context(cadata=ca_pem))
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = {"Authorization": f"Bearer {token}"}
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(

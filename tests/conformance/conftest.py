@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 CONTROL_PLANE = pytest.StashKey[ControlPlane]()
 
-EMBEDDED = pytest.param("embedded")
 REAL = pytest.param(
-    "control-plane",
+    "control_plane",
     marks=pytest.mark.skipif(bool(missing_assets()), reason=missing_assets()),
 )
 
@@ -31,7 +30,7 @@ REAL = pytest.param(
 def embedded() -> Iterator[ThreadedKubernetesServer]:
     """The embedded server of the session, in its own thread."""
     tokens = {secrets.token_hex(16): user for user in ("admin", *USERS)}
-    with KubernetesServer(tls=True, tokens=tokens, allow={}, anonymous=True).in_thread() as running:
+    with KubernetesServer(tls=True, tokens=tokens, allow={}).in_thread() as running:
         yield running
 
 
@@ -43,20 +42,14 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
         yield running
 
 
-@pytest.fixture(params=[EMBEDDED, REAL])
-def unprepared_server(request: pytest.FixtureRequest) -> ApiServer:
-    """A running API server and the name of the test's namespace, for tests without an event loop."""
-    namespace = f"test-{secrets.token_hex(4)}"
-    if request.param == "embedded":
-        return EmbeddedServer(request.getfixturevalue("embedded"), namespace)
-    return RealServer(request.getfixturevalue("control_plane"), namespace)
-
-
-@pytest.fixture
-async def server(unprepared_server: ApiServer) -> ApiServer:
+@pytest.fixture(params=["embedded", REAL])
+async def server(request: pytest.FixtureRequest) -> ApiServer:
     """An API server with a namespace for the test, in which the user `limited` may read pods."""
-    await unprepared_server.prepare()
-    return unprepared_server
+    namespace, server = f"test-{secrets.token_hex(4)}", request.getfixturevalue(request.param)
+    kind = EmbeddedServer if request.param == "embedded" else RealServer
+    found = kind(server, namespace)
+    await found.prepare()
+    return found
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,7 +59,7 @@ def pytest_runtest_makereport(
     """Add the logs of the control plane to the report of a failure against it."""
     report = yield
     running = item.config.stash.get(CONTROL_PLANE, None)
-    if report.failed and running is not None and "control-plane" in item.name:
+    if report.failed and running is not None and "control_plane" in item.name:
         report.sections.append(("kube-apiserver log", running.log("kube-apiserver")))
         report.sections.append(("etcd log", running.log("etcd", lines=10)))
     return report

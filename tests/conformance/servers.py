@@ -46,9 +46,9 @@ class ApiServer(abc.ABC):
         self.tokens = tokens
         self.namespace = namespace
 
-    def client(self, user: str | None = "admin") -> Client:
-        """Return a client for that user, or for `system:anonymous` if it is None."""
-        return Client(self.url, self.ca_pem, self.tokens[user] if user else None)
+    def client(self, user: str = "admin") -> Client:
+        """Return a client for that user."""
+        return Client(self.url, self.ca_pem, self.tokens[user])
 
     def kubeconfig(self, folder: Path, user: str = "admin") -> Path:
         """Write a kubeconfig file for that user, and return its path."""
@@ -124,9 +124,9 @@ class RealServer(ApiServer):
             await admin.write("POST", path, manifest)
         await self.wait_until_allowed("limited", self.namespace)
 
-    async def wait_until_allowed(self, user: str, namespace: str | None, *, path: str = "") -> None:
-        """Return when a grant to list pods (or `path`) is effective; the server learns of it by a watch."""
-        path = path or pods_path(namespace)
+    async def wait_until_allowed(self, user: str, namespace: str | None) -> None:
+        """Return when a grant to list pods is effective; the server learns of it by a watch."""
+        path = pods_path(namespace)
         async with self.client(user) as client:
             with anyio.fail_after(10.0):
                 while (await client.request("GET", path)).status == 403:  # noqa: ASYNC110

@@ -1,8 +1,8 @@
 """Every state of a pod: what to write to the API, and the Table row that an API server returns.
 
 The Status column is that of `kubectl get pods`, which the API server computes
-(https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/). The values were recorded from API servers
-1.20 and 1.36. If these two differ, the state has both rows, and a server may return either.
+(https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/). The values were recorded from API server
+1.36.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class State:
 
     Attributes:
         row: the row of API server 1.36.
-        old_row: the row of older API servers, if it differs.
         deleted: whether the pod is being deleted (with a grace period and a finalizer).
     """
 
@@ -48,7 +47,6 @@ class State:
     status: Mapping[str, Any] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
     deleted: bool = False
-    old_row: Row | None = None
 
     @property
     def phase(self) -> str:
@@ -69,11 +67,6 @@ class State:
     def completed_reason(self) -> str | None:
         """The reason of `Completed`, the only condition that a row can have; None if it has none."""
         return self.phase if self.phase in ("Succeeded", "Failed") else None
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """The rows that a server may return."""
-        return (self.row,) if self.old_row is None else (self.row, self.old_row)
 
     def manifest(self, namespace: str) -> dict[str, Any]:
         labels = {"state": self.name, "member": str(self.is_member).lower()}
@@ -242,7 +235,5 @@ STATES = (
         Row("0/1", "Completed", "10.8.1.16"),
         status("Succeeded", container(terminated(0, reason="Completed")), ips=["10.8.1.16"]),
         deleted=True,
-        # Older servers show every pod that is being deleted as Terminating.
-        old_row=Row("0/1", "Terminating", "10.8.1.16"),
     ),
 )

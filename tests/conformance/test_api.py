@@ -53,7 +53,7 @@ async def test_each_of_the_states_is_served_as_it_is_recorded(server: ApiServer)
     conditions = {row["cells"][0]: row.get("conditions") or [] for row in table.body["rows"]}
     assert set(rows) == set(pods) == {state.name for state in STATES}
     for state in STATES:
-        assert rows[state.name] in state.rows, state.name
+        assert rows[state.name] == state.row, state.name
         metadata, status = pods[state.name]["metadata"], pods[state.name]["status"]
         assert status["phase"] == state.phase, state.name
         for name in ("podIP", "podIPs", "hostIP"):

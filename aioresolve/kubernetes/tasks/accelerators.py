@@ -208,9 +208,7 @@ class Devices:
                 if error.retryable:
                     raise
                 self.faults[namespace] = error.summary
-            for name in names[namespace]:
-                if found.setdefault(name, None) is None:
-                    self.faults.setdefault(namespace, f"ResourceClaim {namespace}/{name} is not allocated")
+            found = dict.fromkeys(names[namespace]) | found
             others = {key: count for key, count in self._counts.items() if key[0] != namespace}
             self._counts = {**others, **{(namespace, name): count for name, count in found.items()}}
 

@@ -93,13 +93,9 @@ def match_pods(
     port: int,
     label_keys: Sequence[str] = (),
 ) -> list[MatchedPod]:
-    """Return the part of each pod that is kept; one selector matched all `pods`.
+    """Return the part of each pod that is kept, with the values of the labels `label_keys`.
 
-    Args:
-        pods: the pods.
-        choice: the kind of address; see `pod_address`.
-        port: the port to append to a host.
-        label_keys: the keys of the labels to keep.
+    For `choice` and `port` see `pod_address`.
 
     Raises:
         ConfigurationError: a running pod cannot have such an address.

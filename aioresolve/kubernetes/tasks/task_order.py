@@ -381,13 +381,7 @@ class JobTasks(NamedTuple):
 def number_tasks(
     job: str, selectors: Sequence[SelectorTasks], ordering: Ordering, *, allow_gaps: bool
 ) -> JobTasks:
-    """Return the tasks of a job.
-
-    Args:
-        job: the name of the job.
-        selectors: its selectors in order.
-        ordering: the order of the pods of one selector.
-        allow_gaps: whether a task index may be missing.
+    """Return the tasks of a job. With `allow_gaps`, a task index may be missing.
 
     Raises:
         PodIndexError: a member has no index, two have the same one, or one between two others is missing and

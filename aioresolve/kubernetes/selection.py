@@ -1,4 +1,4 @@
-"""Which pods, or endpoints of Services, are the tasks of which jobs, and what exists if there are none."""
+"""Which pods, or endpoints of Services, are the tasks of which jobs, and what exists if nothing matches."""
 
 from __future__ import annotations
 

@@ -41,7 +41,6 @@ TEST_FOLDERS = {
     "_core": ("core", "kubernetes", "fleet", "gcp/test_requests.py"),
     "environment": ("environment", "contract", "sync"),
     "errors": ("test_public_api.py", "core", "gcp", "kubernetes"),
-    "fleet": ("fleet", "sync"),
     "gcp": ("gcp", "tpu", "environment"),
     "kubernetes": ("kubernetes", "sync"),
     "probe": ("probe", "tpu", "resolver", "sync"),

@@ -91,15 +91,6 @@ async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
         yield server.write_kubeconfig(tmp_path / "kubeconfig")
 
 
-def test_pickling_a_resolver_with_a_local_function_raises_pickles_own_error() -> None:
-    def address(pod: Any) -> str:
-        return str(pod.status.pod_ip)
-
-    resolver = aioresolve.KubernetesClusterResolver(address=address)
-    with pytest.raises((pickle.PicklingError, AttributeError), match=r"<locals>\.address"):
-        pickle.dumps(resolver)
-
-
 async def test_cloudpickle_copies_a_local_function(kubeconfig: Path) -> None:
     resolver = aioresolve.KubernetesClusterResolver(
         {"worker": ["app"]}, kubeconfig=kubeconfig, address=lambda pod: f"{pod.metadata.name}.example"

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from aioresolve import Progress
     from aioresolve.testing import ThreadedKubernetesServer
 
-THREADS = 32
 JOBS = {"worker": ["app=train"]}
 WORKERS = ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
 REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST")

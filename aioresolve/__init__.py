@@ -5,7 +5,7 @@
 >>> await resolver.cluster_spec()
 ClusterSpec({'worker': ['10.8.0.10:8470', '10.8.0.11:8470']})
 
-`aioresolve.sync` has the same classes with blocking methods. `aioresolve.testing` has loopback servers for
+`aioresolve.sync` has the same resolvers with blocking methods. `aioresolve.testing` has loopback servers for
 tests. Importing this module loads no third-party library: each name loads its module on first use.
 """
 

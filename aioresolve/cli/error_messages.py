@@ -28,6 +28,7 @@ DEADLINE = 3
 
 OPTIONS = {
     "job_to_label_mapping": "-l",
+    "not_running": "--not-running",
     "service": "--service",
     "task_id": "INDEX of --task JOB:INDEX",
     "task_type": "JOB",

@@ -65,6 +65,18 @@ async def test_a_host_whose_name_is_a_scheme_of_grpc_is_looked_up(host: str) -> 
         await probe_worker(f"{host}:8470", channels=channels, libtpu_ports=[], timeout=GENEROUS)
 
 
+async def test_connection_to_a_silent_worker_is_closed_after_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ProbeError, match=f"no gRPC connection to {address} within 0.1 s"):
+            await probe_worker(address, libtpu_ports=[], timeout=0.1)
+        connection, _ = silent.accept()
+    with connection:
+        connection.settimeout(15.0)  # gRPC alone would keep it for 20 s
+        while connection.recv(4096):
+            pass
+
+
 async def test_an_ipv6_address_may_have_a_zone() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as unused:
         port = unused.getsockname()[1]

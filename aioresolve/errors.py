@@ -1,37 +1,37 @@
 """Every error that aioresolve raises, derived from one root.
 
 ```
-ResolveError                                   the root: `except ResolveError` catches everything below
-├── ConfigurationError     (ValueError)        an argument, file or variable is invalid
-│   └── EnvironmentVariableError               a variable that describes the cluster is missing or invalid;
-│                          (RuntimeError)      a ValueError too
-├── InvalidClusterError    (TypeError,         the value does not describe a cluster
+ResolveError                                 the root: `except ResolveError` catches everything below
+├── ConfigurationError     (ValueError)      an argument, file or variable is invalid
+│   └── EnvironmentVariableError             a variable about the cluster is missing or invalid;
+│                          (RuntimeError)    a ValueError too
+├── InvalidClusterError    (TypeError,       the value does not describe a cluster
 │                           ValueError)
-├── UnknownTaskError       (ValueError)        the cluster has no such job or task
-├── TaskConflictError      (KeyError)          two resolvers of a union return the same task
-├── TaskIdentityError      (RuntimeError)      it cannot be determined which task this process is
-├── PartialClusterError    (RuntimeError)      only a part of the cluster is known, such as one slice
-├── LaunchError            (ValueError)        the cluster cannot be expressed for that kind of program
-├── MissingDependencyError (ImportError)       an optional package is not installed
-├── CredentialsError       (RuntimeError)      no source of credentials worked
-├── DeadlineExceededError  (TimeoutError)      the total deadline of the call passed
-│   ├── IncompleteClusterError                 the cluster was not complete before the deadline of `wait`
-│   └── ProbeDeadlineError (RuntimeError)      workers did not report their devices in time; a ProbeError too
-├── FailedClusterError     (RuntimeError)      the cluster being waited for cannot become complete
-├── ConnectionFailedError  (ConnectionError)   the server could not be reached, or the connection broke
-│   └── TLSError                               the server was reached, but the TLS handshake failed
-├── APIError               (RuntimeError)      the server returned a failure status
-│   ├── UnauthorizedError                      401: the credentials were rejected
-│   ├── ForbiddenError                         403; has the smallest RBAC manifest that would allow it
-│   └── TPULookupError     (ValueError)        `service=` could not look up a TPU
-├── ProtocolError          (RuntimeError)      the response is malformed, too large, or a redirect
-├── ProbeError             (RuntimeError)      a worker did not report its devices, or workers differ
-├── PodNotRunningError     (RuntimeError)      pods match the selector but are not running
-├── InstanceNotRunningError (RuntimeError)     instances of a group are not running
-├── TPUNotReadyError       (RuntimeError)      TPUs exist but are not ready, or not healthy
-├── TPUNotFoundError       (ValueError,        no TPU was named, or the named TPU does not exist
+├── UnknownTaskError       (ValueError)      the cluster has no such job or task
+├── TaskConflictError      (KeyError)        two resolvers of a union return the same task
+├── TaskIdentityError      (RuntimeError)    it cannot be determined which task this process is
+├── PartialClusterError    (RuntimeError)    only a part of the cluster is known, such as one slice
+├── LaunchError            (ValueError)      the cluster cannot be expressed for that kind of program
+├── MissingDependencyError (ImportError)     an optional package is not installed
+├── CredentialsError       (RuntimeError)    no source of credentials worked
+├── DeadlineExceededError  (TimeoutError)    the total deadline of the call passed
+│   ├── IncompleteClusterError               the cluster was not complete when `wait` ended
+│   └── ProbeDeadlineError (RuntimeError)    workers did not report their devices; also a ProbeError
+├── FailedClusterError     (RuntimeError)    the cluster being waited for cannot become complete
+├── ConnectionFailedError  (ConnectionError) the server could not be reached, or the connection broke
+│   └── TLSError                             the server was reached, but the TLS handshake failed
+├── APIError               (RuntimeError)    the server returned a failure status
+│   ├── UnauthorizedError                    401: the credentials were rejected
+│   ├── ForbiddenError                       403; has the smallest RBAC manifest that would allow it
+│   └── TPULookupError     (ValueError)      `service=` could not look up a TPU
+├── ProtocolError          (RuntimeError)    the response is malformed, too large, or a redirect
+├── ProbeError             (RuntimeError)    a worker did not report its devices, or workers differ
+├── PodNotRunningError     (RuntimeError)    pods match the selector but are not running
+├── InstanceNotRunningError (RuntimeError)   instances of a group are not running
+├── TPUNotReadyError       (RuntimeError)    TPUs exist but are not ready, or not healthy
+├── TPUNotFoundError       (ValueError,      no TPU was named, or the named TPU does not exist
 │                           RuntimeError)
-└── PodIndexError          (RuntimeError)      a task index is missing or taken twice
+└── PodIndexError          (RuntimeError)    a task index is missing or taken twice
 ```
 
 The second base classes are those that `tf.distribute.cluster_resolver` and the standard library promise: an

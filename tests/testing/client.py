@@ -13,24 +13,17 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from aioresolve._core.network import close_one_sidedly
-from aioresolve.testing import GoogleServer, KubernetesServer, pod
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from aioresolve.testing import GoogleServer, KubernetesServer
+
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 NAMESPACE = "/api/v1/namespaces/ml/pods"
-CREATED = "2026-11-20T15:39:21Z"
 NOW = datetime(2026, 11, 20, 15, 39, 52, tzinfo=UTC)
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
-
-
-def trainers() -> list[dict[str, Any]]:
-    return [
-        pod(f"train-{n}", "ml", labels={"job-name": "train"}, ip=f"10.8.0.{n + 10}", created=CREATED)
-        for n in (0, 1, 2, 10)
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -52,7 +51,6 @@ class Events:
         raise EOFError
 
 
-@dataclass
 class Client:
     """A fleet that is served, its sources, and a client of it."""
 

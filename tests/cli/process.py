@@ -33,7 +33,7 @@ sys.exit(main())
 """
 """The command as on a machine that is never busy, where no response takes long enough to show progress."""
 
-TIMEOUT = 90
+TIMEOUT = 240
 """Seconds after which a process that should have exited counts as hung."""
 
 ESCAPE = "\x1b["

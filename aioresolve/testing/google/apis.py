@@ -142,18 +142,13 @@ def tpu_reply(cloud: Cloud, method: str, path: str, query: Mapping[str, str]) ->
 
 def _tpu_list(cloud: Cloud, found: re.Match[str], query: Mapping[str, str]) -> dict[str, Any]:
     zone = found["zone"]
-    unreachable = {place for place in cloud.unreachable if zone in ("-", place)}
     names = [
         name
         for name in cloud.names(found["project"], found["collection"])
-        if zone in ("-", name.split("/")[3]) and name.split("/")[3] not in unreachable
+        if zone in ("-", name.split("/")[3])
     ]
     listed, token = _page(names, query, "pageSize", cloud.page_size)
-    document = _page_document(found["collection"], [cloud.read(name) for name in listed], token)
-    if unreachable:
-        prefix = f"projects/{found['project']}/locations/"
-        document["unreachable"] = [f"{prefix}{place}" for place in sorted(unreachable)]
-    return document
+    return _page_document(found["collection"], [cloud.read(name) for name in listed], token)
 
 
 # Compute Engine

@@ -212,7 +212,6 @@ class Cloud:
 
     Attributes:
         metadata: the values of the metadata server by path (`instance/zone`).
-        unreachable: the zones that lists report as unreachable.
         denied: permissions that no user has (403), such as `tpu.nodes.get`.
         instance_groups: instance group to the names of its instances. Both may be full names, of groups such
             as `projects/P/regions/R/instanceGroups/NAME`. An instance that does not exist is one that the
@@ -225,7 +224,6 @@ class Cloud:
     def __init__(self, project: str, zone: str, page_size: int) -> None:
         self.page_size = page_size
         self.metadata: dict[str, str] = {}
-        self.unreachable: list[str] = []
         self.denied: set[str] = set()
         self.instance_groups: dict[str, list[str]] = {}
         self.managed_instances: dict[str, dict[str, Any]] = {}

@@ -14,11 +14,17 @@ describe the tasks that `srun` starts.
 
 `mpirun` and `mpiexec` start one daemon on each other node by `srun`, whose processes inherit the variables of
 that step: they count the daemons, not the processes.
+
+Host lists, such as `n[1-2],m5,o[006-011]`, have the grammar of `scontrol show hostnames`
+(https://slurm.schedmd.com/scontrol.html), and permit text after brackets, too: `n[1-2]-ib0`. What Slurm
+accepts but never writes, such as unbalanced brackets, spaces and empty entries, is an error.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
+import reprlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,9 +33,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.launchers import launched_process
+from aioresolve.spec import host_port
 
 from .base import reject, shorten
-from .host_list import MAX_TASKS, expand_counts, expand_host_file, expand_host_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -61,6 +67,17 @@ STEP_ID, INTERACTIVE_STEP = "SLURM_STEP_ID", "4294967290"
 
 MAX_COMPONENTS = 128
 """The most components of a heterogeneous job: that of Slurm."""
+
+MAX_HOSTS = 65_536
+"""The most hosts of a list: a few characters can stand for any number. Slurm has this limit for one range."""
+
+MAX_TASKS = 262_144
+"""The most tasks of all nodes."""
+
+_ENTRY = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+_PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_COUNT = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 _SRUN = "Start the program with `srun`, which sets it, or run it inside a job of `sbatch` or `salloc`."
 _DISTRIBUTIONS = (
@@ -144,29 +161,25 @@ class _Variables:
             raise self.wrong(name, f"not an integer from 0 to {limit}")
         return int(text)
 
-    def hosts(self, name: str) -> list[str]:
-        return self._parse(expand_host_list, name)
-
-    def counts(self, name: str) -> list[int]:
-        return self._parse(expand_counts, name)
-
-    def own_ranks(self) -> list[int]:
-        """Return the ranks on the node of this process; empty if they are not set."""
-        if not self[OWN_RANKS]:
-            return []
-        return self._parse(lambda text: [int(number) for number in text.split(",")], OWN_RANKS)
-
-    def wrong(self, name: str, problem: str, hint: str = _SRUN) -> EnvironmentVariableError:
-        """Return the error for the value of a variable."""
-        return reject(name, f"is {shorten(self._environ.get(name))}, {problem}", hint)
-
-    def _parse(self, parser: Callable[[str], list[T]], name: str) -> list[T]:
+    def parsed(self, name: str, parser: Callable[[str], list[T]]) -> list[T]:
+        """Return the list in a variable that has to be set; `parser` raises a ValueError."""
         if not self[name]:
             raise reject(name, "is not set", _SRUN)
         try:
             return parser(self[name])
         except ValueError as error:
             raise reject(name, f"is {shorten(self[name])}: {error}", _SRUN) from error
+
+    def hosts(self, name: str) -> list[str]:
+        return self.parsed(name, expand_host_list)
+
+    def own_ranks(self) -> list[int]:
+        """Return the ranks on the node of this process; empty if they are not set."""
+        return self.parsed(OWN_RANKS, lambda text: [*map(int, text.split(","))]) if self[OWN_RANKS] else []
+
+    def wrong(self, name: str, problem: str, hint: str = _SRUN) -> EnvironmentVariableError:
+        """Return the error for the value of a variable."""
+        return reject(name, f"is {shorten(self._environ.get(name))}, {problem}", hint)
 
 
 def _read_launched(variables: _Variables, process: LaunchedProcess) -> SlurmTasks:
@@ -198,40 +211,31 @@ def _read_launched(variables: _Variables, process: LaunchedProcess) -> SlurmTask
 
 def _read_tasks(variables: _Variables, tasks_per_node: TasksPerNode) -> SlurmTasks:
     """Return the tasks of the step that this process belongs to; outside of steps, those of the job."""
-    is_step, suffixes = _is_step(variables), _component_suffixes(variables)
+    suffixes = _component_suffixes(variables)
+    # A batch script that was submitted inside a step has inherited the variables of that step.
+    is_step = bool(variables[STEP_HOSTS]) and variables[STEP_ID] != INTERACTIVE_STEP
+    if is_step and variables[JOB_HOSTS]:
+        is_step = set(variables.hosts(STEP_HOSTS)) <= set(variables.hosts(JOB_HOSTS))
     if is_step:
         source = STEP_HOSTS
-        nodes = _read_nodes(variables, STEP_HOSTS, STEP_COUNTS, tasks_per_node)
-        components = _split_step(variables, nodes, suffixes)
+        components = _read_step(variables, suffixes, tasks_per_node)
     elif suffixes or variables[JOB_HOSTS]:
         source = f"{JOB_HOSTS}{suffixes[0] if suffixes else ''}"
         components = {suffix: _read_job(variables, suffix, tasks_per_node) for suffix in suffixes or [""]}
-    elif isinstance(tasks_per_node, Mapping):
-        return SlurmTasks(tuple(Counter(tasks_per_node).elements()), None, "`tasks_per_node`")
     else:
         raise reject(STEP_HOSTS, f"and ${JOB_HOSTS} are not set", _SRUN)
-    known = {host for nodes in components.values() for host in nodes}
-    if isinstance(tasks_per_node, Mapping) and (unknown := sorted(tasks_per_node.keys() - known)):
+    counts = Counter({host: count for nodes in components.values() for host, count in nodes.items()})
+    if isinstance(tasks_per_node, Mapping) and (unknown := sorted(tasks_per_node.keys() - counts.keys())):
         raise ConfigurationError(
-            f"{shorten(unknown)} are not among the nodes {shorten(sorted(known))}", argument="tasks_per_node"
+            f"{shorten(unknown)} are not among the nodes {shorten(sorted(counts))}", argument="tasks_per_node"
         )
-    if (total := sum(sum(nodes.values()) for nodes in components.values())) > MAX_TASKS:
+    if counts.total() > MAX_TASKS:
         raise reject(source, f"stands for more than {MAX_TASKS} tasks", _SRUN)
-    rank = _read_rank(variables, total) if is_step else None
-    hosts = _hosts_by_rank(variables, components, rank)
+    rank = _read_rank(variables, counts.total()) if is_step else None
+    hosts = _hosts_by_rank(variables, components, +counts, rank)
     if rank is not None:
         _check_own_task(variables, hosts, rank)
     return SlurmTasks(tuple(hosts), rank, f"${source}")
-
-
-def _is_step(variables: _Variables) -> bool:
-    """Whether the variables of a step are those of a step that this process is a task of.
-
-    A batch script that was submitted inside a step has inherited them.
-    """
-    if not variables[STEP_HOSTS] or variables[STEP_ID] == INTERACTIVE_STEP:
-        return False
-    return not variables[JOB_HOSTS] or set(variables.hosts(STEP_HOSTS)) <= set(variables.hosts(JOB_HOSTS))
 
 
 def _component_suffixes(variables: _Variables) -> list[str]:
@@ -249,14 +253,13 @@ def _component_suffixes(variables: _Variables) -> list[str]:
 def _read_nodes(
     variables: _Variables, hosts_variable: str, counts_variable: str, tasks_per_node: TasksPerNode
 ) -> Nodes:
-    """Return each node and the number of its tasks, in the order of the list."""
     hosts = variables.hosts(hosts_variable)
     if isinstance(tasks_per_node, Mapping):
         counts = [tasks_per_node.get(host, 0) for host in hosts]
     elif tasks_per_node is not None:
         counts = [tasks_per_node] * len(hosts)
     else:
-        counts = variables.counts(counts_variable)
+        counts = variables.parsed(counts_variable, expand_counts)
     if len(counts) != len(hosts):
         raise variables.wrong(
             counts_variable,
@@ -270,6 +273,24 @@ def _read_nodes(
     return nodes
 
 
+def _read_step(variables: _Variables, suffixes: list[str], tasks_per_node: TasksPerNode) -> dict[str, Nodes]:
+    """Return the nodes of a step by the suffixes of their components, in the order of their ranks."""
+    nodes = _read_nodes(variables, STEP_HOSTS, STEP_COUNTS, tasks_per_node)
+    left, components = dict(nodes), {}
+    for suffix in suffixes:
+        hosts = variables.hosts(f"{JOB_HOSTS}{suffix}")
+        if part := {host: left.pop(host) for host in hosts if host in left}:
+            components[suffix] = part
+    if suffixes and left:
+        variable = f"{JOB_HOSTS}{suffixes[0]}"
+        raise variables.wrong(
+            STEP_HOSTS,
+            f"but no component of the job has {shorten(next(iter(left)))} (${variable} is"
+            f" {shorten(variables[variable])}, ...)",
+        )
+    return components if len(components) > 1 else {"": nodes}
+
+
 def _read_job(variables: _Variables, suffix: str, tasks_per_node: TasksPerNode) -> Nodes:
     """Return the tasks that `srun` would start in a job, or in one component of a heterogeneous job."""
 
@@ -278,12 +299,12 @@ def _read_job(variables: _Variables, suffix: str, tasks_per_node: TasksPerNode) 
         return f"{name}{suffix}" if variables[f"{name}{suffix}"] else name
 
     total, counts = variables.integer(own("SLURM_NTASKS")), f"{JOB_COUNTS}{suffix}"
-    is_given = tasks_per_node is not None
-    if not is_given and total is None:
+    is_certain = tasks_per_node is not None or total is None
+    if is_certain and tasks_per_node is None:
         # The counts are those of the CPUs here, while `srun` starts one task on each node.
         tasks_per_node = variables.integer(own("SLURM_NTASKS_PER_NODE")) or 1
     nodes = _read_nodes(variables, f"{JOB_HOSTS}{suffix}", counts, tasks_per_node)
-    if is_given or total is None:
+    if is_certain:
         return nodes
     if total != sum(nodes.values()):
         raise variables.wrong(
@@ -305,7 +326,7 @@ def _check_counts(variables: _Variables, suffix: str, counts: list[int]) -> None
     read = variables.integer("SRUN_CPUS_PER_TASK") or 1
     variable = f"{DISTRIBUTION}{suffix}"
     if {"pack", "plane"} & set(re.split("[:,=]", variables[variable])):
-        cpus = variables.counts(f"SLURM_JOB_CPUS_PER_NODE{suffix}")
+        cpus = variables.parsed(f"SLURM_JOB_CPUS_PER_NODE{suffix}", expand_counts)
         is_certain = [number // read for number in cpus] == counts
     else:
         variable = f"SLURM_CPUS_PER_TASK{suffix}"
@@ -321,25 +342,10 @@ def _check_counts(variables: _Variables, suffix: str, counts: list[int]) -> None
         )
 
 
-def _split_step(variables: _Variables, nodes: Nodes, suffixes: list[str]) -> dict[str, Nodes]:
-    """Return the nodes of a step by the suffixes of their components, in the order of their ranks."""
-    left, components = dict(nodes), {}
-    for suffix in suffixes:
-        hosts = variables.hosts(f"{JOB_HOSTS}{suffix}")
-        if part := {host: left.pop(host) for host in hosts if host in left}:
-            components[suffix] = part
-    if suffixes and left:
-        variable = f"{JOB_HOSTS}{suffixes[0]}"
-        raise variables.wrong(
-            STEP_HOSTS,
-            f"but no component of the job has {shorten(next(iter(left)))} (${variable} is"
-            f" {shorten(variables[variable])}, ...)",
-        )
-    return components if len(components) > 1 else {"": nodes}
-
-
-def _hosts_by_rank(variables: _Variables, components: Mapping[str, Nodes], rank: int | None) -> list[str]:
-    counts = Counter({host: count for nodes in components.values() for host, count in nodes.items() if count})
+def _hosts_by_rank(
+    variables: _Variables, components: Mapping[str, Nodes], counts: Counter[str], rank: int | None
+) -> list[str]:
+    """Return the host of each task; `counts` has those of the nodes with tasks."""
     own_ranks = variables.own_ranks() if rank is not None else []
     own_host = find_node(counts.keys(), variables[NODE_NAME])
     if len(counts) == 2 and own_ranks and own_host is not None:
@@ -366,19 +372,15 @@ def _check_distribution(variables: _Variables, components: Mapping[str, Nodes], 
     distribution raise an error. No task has to assume anything if `sbatch` or `salloc` has set the variables
     of the components.
     """
-    is_plane = variables[DISTRIBUTION].startswith("plane")
-    # The size for a component before the last one remains set.
-    variable = PLANE_SIZE if variables[PLANE_SIZE] and not is_plane else DISTRIBUTION
+    variable = DISTRIBUTION
+    if variables[PLANE_SIZE] and not variables[DISTRIBUTION].startswith("plane"):
+        variable = PLANE_SIZE  # it is left of a component before the last one
     for suffix in (own, list(components)[-1]) if variable == DISTRIBUTION else ():
         assumed = _arrange(variables, components[suffix], f"{DISTRIBUTION}{suffix}")
         if _arrange(variables, components[suffix], DISTRIBUTION, _COMPONENTS) == assumed:
             return
-    raise variables.wrong(
-        variable,
-        f"but ${variable}{own} is not set, so that the tasks of other components cannot know on which node"
-        " each task is",
-        _COMPONENTS,
-    )
+    problem = f"but ${variable}{own} is not set, so that tasks of other components cannot know where this is"
+    raise variables.wrong(variable, problem, _COMPONENTS)
 
 
 def _arrange(variables: _Variables, nodes: Nodes, variable: str, hint: str = _DISTRIBUTIONS) -> list[str]:
@@ -400,12 +402,13 @@ def _arrange(variables: _Variables, nodes: Nodes, variable: str, hint: str = _DI
         return _read_host_file(variables, counts)
     if not size:
         raise variables.wrong(variable, "which does not say on which node each task is", hint)
-    hosts: list[str] = []
     # `size` tasks on each node, until all nodes have theirs.
-    for started in range(0, most, size):
-        for host, count in counts.items():
-            hosts += [host] * max(0, min(size, count - started))
-    return hosts
+    return [
+        host
+        for started in range(0, most, size)
+        for host, count in counts.items()
+        for _ in range(min(size, count - started))
+    ]
 
 
 def _read_host_file(variables: _Variables, counts: Nodes) -> list[str]:
@@ -445,11 +448,99 @@ def _check_own_task(variables: _Variables, hosts: list[str], rank: int) -> None:
         variable = OWN_RANKS
     else:
         return
-    names = filter(variables.__getitem__, (STEP_HOSTS, DISTRIBUTION))
-    sources = " and ".join(f"${name} {shorten(variables[name])}" for name in names)
     raise variables.wrong(
         variable,
-        f"but task {rank} (${PROCESS_ID}) is number {ranks.index(rank)} on {own}, which has the tasks"
-        f" {shorten(ranks)}, according to {sources}",
+        f"but task {rank} (${PROCESS_ID}) is number {ranks.index(rank)} of the tasks {shorten(ranks)} on"
+        f" {own}, according to ${STEP_HOSTS} {shorten(variables[STEP_HOSTS])} and ${DISTRIBUTION}"
+        f" {shorten(variables[DISTRIBUTION])}",
         f"Check {{tasks_per_node}} if it is passed. {_COMPONENTS}",
     )
+
+
+# Lists of hosts and numbers
+
+
+def expand_host_list(text: str) -> list[str]:
+    """Return the hosts of a list, in its order, with repetitions.
+
+    Raises:
+        ValueError: the list is malformed, or has more than `MAX_HOSTS` hosts.
+    """
+    entries = _ENTRY.findall(text)
+    if not entries or ",".join(entries) != text:
+        raise ValueError("an entry is empty, or brackets are unbalanced")
+    hosts: list[str] = []
+    for entry in entries:
+        hosts += _expand_entry(entry, MAX_HOSTS - len(hosts))
+    return hosts
+
+
+def expand_counts(text: str) -> list[int]:
+    """Return the number of each node, in the order of the nodes: `3(x2),2,1` is `[3, 3, 2, 1]`.
+
+    Raises:
+        ValueError: the text is malformed, or there are more than `MAX_HOSTS` nodes or `MAX_TASKS` in total.
+    """
+    counts: list[int] = []
+    total = 0
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{reprlib.repr(part)} is not a number such as 2, or 2(x3) for three nodes")
+        count, repetitions = int(match[1]), int(match[2] or 1)
+        total += count * repetitions
+        if len(counts) + repetitions > MAX_HOSTS or total > MAX_TASKS:
+            raise ValueError(f"more than {MAX_HOSTS} nodes or {MAX_TASKS} tasks")
+        counts += [count] * repetitions
+    return counts
+
+
+def expand_host_file(text: str) -> list[str]:
+    """Return the host of each task, for the text of a `$SLURM_HOSTFILE`: `n2*3` is three tasks on `n2`.
+
+    Raises:
+        ValueError: the text is malformed, or has more than `MAX_TASKS` hosts.
+    """
+    hosts: list[str] = []
+    for line in text.splitlines():
+        for entry in _ENTRY.findall(re.sub(r"\s+", ",", line.partition("#")[0])):
+            name, _, repetitions = entry.partition("*")
+            names, number = expand_host_list(name), int(repetitions or 1)
+            if len(hosts) + len(names) * number > MAX_TASKS:
+                raise ValueError(f"more than {MAX_TASKS} hosts")
+            hosts += names * number
+    return hosts
+
+
+def _expand_entry(entry: str, limit: int) -> list[str]:
+    """Return the hosts of one entry: `a[1-2]b[3,5]` has four. The last bracket varies fastest."""
+    parts: list[list[str]] = []
+    number = 1
+    for ranges, literal in _PART.findall(entry):
+        parts.append([literal] if literal else _expand_ranges(ranges, limit))
+        number *= len(parts[-1])
+        if number > limit:  # checked before the hosts are generated
+            raise ValueError(f"more than {MAX_HOSTS} hosts")
+    longest = "".join(max(part, key=len) for part in parts)  # the others differ in digits only
+    try:
+        host_port(longest, 1)
+    except ConfigurationError:
+        raise ValueError(f"{reprlib.repr(longest)} is not a host name") from None
+    return ["".join(name) for name in itertools.product(*parts)]
+
+
+def _expand_ranges(text: str, limit: int) -> list[str]:
+    """Return the numbers between brackets, with the width of the first number of each range: `006-008,11`."""
+    numbers: list[str] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{reprlib.repr(part)} between brackets is not a number, or a range such as 1-4")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise ValueError(f"the range {part} is descending")
+        if len(numbers) + last - first + 1 > limit:
+            raise ValueError(f"more than {MAX_HOSTS} hosts")
+        width = len(match[1])
+        numbers += [f"{number:0{width}}" for number in range(first, last + 1)]
+    return numbers

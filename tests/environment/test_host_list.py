@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.environment.host_list import MAX_HOSTS, MAX_TASKS, expand_counts, expand_host_list
+from aioresolve.environment.slurm_tasks import MAX_HOSTS, MAX_TASKS, expand_counts, expand_host_list
 
 if TYPE_CHECKING:
     from pathlib import Path

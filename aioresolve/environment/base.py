@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError, EnvironmentVariableError, UnknownTaskError
-from aioresolve.resolver.base import ClusterResolver, master_url
+from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import Observation, host_port
 
 if TYPE_CHECKING:
@@ -99,16 +99,10 @@ class EnvironmentClusterResolver(ClusterResolver):
         *,
         timeout: float | None = None,
     ) -> str:
-        """Return `rpc_layer://host:port` of one task.
+        """Return `rpc_layer://host:port` of one task, as `ClusterResolver.master`.
 
         As in TensorFlow, it is `""` if the cluster has at most one task, at index 0, and the session master
         if the variables give one.
-
-        Args:
-            task_type: the job of the task; that of this process by default.
-            task_id: the task index; that of this process by default.
-            rpc_layer: the protocol before the address; the resolver's `rpc_layer` by default.
-            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
 
         Raises:
             UnknownTaskError: (a ValueError) the cluster has no such task, or no task is given.
@@ -121,15 +115,12 @@ class EnvironmentClusterResolver(ClusterResolver):
         spec = description.state.spec
         if len(spec.jobs) <= 1 and all(spec.task_indices(job) in ([], [0]) for job in spec.jobs):
             return ""
-        task_type = self.task_type if task_type is None else task_type
-        task_id = self.task_id if task_id is None else task_id
-        if task_type is None or task_id is None:
-            raise UnknownTaskError(
-                f"the environment does not say which task of jobs {spec.jobs} this process is",
-                hint="Pass {task_type} and {task_id}.",
-            )
-        layer = rpc_layer if rpc_layer is not None else self.rpc_layer
-        return master_url(spec.task_address(task_type, task_id), layer)
+        if found := await super().master(task_type, task_id, rpc_layer, timeout=timeout):
+            return found
+        raise UnknownTaskError(
+            f"the environment does not say which task of jobs {spec.jobs} this process is",
+            hint="Pass {task_type} and {task_id}.",
+        )
 
 
 def reject(variable: str, problem: str, hint: Hint | str) -> EnvironmentVariableError:

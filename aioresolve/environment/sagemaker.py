@@ -10,12 +10,12 @@ import os
 import socket
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from aioresolve._core.validation import validate_port
-from aioresolve.errors import ConfigurationError, EnvironmentVariableError, TaskIdentityError
+from aioresolve.errors import ConfigurationError, EnvironmentVariableError
 from aioresolve.resolver.launchers import launched_process
 from aioresolve.spec import ClusterSpec, ClusterState, split_host_port
 
@@ -24,9 +24,6 @@ from .detection import Evidence, absent, given, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from aioresolve._core.deadline import Progress
-    from aioresolve.resolver.this_task import TaskClaim
 
 HOSTS, CURRENT_HOST = "SM_HOSTS", "SM_CURRENT_HOST"
 
@@ -82,9 +79,7 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
         timeout: float = 30.0,
     ) -> None:
         super().__init__(task_type, task_id, rpc_layer, environment, timeout=timeout)
-        given: Any = port  # TensorFlow takes the text of a number too
-        is_text = isinstance(given, str) and given.isascii() and given.isdigit()
-        self._port = validate_port("port", int(given) if is_text else given)
+        self._port = validate_port("port", port)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of ${HOSTS}>"
@@ -114,16 +109,6 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
             ClusterSpec({JOB: addresses} if addresses else {}), observed_at=datetime.now(UTC)
         )
         return Description(state) if index is None else Description(state, JOB, index)
-
-    async def _claim(self, progress: Progress) -> TaskClaim:
-        current = os.environ.get(CURRENT_HOST)
-        if current and self.task_id is None:
-            raise TaskIdentityError(
-                f"${CURRENT_HOST} is {shorten(current)}, which is not in a group that trains: only"
-                f" {shorten(os.environ.get(TRAINING_GROUPS))} do (${TRAINING_GROUPS})",
-                hint="Start the program on the hosts that train only, or pass {task_type} and {task_id}.",
-            )
-        return await super()._claim(progress)
 
 
 def examine(port: int | None) -> Evidence:

@@ -209,10 +209,6 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
             ["process 1 of 2 of DeepSpeed", "rank 0 of 1 ($TF_CONFIG)"],
         ),
         (
-            GROUPS,
-            ["$SM_CURRENT_HOST is 'algo-1'", "only '[\"dnn\"]' do ($SM_DISTRIBUTION_INSTANCE_GROUPS)"],
-        ),
-        (
             GROUPS | {"SM_DISTRIBUTION_INSTANCE_GROUPS": '["x"]'},
             ["$SM_DISTRIBUTION_INSTANCE_GROUPS has 'x', which is not one of the groups ['data', 'dnn']"],
         ),

@@ -12,6 +12,7 @@ from aioresolve import (
     EnvironmentVariableError,
     SageMakerClusterResolver,
     Task,
+    TaskIdentityError,
     UnknownTaskError,
 )
 
@@ -69,6 +70,20 @@ async def test_current_host_outside_the_list_is_an_error(set_hosts: Any) -> None
         await SageMakerClusterResolver().cluster_spec()
 
 
+async def test_host_of_a_group_that_does_not_train_is_no_task(
+    set_hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_hosts(["algo-1", "algo-2"], "algo-1")
+    groups = {"data": {"hosts": ["algo-1"]}, "dnn": {"hosts": ["algo-2"]}}
+    monkeypatch.setenv("SM_INSTANCE_GROUPS_DICT", json.dumps(groups))
+    monkeypatch.setenv("SM_DISTRIBUTION_INSTANCE_GROUPS", '["dnn"]')
+    monkeypatch.setattr("socket.gethostname", lambda: "algo-1")
+    resolver = SageMakerClusterResolver()
+    assert (await resolver.cluster_spec()).as_dict() == {"worker": ["algo-2:2223"]}
+    with pytest.raises(TaskIdentityError, match="the host name 'algo-1': no member"):
+        await resolver.this_task()
+
+
 async def test_without_the_variables_this_is_not_sagemaker() -> None:
     with pytest.raises(EnvironmentVariableError, match=r"\$SM_HOSTS is not set. Run this in a SageMaker"):
         await SageMakerClusterResolver().cluster_spec()
@@ -94,15 +109,6 @@ async def test_malformed_list_is_one_error(hosts: str, problem: str, set_hosts: 
 
 
 def test_invalid_port_is_rejected() -> None:
-    for port in (0, 65536, True, "http", None):
+    for port in (0, 65536, True, "2224", None):
         with pytest.raises(ConfigurationError, match=r"`port=`: .* is not a port from 1 to 65535"):
             SageMakerClusterResolver(port)  # type: ignore[arg-type]
-
-
-async def test_port_may_be_text_as_in_tensorflow(set_hosts: Any) -> None:
-    set_hosts(["a"])
-    ports: list[Any] = ["2224", 1, 65535]
-    for port in ports:
-        resolver = SageMakerClusterResolver(port)
-        assert resolver.known_jobs == ["worker"]
-        assert (await resolver.cluster_spec()).as_dict() == {"worker": [f"a:{port}"]}

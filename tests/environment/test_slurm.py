@@ -123,8 +123,8 @@ class TestRanks:
         monkeypatch.setenv("SLURMD_NODENAME", "n2")
         with pytest.raises(
             EnvironmentVariableError,
-            match=r"\$SLURMD_NODENAME is 'n2', but task 1 \(\$SLURM_PROCID\) is number 1 of the tasks \[0, 1\] on"
-            r" n1, according to \$SLURM_STEP_NODELIST 'n\[1-2\]'",
+            match=r"\$SLURMD_NODENAME is 'n2', but task 1 \(\$SLURM_PROCID\) is number 1 of the tasks \["
+            r"0, 1\] on n1, according to \$SLURM_STEP_NODELIST 'n\[1-2\]'",
         ):
             await addresses()
         set_slurm(DISTRIBUTION="cyclic", LOCALID="0")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .api.queries import Query
     from .auth import Connection
-    from .selection import Selection
+    from .cluster_cache import Selection
 
 SMALL_REQUESTS: Mapping[str, dict[str, str]] = {
     "list": {"limit": "1"},

@@ -7,7 +7,7 @@ and `reflector` keeps it up to date. A `ClusterCache` has the stores of a cluste
 from __future__ import annotations
 
 import abc
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Observation
 
 from .api.objects import Bookmark, Deleted, is_newer, is_older, oldest_version, version_number
-from .api.queries import PodQuery
+from .api.queries import CONTEXT_NAMESPACE, PodQuery
 from .tasks.accelerators import Devices
 from .tasks.controller_kinds import job_of
 from .tasks.controllers import Controllers
@@ -23,7 +23,7 @@ from .tasks.pods import match_pods, raise_not_running
 from .tasks.task_order import Ordering, SelectorTasks, number_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from .api.objects import Pod, WatchEvent
@@ -176,15 +176,40 @@ class PodStore(MemberStore["Pod"]):
         return True
 
 
-class ClusterCache:
-    """The stores of all queries of a cluster, and the cluster state that follows from them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The arguments of a `KubernetesClusterResolver` that say which pods are its tasks, once they are valid.
 
-    Args:
-        jobs: job to the queries of its selectors in order.
-        store_type: the stores of the queries, which `address` and `port` are for.
-        order_by: how the pods of one selector become tasks; see `validate_order_by`.
-        allow_gaps: with `order_by="index"`, whether a task index between two others may be missing.
-        controllers: the objects of the controllers of the pods, as far as they were read.
+    Attributes:
+        jobs: job to its label selectors, or to its Services.
+        namespace: the namespace to search; None for all namespaces.
+        store_type: the stores for pods or for slices.
+    """
+
+    jobs: Mapping[str, Sequence[str]]
+    namespace: str | None
+    address: str | Callable[[Pod], Any]
+    port: int
+    order_by: Sequence[str]
+    not_running: str
+    store_type: type[MemberStore[Any]] = PodStore
+
+    @property
+    def reads_slices(self) -> bool:
+        """Whether the jobs have Services."""
+        return self.store_type is not PodStore
+
+    def queries(self, default: str) -> dict[str, Query[Any]]:
+        """Return the query for each selector or Service; `default` is the namespace of the context."""
+        namespace = default if self.namespace == CONTEXT_NAMESPACE else self.namespace
+        selectors = chain.from_iterable(self.jobs.values())
+        return {each: self.store_type.new_query(each, namespace) for each in selectors}
+
+
+class ClusterCache:
+    """The stores of all queries of a selection, and the cluster state that follows from them.
+
+    With `allow_gaps` and `order_by="index"`, a task index between two others may be missing.
 
     Attributes:
         stores: the store of each query.
@@ -195,26 +220,22 @@ class ClusterCache:
 
     def __init__(
         self,
-        jobs: Mapping[str, Sequence[Query[Any]]],
+        selection: Selection,
+        default_namespace: str,
         *,
-        store_type: type[MemberStore[Any]] = PodStore,
-        address: Any,
-        port: int,
-        order_by: Sequence[str],
         allow_gaps: bool = True,
         controllers: Controllers | None = None,
     ) -> None:
         self._allow_gaps = allow_gaps
-        self.ordering = Ordering(order_by)
+        self.ordering = Ordering(selection.order_by)
         self.devices = Devices()
         self.controllers = Controllers() if controllers is None else controllers
-        keys = self.ordering.pod_keys
-        self.stores = {
-            query: store_type(query, address, port, keys) for query in chain.from_iterable(jobs.values())
-        }
+        queries = selection.queries(default_namespace)
+        address, port, keys = selection.address, selection.port, self.ordering.pod_keys
+        self.stores = {each: selection.store_type(each, address, port, keys) for each in queries.values()}
         self._jobs = {
-            job: [self._new_selector(job, query) for query in jobs[job]]
-            for job in ClusterSpec(dict.fromkeys(jobs, ())).jobs
+            job: [self._new_selector(job, queries[each]) for each in selection.jobs[job]]
+            for job in ClusterSpec(dict.fromkeys(selection.jobs, ())).jobs
         }
         self._selectors = list(chain.from_iterable(self._jobs.values()))
 

@@ -522,7 +522,7 @@ class ClusterWatch:
         *,
         timeout: float,
     ) -> None:
-        self._cache, self._latest, self._max_transit = cache, latest, policy.max_transit
+        self._cache, self._latest, self._policy = cache, latest, policy
         self._reflectors = [
             Reflector(api, store, self._notify, policy, timeout=timeout) for store in cache.stores.values()
         ]
@@ -535,8 +535,12 @@ class ClusterWatch:
         Raises:
             ResolveError: the error of that query.
         """
+        calls = [one.run for one in self._reflectors]
+        if self._cache.controllers.reads_ended:
+            repeat = self._cache.controllers.repeat
+            calls.append(partial(repeat, self._policy.size_interval, self._notify_now))
         try:
-            await gather([one.run for one in self._reflectors], limit=len(self._reflectors))
+            await gather(calls, limit=len(calls))
         finally:
             if self._transit is not None:
                 self._transit.cancel()
@@ -569,7 +573,7 @@ class ClusterWatch:
         if not self._cache.in_transit:
             self._notify_now()
         elif self._transit is None:
-            self._transit = asyncio.get_running_loop().call_later(self._max_transit, self._notify_now)
+            self._transit = asyncio.get_running_loop().call_later(self._policy.max_transit, self._notify_now)
 
     def _notify_now(self) -> None:
         if self._transit is not None:

@@ -21,8 +21,9 @@ from .api.client import ObjectAPI
 from .api.queries import CONTEXT_NAMESPACE
 from .api.transport import AiohttpTransport, client_transport
 from .auth import CredentialCache, find_connection, search_for
+from .cluster_cache import ClusterCache, Selection
 from .reflector import ClusterWatch, WatchPolicy
-from .selection import Selection, explain_empty, validate_jobs, validate_namespace
+from .selection import explain_empty, validate_jobs, validate_namespace
 from .table_members import TableMembers
 from .tasks.accelerators import device_counts
 from .tasks.controllers import Controllers
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from .api.objects import Pod
     from .api.transport import Transport
     from .auth import Connection
-    from .cluster_cache import ClusterCache
 
 T = TypeVar("T")
 
@@ -259,13 +259,8 @@ class KubernetesClusterResolver(ClusterResolver):
             async with self._opened(Progress()) as api:
                 cache = self._cache(api, want)
                 opened = api, cache
-                policy = self.watch_policy
-                watch = ClusterWatch(api, cache, newest, policy, timeout=self._timeout)
-                calls = [watch.run]
-                if cache.controllers.reads_ended:
-                    observe_again = partial(newest.put, watch.observe)
-                    calls.append(partial(cache.controllers.repeat, policy.size_interval, observe_again))
-                await gather(calls, limit=len(calls))
+                watch = ClusterWatch(api, cache, newest, self.watch_policy, timeout=self._timeout)
+                await watch.run()
 
         async with aclosing(stream_latest(follow)) as newest:
             async for observe in newest:
@@ -362,7 +357,8 @@ class KubernetesClusterResolver(ClusterResolver):
 
     def _cache(self, api: ObjectAPI, want: Want) -> ClusterCache:
         controllers = Controllers(reads_sizes=want.sizes, reads_ended=want.controllers or want.sizes)
-        return self._selection.new_cache(api.namespace, allow_gaps=not want.complete, controllers=controllers)
+        allow_gaps = not want.complete
+        return ClusterCache(self._selection, api.namespace, allow_gaps=allow_gaps, controllers=controllers)
 
     @asynccontextmanager
     async def _opened(self, progress: Progress) -> AsyncIterator[ObjectAPI]:

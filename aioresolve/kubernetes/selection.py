@@ -1,11 +1,9 @@
-"""Which pods, or endpoints of Services, are the tasks of which jobs, and what exists if nothing matches."""
+"""The arguments that select pods, or endpoints of Services, and what exists if nothing matches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,56 +15,12 @@ from aioresolve.spec.display import existing_names
 
 from .api.queries import CONTEXT_NAMESPACE, PODS, parse_selector
 from .auth import NAMESPACE
-from .cluster_cache import ClusterCache, MemberStore, PodStore
+from .cluster_cache import MemberStore, PodStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .api.client import ObjectAPI
-    from .api.objects import ObjectMeta, Pod
+    from .api.objects import ObjectMeta
     from .api.queries import Query
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The arguments of a `KubernetesClusterResolver` that say which pods are its tasks, once they are valid.
-
-    Attributes:
-        jobs: job to its label selectors, or to its Services.
-        namespace: the namespace to search; None for all namespaces.
-        store_type: the stores for pods or for slices.
-    """
-
-    jobs: Mapping[str, Sequence[str]]
-    namespace: str | None
-    address: str | Callable[[Pod], Any]
-    port: int
-    order_by: Sequence[str]
-    not_running: str
-    store_type: type[MemberStore[Any]] = PodStore
-
-    @property
-    def reads_slices(self) -> bool:
-        """Whether the jobs have Services."""
-        return self.store_type is not PodStore
-
-    def queries(self, default: str) -> dict[str, Query[Any]]:
-        """Return the query for each selector or Service; `default` is the namespace of the context."""
-        namespace = default if self.namespace == CONTEXT_NAMESPACE else self.namespace
-        selectors = chain.from_iterable(self.jobs.values())
-        return {each: self.store_type.new_query(each, namespace) for each in selectors}
-
-    def new_cache(self, default: str, **options: Any) -> ClusterCache:
-        """Return an empty cache for all queries; for the options see `ClusterCache`."""
-        queries = self.queries(default)
-        return ClusterCache(
-            {job: [queries[each] for each in given] for job, given in self.jobs.items()},
-            store_type=self.store_type,
-            address=self.address,
-            port=self.port,
-            order_by=self.order_by,
-            **options,
-        )
 
 
 def validate_jobs(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .api.client import ObjectAPI
     from .api.objects import Pod, Rows
-    from .selection import Selection
+    from .cluster_cache import Selection
 
 MAX_NAMED_REQUESTS = 8
 """The maximum number of pods with inconclusive rows that are requested by name; with more, all are listed."""
@@ -71,9 +71,7 @@ class TableMembers:
         for job, selectors in selected.jobs.items():
             jobs[job] = []
             for selector in selectors:
-                members = listed[selector]
-                found = members.endpoints() if self.with_names else members.addresses
-                jobs[job] += in_order_of_names(members.names, found)
+                jobs[job] += in_order_of_names(listed[selector].names, listed[selector].found)
         now = datetime.now(UTC)
         if self.with_names:
             return ClusterState.of(jobs, observed_at=now)
@@ -83,7 +81,7 @@ class TableMembers:
         """Return the members among the pods that `query` matches, in the cheapest way that is exact."""
         members = await self._list_as_rows(query) if self.api.has_tables else None
         if members is None:
-            members = ListedMembers()
+            members = ListedMembers(self.with_names)
             listed = await self.api.objects(query, self.progress)
             members.add_pods(listed.items, self.selection.address, self.selection.port)
         return members
@@ -124,8 +122,8 @@ class TableMembers:
             return None
         if any(each.version != rows.version for each in listed):  # not every server supports exact versions
             return None
-        members = ListedMembers()
-        members.add_rows(rows, unread, self.selection.port, with_names=self.with_names)
+        members = ListedMembers(self.with_names)
+        members.add_rows(rows, unread, self.selection.port)
         for each in listed:
             members.add_pods(each.items, self.selection.address, self.selection.port)
         return members
@@ -136,39 +134,36 @@ class ListedMembers:
     """The members among the pods that one list returned.
 
     Attributes:
+        with_names: whether they have names, nodes and statuses.
         names: the name of each member, in the order of the server.
-        addresses: the address of each member, in the same order.
-        placements: the node and the status of each member, in the same order, if they are wanted.
+        found: each member in the same order: an `Endpoint`, or only its address.
         not_running: `namespace/name` of each pod that is not running, with the reason.
         has_succeeded: whether a pod has ended with success.
     """
 
+    with_names: bool
     names: list[str] = field(default_factory=list)
-    addresses: list[str] = field(default_factory=list)
-    placements: list[tuple[str | None, str]] = field(default_factory=list)
+    found: list[Any] = field(default_factory=list)
     not_running: dict[str, str] = field(default_factory=dict)
     has_succeeded: bool = False
 
-    def add_rows(self, rows: Rows, unread: Container[str], port: int, *, with_names: bool) -> None:
+    def add_rows(self, rows: Rows, unread: Container[str], port: int) -> None:
         """Add the members that `rows` prove, except for the names that are read in full."""
-        if with_names:  # all of these are ready
-            places = zip(rows.names, rows.nodes, strict=True)
-            self.placements += [(node, RUNNING_STATUS) for name, node in places if name not in unread]
         proven = [(name, ip) for name, ip in rows.conclusive if name not in unread]
-        self.names += [name for name, _ in proven]
-        ips = [ip for _, ip in proven]
+        names, ips = [name for name, _ in proven], [ip for _, ip in proven]
         # One check for thousands of addresses, which are in the format of the kubelet.
         if "".join(ips).encode(errors="replace").translate(None, IP_CHARACTERS):
             for ip in ips:
                 host_port(ip, port)  # raises an error for a value that is not a host
-        self.addresses += [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
-
-    def endpoints(self) -> list[Endpoint]:
-        """Return the members with the names, nodes and statuses that were wanted."""
-        members = zip(self.names, self.addresses, self.placements, strict=True)
-        return [
-            Endpoint(address, name=name, node=node, status=status)
-            for name, address, (node, status) in members
+        addresses = [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
+        self.names += names
+        if not self.with_names:
+            self.found += addresses
+            return
+        nodes = [node for name, node in zip(rows.names, rows.nodes, strict=True) if name not in unread]
+        self.found += [  # all of these are ready
+            Endpoint(address, name=name, node=node, status=RUNNING_STATUS)
+            for address, name, node in zip(addresses, names, nodes, strict=True)
         ]
 
     def add_pods(self, pods: Iterable[Pod], choice: str | Callable[[Pod], Any], port: int) -> None:
@@ -180,9 +175,11 @@ class ListedMembers:
         for pod in pods:
             address, fault = membership(pod, choice, port)
             self.has_succeeded |= pod.status.phase == "Succeeded"
-            if address is not None:
-                self.names.append(pod.metadata.name)
-                self.addresses.append(address)
-                self.placements.append((pod.spec.node_name, not_ready_reason(pod) or RUNNING_STATUS))
-            elif fault is not None:
+            if fault is not None:
                 self.not_running[pod.full_name] = fault
+            if address is None:
+                continue
+            self.names.append(pod.metadata.name)
+            status = not_ready_reason(pod) or RUNNING_STATUS
+            whole = Endpoint(address, name=pod.metadata.name, node=pod.spec.node_name, status=status)
+            self.found.append(whole if self.with_names else address)

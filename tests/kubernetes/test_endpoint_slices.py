@@ -22,7 +22,7 @@ from aioresolve.kubernetes.api.objects import (
     Modified,
     WatchEvent,
 )
-from aioresolve.kubernetes.cluster_cache import ClusterCache
+from aioresolve.kubernetes.cluster_cache import ClusterCache, Selection
 from aioresolve.kubernetes.endpoint_slices import EndpointSlice, SliceStore
 from aioresolve.testing import endpoint, endpoint_slice, pod, service
 
@@ -327,9 +327,16 @@ def parse(document: Mapping[str, Any], version: int) -> EndpointSlice:
 
 
 def new_cache() -> ClusterCache:
-    return ClusterCache(
-        {"worker": [QUERY]}, store_type=SliceStore, address="pod_ip", port=8470, order_by=["name"]
+    selection = Selection(
+        jobs={"worker": ["trainer"]},
+        namespace="ml",
+        store_type=SliceStore,
+        address="pod_ip",
+        port=8470,
+        order_by=("name",),
+        not_running="skip",
     )
+    return ClusterCache(selection, "")
 
 
 def contents(observation: Observation) -> tuple[Any, ...]:

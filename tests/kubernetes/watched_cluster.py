@@ -17,7 +17,7 @@ from aioresolve.kubernetes.api.objects import (
     Pod,
 )
 from aioresolve.kubernetes.api.queries import PodQuery
-from aioresolve.kubernetes.cluster_cache import ClusterCache
+from aioresolve.kubernetes.cluster_cache import ClusterCache, Selection
 from aioresolve.kubernetes.tasks.task_order import validate_order_by
 
 from . import samples
@@ -41,10 +41,17 @@ Jobs: TypeAlias = dict[str, list[PodQuery]]
 
 def new_cache(jobs: Jobs | None = None, **options: Any) -> ClusterCache:
     """Return an empty cache."""
-    defaults = {"address": "pod_ip", "port": 8470, "order_by": "name"}
-    arguments = {**defaults, **options}
-    order_by = validate_order_by(arguments.pop("order_by"))
-    return ClusterCache(jobs or {"worker": [TRAIN]}, order_by=order_by, **arguments)
+    queries = jobs or {"worker": [TRAIN]}
+    (namespace,) = {query.namespace for of_job in queries.values() for query in of_job}
+    selection = Selection(
+        jobs={job: [query.selector for query in of_job] for job, of_job in queries.items()},
+        namespace=namespace,
+        address="pod_ip",
+        port=8470,
+        order_by=validate_order_by(options.pop("order_by", "name")),
+        not_running="skip",
+    )
+    return ClusterCache(selection, "", **options)
 
 
 def replace(cache: ClusterCache, query: PodQuery, pods: Iterable[Pod], version: object) -> None:

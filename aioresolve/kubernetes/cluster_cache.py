@@ -153,7 +153,7 @@ class PodStore(MemberStore["Pod"]):
     def put(self, new: MatchedPod) -> bool:
         """Add or replace a pod; return whether an observation would differ."""
         old = self.pods.get(new.full_name)
-        if old is not None and old.equals(new):
+        if old == new:
             return False
         self.pods[new.full_name] = new
         for selector in self.selectors:

@@ -204,9 +204,7 @@ class SliceStore(MemberStore[EndpointSlice]):
         slices = {each.full_name: self.slices[each.full_name] for each in kept}
         slices |= {each.full_name: (each, self._read(each)) for each in changed}
         pods = self._merged(slices.values())
-        has_changed = list(pods) != list(self.pods) or not all(
-            new.equals(self.pods[key]) for key, new in pods.items()
-        )
+        has_changed = pods != self.pods
         self.slices = slices
         if has_changed:
             self.pods = pods
@@ -248,7 +246,10 @@ class SliceStore(MemberStore[EndpointSlice]):
         endpoints = [each for each in slice_.endpoints or () if each.addresses]
         if slice_.address_type not in FAMILIES or not endpoints:
             return []
-        names = [_name(each) for each in endpoints]
+        names = [
+            (each.target_ref.name if each.target_ref else each.hostname) or each.addresses[0]
+            for each in endpoints
+        ]
         port = self._port_of(slice_)
         return [
             self._pod(slice_, endpoint, name, key, port)
@@ -292,6 +293,7 @@ class SliceStore(MemberStore[EndpointSlice]):
             is_final=False,
             is_replaced=False,
             label=IndexLabel(None, None, None),
+            node=endpoint.node_name,
         )
 
     def _address_of(self, slice_: EndpointSlice, endpoint: SliceEndpoint, full_name: str, port: int) -> str:
@@ -323,8 +325,3 @@ class SliceStore(MemberStore[EndpointSlice]):
         for _, pod in sorted(candidates):
             found.setdefault(pod.key, pod)
         return dict(sorted(found.items()))
-
-
-def _name(endpoint: SliceEndpoint) -> str:
-    target = endpoint.target_ref
-    return (target.name if target else endpoint.hostname) or endpoint.addresses[0]

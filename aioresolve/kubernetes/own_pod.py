@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 from yarl import URL
@@ -45,8 +44,7 @@ LOOKUP_INTERVAL = 1.0
 NAME_THE_POD = "Let the pod's manifest set $POD_NAME (fieldRef: metadata.name)."
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(NamedTuple):
     """The pods that work together with one pod.
 
     Attributes:

@@ -52,7 +52,7 @@ class MatchedPod(Record, frozen=True):
         has_succeeded: whether all containers of the pod have succeeded, and it is not being deleted.
         run: identifies the run of the controller that the pod belongs to: a Job that is created again, or a
             JobSet that is restarted, is another run.
-        node: the node of the pod.
+        node: the node of the pod. Together with `unready` it is what comparisons of endpoints ignore.
         failure: why a pod that `is_replaced` has failed.
         claims: the ResourceClaims of a member, whose devices are not among its accelerators.
     """
@@ -73,18 +73,6 @@ class MatchedPod(Record, frozen=True):
     node: str | None = None
     failure: str | None = None
     claims: tuple[Claim, ...] = ()
-
-    def equals(self, other: MatchedPod) -> bool:
-        """Whether both are equal, including node and readiness, which the comparison of endpoints ignores."""
-        mine, its = self.endpoint, other.endpoint
-        if mine is its:
-            return self == other
-        return (
-            mine is not None
-            and its is not None
-            and (mine.node, mine.ready) == (its.node, its.ready)
-            and self == other
-        )
 
 
 def match_pods(

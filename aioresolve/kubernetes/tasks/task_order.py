@@ -161,12 +161,14 @@ class Numbering(NamedTuple):
         end: the task index at which the tasks of the next selector start.
         first: the lowest task index that a pod has, even if it is not a member.
         done: the pods that are done by task index, ascending.
+        repeats: whether several members have the same index.
     """
 
     members: Sequence[int]
     end: int
     first: int = 0
     done: Mapping[int, MatchedPod] = {}
+    repeats: bool = False
 
 
 class SelectorTasks:
@@ -205,7 +207,6 @@ class SelectorTasks:
         self._job, self._ordering, self._devices, self._selector = job, ordering, devices, selector
         # The pod sets of the pods when there were any, or of those that the selector names.
         self._former: tuple[PodSet, ...] = () if controller is None else (PodSet(controller),)
-        self._reported: dict[str, tuple[MatchedPod, Missing]] = {}  # by the key of the pod
         self.fill(())
         self.is_stale = True
 
@@ -223,24 +224,21 @@ class SelectorTasks:
         live = members + [pod for pod in waiting if not (pod.has_succeeded and pod.run)]
         runs = {pod.run for pod in live} - {""}
         done = {pod.key for pod in others if pod.has_succeeded and pod.run in runs}
-        before, self._reported = self._reported, {}
-        absent = [pod for pod in waiting if pod.key not in done] if done else waiting
-        self.absent = self._missing(absent, before)
+        self.absent = self._missing([pod for pod in waiting if pod.key not in done])
         self._unready = {pod.key: pod for pod in members if pod.unready is not None}
-        self.unready = self._missing(self._unready.values(), before)
-        self.failed = self._missing([pod for pod in others if pod.failure is not None], before)
+        self.unready = self._missing(self._unready.values())
+        self.failed = self._missing([pod for pod in others if pod.failure is not None])
         claims = chain.from_iterable(pod.claims for pod in members if pod.claims)
         self.unread_claims = self._devices.unread(claims)
         self.selected = self._select(live, [pod for pod in others if pod.has_succeeded or pod.failure], done)
         self._order(by_key, {pod.key for pod in members} | done if others else None)
 
-    def change(self, old: MatchedPod | None, new: MatchedPod | None) -> None:
-        """Replace one pod; None if it did not exist before, or no longer does."""
+    def change(self, old: MatchedPod | None, new: MatchedPod) -> None:
+        """Replace one pod; None if it did not exist before."""
         # Usually a member becomes ready or changes its address, and one of thousands at a time.
         if (
             self.is_stale
             or old is None
-            or new is None
             or None in (old.endpoint, new.endpoint)
             or replace(new, endpoint=old.endpoint, unready=old.unready) != old
         ):
@@ -254,22 +252,22 @@ class SelectorTasks:
         if new.unready != old.unready:
             unready = {**self._unready, new.key: new}
             self._unready = {key: pod for key, pod in sorted(unready.items()) if pod.unready is not None}
-            self.unready = self._missing(self._unready.values(), self._reported)
+            self.unready = self._missing(self._unready.values())
 
-    def _missing(
-        self, pods: Iterable[MatchedPod], before: Mapping[str, tuple[MatchedPod, Missing]]
-    ) -> tuple[Missing, ...]:
-        """Return `pods` with the reasons; most of them are the same as `before`."""
-        found = []
-        for pod in pods:
-            known = before.get(pod.key)
-            if known is None or known[0] is not pod:
-                reason = pod.failure or pod.fault or pod.unready or ""
-                ended = {"is_final": pod.is_final, "has_succeeded": pod.is_final and pod.has_succeeded}
-                known = pod, Missing(self._job, pod.full_name, reason, **ended)
-            self._reported[pod.key] = known
-            found.append(known[1])
-        return tuple(found)
+    def _missing(self, pods: Iterable[MatchedPod]) -> tuple[Missing, ...]:
+        """Return `pods` with the reasons."""
+        return tuple(
+            [
+                Missing(
+                    self._job,
+                    pod.full_name,
+                    pod.failure or pod.fault or pod.unready or "",
+                    is_final=pod.is_final,
+                    has_succeeded=pod.is_final and pod.has_succeeded,
+                )
+                for pod in pods
+            ]
+        )
 
     def _select(
         self, live: Sequence[MatchedPod], ended: Sequence[MatchedPod], done: set[str]
@@ -356,7 +354,7 @@ class SelectorTasks:
             for task, pod in zip(tasks, self._ordered, strict=True)
             if pod.has_succeeded and task not in known and pod.key in (self._tasks or ())
         }
-        return Numbering(members, end, min(tasks, default=0), done)
+        return Numbering(members, end, min(tasks, default=0), done, len(known) < len(members))
 
 
 class JobTasks(NamedTuple):
@@ -396,10 +394,12 @@ def number_tasks(
     else:
         members = [start + task for start, each in parts for task in each.members]
         endpoints = tuple([endpoint for selector in selectors for endpoint in selector.endpoints])
-    missing, duplicates = [], {}
-    if not isinstance(members, range):  # has no gaps
-        duplicates = _duplicates(members, endpoints)
-        missing = [] if allow_gaps else _gaps(parts, members, done)
+    claimed: defaultdict[int, list[str]] = defaultdict(list)
+    if any(numbering.repeats for numbering in numberings):
+        for task, endpoint in zip(members, endpoints, strict=True):
+            claimed[task].append(endpoint.full_name or endpoint.address)
+    duplicates = {task: names for task, names in claimed.items() if len(names) > 1}
+    missing = [] if allow_gaps or isinstance(members, range) else _gaps(parts, members, done)
     unindexed = [name for selector in selectors for name in selector.unindexed]
     if missing or duplicates or unindexed:
         raise _index_order_error(job, missing, duplicates, unindexed, order=str(ordering))
@@ -408,16 +408,6 @@ def number_tasks(
         endpoints,
         tuple(DoneTask(job, task, pod.full_name, pod.uid or None) for task, pod in done.items()),
     )
-
-
-def _duplicates(members: Sequence[int], endpoints: Sequence[Endpoint]) -> dict[int, list[str]]:
-    """Return the names of the pods that claim the same task index, by that index."""
-    if len(set(members)) == len(members):
-        return {}
-    claimed: defaultdict[int, list[str]] = defaultdict(list)
-    for task, endpoint in zip(members, endpoints, strict=True):
-        claimed[task].append(endpoint.full_name or endpoint.address)
-    return {task: names for task, names in claimed.items() if len(names) > 1}
 
 
 def _gaps(

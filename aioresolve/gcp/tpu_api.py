@@ -96,14 +96,6 @@ class Node(_Struct, frozen=True):
     scheduling_config: dict[str, Any] | None = None
     labels: dict[str, str] = {}
 
-    @property
-    def node_name(self) -> TPUName:
-        """Its name: project, zone and id; a ValueError if the server returned a malformed one."""
-        match self.name.split("/"):
-            case ["projects", project, "locations", zone, "nodes", name]:
-                return TPUName(project, zone, name)
-        raise ValueError(f"{self.name!r} is not the name of a node")
-
 
 class MultisliceParams(_Struct, frozen=True):
     """The number of nodes of one kind, and the prefix of their ids."""

@@ -320,10 +320,13 @@ async def test_the_constructor_sends_no_request(monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_node_is_returned_as_the_api_describes_it(google: GoogleServer) -> None:
     google.add(tpu_node("a", state="REPAIRING"), tpu_node("b", health=None))
-    repaired, other = await TPUClusterResolver(["a", "b"], ZONE, PROJECT).nodes()
-    assert (repaired.node_name.name, repaired.state, repaired.health) == ("a", "REPAIRING", "HEALTHY")
-    assert (other.node_name.name, other.state, other.health) == ("b", "READY", "")
-    assert other.runtime_version == "tpu-vm-tf-2.16.1-pjrt"
+    nodes = await TPUClusterResolver(["a", "b"], ZONE, PROJECT).nodes()
+    place = f"projects/{PROJECT}/locations/{ZONE}/nodes"
+    assert [(node.name, node.state, node.health) for node in nodes] == [
+        (f"{place}/a", "REPAIRING", "HEALTHY"),
+        (f"{place}/b", "READY", ""),
+    ]
+    assert nodes[0].runtime_version == "tpu-vm-tf-2.16.1-pjrt"
 
 
 async def test_the_caller_decides_about_a_tpu_that_is_not_healthy(google: GoogleServer) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from aioresolve.errors import ResolveError
 from aioresolve.sync import loop_thread
-from tests.sync.loop import LoopThread, current_loop_thread, get_loop_thread
+from aioresolve.sync.loop_thread import LoopThread, current_loop_thread, get_loop_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

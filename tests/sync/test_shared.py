@@ -7,12 +7,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
+import anyio
 import pytest
 
 from aioresolve import ClusterResolver, Observation, Want, sync
 from aioresolve.errors import ConnectionFailedError
 from aioresolve.spec import ClusterSpec, ClusterState
-from tests.sync.loop import call_soon, settle
+from aioresolve.sync.loop_thread import get_loop_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -71,13 +72,18 @@ class Gate:
         await self._open.wait()
 
     def open(self) -> None:
-        call_soon(self._open.set)
+        get_loop_thread().call_soon(self._open.set)
 
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(THREADS) as threads:
         yield threads
+
+
+def settle() -> None:
+    """Wait until all tasks of the event loop thread are blocked."""
+    get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
 # Entering

@@ -20,8 +20,8 @@ from aioresolve.errors import (
     ProbeError,
 )
 from aioresolve.sync import probe
+from aioresolve.sync.loop_thread import current_loop_thread, get_loop_thread
 from aioresolve.testing import KubernetesServer, pod
-from tests.sync.loop import current_loop_thread, in_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +154,7 @@ def test_override_of_a_user_is_called_with_the_context_variables_of_the_caller()
 async def test_call_can_be_made_inside_a_running_loop(resolver: sync.KubernetesClusterResolver) -> None:
     assert resolver.cluster_spec() == WORKERS
     assert await anyio.to_thread.run_sync(resolver.cluster_spec) == WORKERS
-    assert asyncio.get_running_loop() is not in_loop(running_loop)
+    assert asyncio.get_running_loop() is not get_loop_thread().run(running_loop)
 
 
 async def running_loop() -> asyncio.AbstractEventLoop:
@@ -170,7 +170,7 @@ def test_resolver_collected_in_the_loop_thread_closes_its_connection(
     async def drop() -> None:
         references.clear()
 
-    in_loop(drop)
+    get_loop_thread().run(drop)
     server.until(lambda: server.connections == 0)
 
 

@@ -17,8 +17,8 @@ import pytest
 from aioresolve import ClusterResolver, Want, sync
 from aioresolve.errors import APIError, ConfigurationError
 from aioresolve.spec import Observation
+from aioresolve.sync.loop_thread import get_loop_thread
 from tests.fleet.fleets import Scripted, workers
-from tests.sync.loop import in_loop, settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from aioresolve.spec import ClusterState
 
 REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST")
+
+
+def settle() -> None:
+    """Wait until all tasks of the event loop thread are blocked."""
+    get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
 class Source(ClusterResolver):
@@ -47,7 +52,7 @@ class Source(ClusterResolver):
             self._pending += shown
             self._changed.set()
 
-        in_loop(show)
+        get_loop_thread().run(show)
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         return Observation(workers(1))
@@ -140,7 +145,7 @@ def test_closing_the_resolver_ends_its_watches(source: Source, threads: ThreadPo
 def test_closing_a_watch_ends_next_in_another_thread(source: Source, threads: ThreadPoolExecutor) -> None:
     watch = sync.ClusterResolver(source).watch()
     following = threads.submit(list, watch)
-    in_loop(partial(until, lambda: source.watches == 1))
+    get_loop_thread().run(partial(until, lambda: source.watches == 1))
     watch.close()
     assert following.result() == []
 

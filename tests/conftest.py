@@ -302,6 +302,14 @@ def _exclude_imported_modules_from_gc() -> None:
 
 
 @pytest.fixture
+def closed_address() -> Iterator[str]:
+    """An address that refuses connections: its port is bound, so that no program can listen there."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.fixture
 async def google(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]:
     """Google Cloud as a VM of `demo-project` in `us-central2-b` reaches it, without a group or a TPU."""
     async with GoogleServer() as server:

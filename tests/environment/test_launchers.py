@@ -104,7 +104,6 @@ def resolve(environ: dict[str, str]) -> tuple[dict[str, Any], int] | None:
 
     with (
         mock.patch.object(os, "environ", dict(environ)),
-        mock.patch("aioresolve.gcp.metadata_server.DEFAULT_HOST", "127.0.0.1:1"),
         mock.patch("aioresolve.environment.detection.ABSENT_TIMEOUT", 0.001),
         mock.patch("aioresolve.environment.detection.PRODUCT_FILE", Path("/none")),
     ):
@@ -219,7 +218,6 @@ async def test_contradiction_is_one_error_that_names_both_values_and_both_variab
 ) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "127.0.0.1:1")
     monkeypatch.setattr("aioresolve.environment.detection.ABSENT_TIMEOUT", 0.05)
     with pytest.raises((EnvironmentVariableError, TaskIdentityError)) as raised:
         await (await aioresolve.detect()).resolver.this_task()

@@ -71,7 +71,6 @@ READERS = [
 @pytest.fixture
 def set_environ(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
     """Replace the variables of this process. No time is spent on a metadata server."""
-    monkeypatch.setattr("aioresolve.gcp.metadata_server.DEFAULT_HOST", "127.0.0.1:1")
     monkeypatch.setattr("aioresolve.environment.detection.ABSENT_TIMEOUT", 0.05)
     monkeypatch.setattr("aioresolve.environment.detection.PRODUCT_FILE", Path("/none"))
     return lambda variables: monkeypatch.setattr(os, "environ", dict(variables))

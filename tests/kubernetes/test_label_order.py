@@ -45,11 +45,6 @@ def test_other_orders_are_invalid(order_by: Any) -> None:
         KubernetesClusterResolver(order_by=order_by)
 
 
-def test_labels_can_be_combined() -> None:
-    for order_by in (["index"], ["label:a.b/c", "node-label:d"]):
-        KubernetesClusterResolver(order_by=order_by)
-
-
 def test_values_of_labels_are_compared_as_numbers_and_ties_by_name() -> None:
     places = {"a": ("10", "0"), "b": ("2", "1"), "d": ("2", "0"), "c": ("2", "0")}
     pods = [placed(name, slice=one, host=two) for name, (one, two) in places.items()]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 import time
 import traceback
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -40,21 +38,9 @@ from .kubeconfigs import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("warm", "no_leak")
+pytestmark = pytest.mark.usefixtures("no_leak")
 
 EXEC_V1BETA1 = "client.authentication.k8s.io/v1beta1"
-
-
-@pytest.fixture(scope="module")
-def warm() -> None:
-    """Make uvloop open its pipe for signals, once per process, before the check for leaks."""
-    with suppress(ImportError):
-        import uvloop
-
-        async def run() -> None:
-            await (await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "")).wait()
-
-        uvloop.run(run())
 
 
 @pytest.fixture(autouse=True)

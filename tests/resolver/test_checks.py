@@ -101,13 +101,6 @@ def listener() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.fixture
-def closed_port() -> Iterator[str]:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{bound.getsockname()[1]}"
-
-
 async def diagnose(*addresses: str, timeout: float = 30.0) -> dict[str, Check]:
     resolver = SimpleClusterResolver(ClusterSpec({"worker": list(addresses)}))
     return {each.name: each for each in await aioresolve.doctor(resolver, check_timeout=timeout)}
@@ -122,20 +115,20 @@ async def test_healthy_cluster_has_only_ok_results(listener: str) -> None:
     }
 
 
-async def test_tasks_that_refuse_connections_are_named(listener: str, closed_port: str) -> None:
-    checks = await diagnose(listener, closed_port)
+async def test_tasks_that_refuse_connections_are_named(listener: str, closed_address: str) -> None:
+    checks = await diagnose(listener, closed_address)
     addresses = checks["addresses"]
     assert addresses.result == "failed"
     assert (
-        f"1 of 2 tasks accept no TCP connection: /job:worker/task:1: no TCP connection to {closed_port}"
+        f"1 of 2 tasks accept no TCP connection: /job:worker/task:1: no TCP connection to {closed_address}"
         in (addresses.found)
     )
     assert addresses.remedy is not None
     assert "program" in addresses.remedy.render()
 
 
-async def test_number_of_connections_is_limited(closed_port: str) -> None:
-    host = closed_port.rpartition(":")[0]
+async def test_number_of_connections_is_limited(closed_address: str) -> None:
+    host = closed_address.rpartition(":")[0]
     checks = await diagnose(*(f"{host}:{port}" for port in range(2, 256)))
     assert "128 of 128 tasks accept no TCP connection" in checks["addresses"].found
     assert checks["addresses"].found.endswith("; and 125 more; 126 more were not tried")

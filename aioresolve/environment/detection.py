@@ -1,8 +1,8 @@
 """Which source describes the cluster of this process: variables, the API server of its pod, or its VM.
 
-`examine` collects the evidence about each source, `choose` decides,
-and `detect` does both. What was set for this process precedes what describes its machine. A source that is
-found but invalid is an error, because another one could describe another cluster.
+`collect_evidence` examines each source, `choose` decides, and `detect` does both. What was set for this
+process precedes what describes its machine. A source that is found but invalid is an error, because another
+one could describe another cluster.
 
 All processes of a workload must choose the same source. The TPU variables of one pod cannot decide that:
 another pod of the workload, such as the leader of a LeaderWorkerSet, may have none. So in a pod, the workload
@@ -151,21 +151,16 @@ async def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection
         EnvironmentVariableError: (a RuntimeError) a variable that decides is malformed.
         ResolveError: the source that decides could not be requested, such as the API server of the pod.
     """
-    evidence = await examine(port=port, timeout=timeout)
+    if port is not None:
+        validate_port("port", port)
+    collect = partial(collect_evidence, port=port)
+    evidence = await within_deadline(validate_seconds("timeout", timeout), "detect()", collect)
     chosen, new_resolver = choose(evidence)
     return Detection(chosen.source, new_resolver(), evidence)
 
 
-async def examine(*, port: int | None = None, timeout: float = 30.0) -> tuple[Evidence, ...]:
-    """Return what was found out about each source, in the order of precedence."""
-    if port is not None:
-        validate_port("port", port)
-    collect = partial(collect_evidence, port=port)
-    return await within_deadline(validate_seconds("timeout", timeout), "detect()", collect)
-
-
 async def collect_evidence(progress: Progress, *, port: int | None = None) -> tuple[Evidence, ...]:
-    """Return what was found out about each source, as `examine`, without a deadline of its own."""
+    """Return what was found out about each source, in the order of precedence."""
     is_pod = is_in_pod()
     variables = [source.load_examine()(port) for source in SOURCES if source.has_variables]
     tpu, tpu_slice = await _examine_tpu_variables(progress, is_pod)

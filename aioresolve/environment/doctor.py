@@ -69,24 +69,20 @@ async def doctor(
     return Checks(checks)
 
 
-def installed_versions() -> list[str]:
-    """Return the name and version of aioresolve, Python, OpenSSL and the packages that may matter."""
-    lines = [
+# The checks of this machine. Without a resolver nothing is required, so that nothing that is absent is wrong.
+
+
+async def _check_versions(_: Progress) -> Finding:
+    """Report the versions of aioresolve, Python, OpenSSL and the packages that may matter."""
+    found = [
         f"aioresolve {__version__}",
         f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}",
         ssl.OPENSSL_VERSION,
     ]
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            lines.append(f"{package} {version(package)}")
-    return lines
-
-
-# The checks of this machine. Without a resolver nothing is required, so that nothing that is absent is wrong.
-
-
-async def _check_versions(_: Progress) -> Finding:
-    return Finding(", ".join(installed_versions()))
+            found.append(f"{package} {version(package)}")
+    return Finding(", ".join(found))
 
 
 async def _check_this_process(progress: Progress) -> Finding:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 from aioresolve._core.connections import Copyable, recreate
 from aioresolve._core.deadline import within_deadline
 from aioresolve._core.threads import run_in_thread
-from aioresolve.environment.detection import Detection, choose, examine
+from aioresolve.environment import detection
+from aioresolve.environment.detection import Detection
 from aioresolve.errors import InvalidClusterError
 from aioresolve.resolver import base, union
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
@@ -362,6 +363,5 @@ else:
 
 def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[ClusterResolver]:
     """Return the blocking resolver of the cluster of this process, as `aioresolve.detect` does."""
-    findings = get_loop_thread().run(partial(examine, port=port, timeout=timeout))
-    evidence, new_resolver = choose(findings)
-    return Detection(evidence.source, facade_of(new_resolver()), findings)
+    found = get_loop_thread().run(partial(detection.detect, port=port, timeout=timeout))
+    return Detection(found.source, facade_of(found.resolver), found.evidence)

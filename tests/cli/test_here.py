@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from aioresolve.testing import KubernetesServer, pod
-from tests.environment.evidence import SOURCES
 
 from .process import Result, Run, environment
 
@@ -63,7 +62,6 @@ def test_table_has_the_evidence_for_and_against_each_source(here: Here) -> None:
     result = here("here", TF_CONFIG=TWO_WORKERS, SM_HOSTS='["algo-1"]')
     assert (result.code, result.stderr) == (0, "")
     table = columns(result.stdout)
-    assert list(table) == SOURCES
     assert table["TF_CONFIG"] == ["yes", "yes"]
     assert table["SageMaker"] == ["yes", "no"]
     assert table["Slurm"] == ["no", "no"]
@@ -90,9 +88,8 @@ def test_outputs_have_the_evidence_and_the_tasks(here: Here) -> None:
 
     document = json.loads(output("json"))
     assert document["source"] == "TF_CONFIG"
-    assert [each["source"] for each in document["evidence"]] == SOURCES
-    assert document["evidence"][0]["found"] is True
-    assert document["evidence"][SOURCES.index("Kubernetes")]["found"] is None
+    found = {each["source"]: each["found"] for each in document["evidence"]}
+    assert (found["TF_CONFIG"], found["Slurm"], found["Kubernetes"]) == (True, False, None)
     assert [task["address"] for task in document["jobs"]["worker"]] == ["10.0.0.1:2222", "10.0.0.2:2222"]
     assert yaml.safe_load(output("yaml"))["jobs"] == document["jobs"]
     assert "JAX_PROCESS_ID=1\n" in output("jax", "--this-task")

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc")
 
 NODES = ("g1", "g2", "n1", "n2", "n3", "n4")
-"""The nodes, with 8 CPUs each. The first two have four GPUs, if there are devices that can stand for GPUs."""
-
-GPUS = Path("/dev/tty0")
+"""The nodes, with 8 CPUs each."""
 
 CONFIGURATION = """\
 ClusterName=test
@@ -53,18 +51,10 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 SchedulerParameters=bf_interval=1,sched_interval=1
 JobAcctGatherType=jobacct_gather/none
-GresTypes=gpu
 PartitionName=main Nodes=ALL Default=YES
 """
 
 _DERIVED = ("SLURMD_NODENAME", "SLURM_GTIDS", "SLURM_LOCALID", "SLURM_PROCID")
-
-_KEPT = re.compile(
-    r"SLURM_(DISTRIBUTION|DIST_PLANESIZE|HET_SIZE|PACK_SIZE|HOSTFILE|NTASKS|NTASKS_PER_NODE|CPUS_PER_TASK|GTIDS|LOCALID"
-    r"|PROCID|TASKS_PER_NODE|JOB_(ID|NODELIST|CPUS_PER_NODE)|STEP_(ID|NODELIST|NUM_TASKS|TASKS_PER_NODE|GPUS)"
-    r"|GPUS_(ON_NODE|PER_NODE|PER_TASK))(_(HET|PACK)_GROUP_\d+)?|SLURMD_(NODENAME|TRES_BIND)|[A-Z]+_VISIBLE_DEVICES"
-    r"|ZE_AFFINITY_MASK"
-)
 
 Environ = dict[str, str]
 
@@ -86,19 +76,16 @@ def missing_programs() -> list[str]:
 
 
 @contextmanager
-def slurm_cluster(folder: Path, options: str = "") -> Iterator[Environ]:
-    """Run a cluster, and yield the environment for its commands. `options` are lines of `slurm.conf`."""
+def slurm_cluster(folder: Path) -> Iterator[Environ]:
+    """Run a cluster, and yield the environment for its commands."""
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     control, *ports = _free_ports(1 + len(NODES))
-    has_gpus = GPUS.is_char_device()
     lines = [
         f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=8"
-        + (" Gres=gpu:4" if has_gpus and name.startswith("g") else "")
         for name, port in zip(NODES, ports, strict=True)
     ]
     configuration = CONFIGURATION.format(port=control, user=user, folder=folder)
-    (folder / "slurm.conf").write_text("\n".join((configuration + options, *lines, "")))
-    (folder / "gres.conf").write_text("NodeName=g[1-2] Name=gpu File=/dev/tty[0-3]\n" if has_gpus else "")
+    (folder / "slurm.conf").write_text("\n".join((configuration, *lines, "")))
     (folder / "state").mkdir()
     (folder / "munge.key").touch(0o400)
     (folder / "munge.key").chmod(0o600)
@@ -172,13 +159,7 @@ def _derived(truth: tuple[str, ...], rank: int) -> Environ:
 
 def _read_variables(path: Path) -> Environ:
     pairs = (text.partition("=") for text in path.read_text().split("\0"))
-    environ = {name: value for name, _, value in pairs if _KEPT.fullmatch(name)}
-    if environ.get("SLURM_STEP_NODELIST"):  # what only a job needs
-        environ = {name: value for name, value in environ.items() if "_CPUS_PER_" not in name}
-    twins = {
-        name for name in environ if environ.get(name.replace("_PACK_GROUP_", "_HET_GROUP_")) == environ[name]
-    }
-    return {name: value for name, value in environ.items() if "_PACK_GROUP_" not in name or name not in twins}
+    return {name: value for name, _, value in pairs if name.startswith("SLURM")}
 
 
 def _find(program: str) -> str | None:

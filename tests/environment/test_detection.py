@@ -30,8 +30,6 @@ from aioresolve.errors import (
 )
 from aioresolve.testing import GoogleServer, Hang, KubernetesServer, instance, pod, tpu_vm
 
-from .evidence import SOURCES
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -51,6 +49,18 @@ SLURM = {
     "SLURM_PROCID": "1",
     "SLURM_LOCALID": "0",
 }
+SOURCES = [
+    "TF_CONFIG",
+    "Slurm",
+    "SageMaker",
+    "TPU variables",
+    "TPU VM",
+    "Kubernetes",
+    "Compute Engine",
+    "Launcher",
+]
+"""In the order of precedence."""
+
 SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
 GKE_TPU = {"TPU_WORKER_HOSTNAMES": "t-0.t,t-1.t", "TPU_WORKER_ID": "1"}
 

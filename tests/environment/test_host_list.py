@@ -8,8 +8,6 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aioresolve.environment.slurm_tasks import MAX_HOSTS, MAX_TASKS, expand_counts, expand_host_list
 
@@ -86,9 +84,3 @@ def test_longest_list_is_expanded() -> None:
 def test_malformed_or_too_many_counts_are_rejected(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         expand_counts(text)
-
-
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 5)), min_size=1, max_size=9))
-def test_written_counts_are_read_back(groups: list[tuple[int, int]]) -> None:
-    text = ",".join(f"{count}(x{number})" if number > 1 else str(count) for count, number in groups)
-    assert expand_counts(text) == [count for count, number in groups for _ in range(number)]

@@ -168,12 +168,6 @@ def test_launchers_of_their_own_in_each_task_are_an_error(
 OPEN_MPI = launched("Open MPI", 1, 2, 0, 1)
 SLURM = {"SLURM_JOB_NODELIST": "algo-[1-2]", **slurm_step(["algo-1", "algo-2"], 1)}
 SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-1"}
-GROUPS = {
-    **SAGEMAKER,
-    "SM_INSTANCE_GROUPS": '["data", "dnn"]',
-    "SM_INSTANCE_GROUPS_DICT": '{"data": {"hosts": ["algo-1"]}, "dnn": {"hosts": ["algo-2"]}}',
-    "SM_DISTRIBUTION_INSTANCE_GROUPS": '["dnn"]',
-}
 ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'}
 
 
@@ -206,10 +200,6 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
         (
             ONE_WORKER | launched("DeepSpeed", 1, 2, 1, 2),
             ["process 1 of 2 of DeepSpeed", "rank 0 of 1 ($TF_CONFIG)"],
-        ),
-        (
-            GROUPS | {"SM_DISTRIBUTION_INSTANCE_GROUPS": '["x"]'},
-            ["$SM_DISTRIBUTION_INSTANCE_GROUPS has 'x', which is not one of the groups ['data', 'dnn']"],
         ),
     ],
 )
@@ -260,32 +250,7 @@ async def test_attributes_and_master_are_those_of_the_launcher(monkeypatch: pyte
 HERE = [sys.executable, "-m", "aioresolve", "here", "-o", "jax", "--this-task", "--quiet"]
 
 
-def run_with_launcher(*command: str, **variables: str) -> list[str]:
-    """Return the lines about the process that the processes of a launcher print, sorted."""
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "HOME": "/"}
-    environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables}
-    result = subprocess.run(
-        [*command, *HERE], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return sorted(line for line in result.stdout.splitlines() if "_PROCESS" in line)
-
-
 IDS = ["JAX_NUM_PROCESSES=4"] * 4 + [f"JAX_PROCESS_ID={rank}" for rank in range(4)]
-NODE = {"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "4", "SLURM_NODEID": "0", "SLURMD_NODENAME": "n1"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variables", [{}, NODE], ids=["alone", "in a Slurm job"])
-@pytest.mark.parametrize(
-    "command",
-    [["mpirun", "--oversubscribe", "-np", "4"], ["mpiexec.hydra", "-n", "4"]],
-    ids=lambda command: command[0],
-)
-def test_processes_of_mpirun_are_numbered_from_0_to_3(command: list[str], variables: dict[str, str]) -> None:
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed (Debian: openmpi-bin, mpich)")
-    assert run_with_launcher(*command, **variables) == IDS
 
 
 @pytest.mark.slow
@@ -303,26 +268,3 @@ def test_processes_of_mpirun_in_a_batch_script_are_on_all_nodes(tmp_path: Path) 
     lines = output.read_text().splitlines()
     assert sorted(line for line in lines if "_PROCESS" in line) == IDS, lines
     assert len({line for line in lines if "COORDINATOR" in line}) == 1
-
-
-PROGRAM = """
-import torch.distributed
-from aioresolve.sync import detect
-
-torch.distributed.init_process_group("gloo")
-task = detect().resolver.this_task()
-assert (task.rank, task.num_tasks) == (torch.distributed.get_rank(), torch.distributed.get_world_size())
-print(task)
-"""
-
-
-@pytest.mark.slow
-def test_processes_of_torchrun_have_the_ranks_of_torch(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "train.py").write_text(PROGRAM)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    result = subprocess.run(
-        [*torchrun, str(tmp_path / "train.py")], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert sorted(result.stdout.split()) == ["/job:worker/task:0", "/job:worker/task:1"]

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
-from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -17,9 +16,7 @@ from aioresolve.errors import (
     FailedClusterError,
     IncompleteClusterError,
     LaunchError,
-    ResolveError,
 )
-from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import KubernetesServer, pod
 
 pytest.importorskip("jax", reason="JAX is not installed")
@@ -188,19 +185,6 @@ def test_number_of_processes_is_that_of_the_job(server: ThreadedKubernetesServer
         detect(timeout=2)
     server.add(job_pod(1, IPS[1]))
     assert detect() == ("127.0.0.1:55527", 2, 0)
-
-
-def test_exception_of_the_resolver_is_an_error_with_its_cause(
-    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.add(pod("train-0", "ml", labels=JOB, index=0, ip=IPS[0]))
-    monkeypatch.setattr(KubernetesClusterResolver, "observe", AsyncMock(side_effect=KeyError("x")))
-    with pytest.raises(ResolveError, match=r"observe\(\) raised KeyError"):
-        detect()
-    monkeypatch.setenv("AIORESOLVE_COUNT", "2")
-    monkeypatch.setattr(KubernetesClusterResolver, "changes", Mock(side_effect=KeyError("x")))
-    with pytest.raises(ResolveError, match=r"changes\(\) raised KeyError"):
-        detect()
 
 
 def test_process_that_has_ended_with_success_is_an_error_at_once(server: ThreadedKubernetesServer) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aioresolve import ClusterSpec, launch
 from aioresolve.testing import KubernetesServer, pod
-from tests.programs import free_port, free_ports, last_lines, start
+from tests.programs import free_port, last_lines, start
 
 pytestmark = [
     pytest.mark.slow,
@@ -19,12 +18,6 @@ pytestmark = [
 
 PROGRAM = Path(__file__).parent / "programs" / "psum.py"
 LINES = ["process 0 of 2 sum 11.0", "process 1 of 2 sum 11.0"]
-
-
-def test_processes_with_the_variables_of_exec_are_connected() -> None:
-    spec = ClusterSpec({"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]})
-    processes = [start(PROGRAM, environment=launch.environment("jax", spec, task)) for task in spec.tasks]
-    assert last_lines(processes) == LINES
 
 
 def test_processes_in_the_pods_of_a_job_are_connected(tmp_path: Path) -> None:

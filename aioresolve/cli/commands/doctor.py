@@ -55,7 +55,7 @@ def doctor(context: click.Context, /, check_timeout: float, **parameters: Any) -
     """Check a cluster step by step, or without a source this machine.
 
     \b
-    aioresolve doctor                              versions, and which credentials there are
+    aioresolve doctor                              versions, and what describes this process
     aioresolve doctor kubernetes -l app=trainer    from the kubeconfig to the devices of the pods
     aioresolve doctor tpu my-tpu                   from the metadata server to the devices of the TPU
     aioresolve doctor here                         the same for the cluster of this process

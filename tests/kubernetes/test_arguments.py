@@ -28,8 +28,6 @@ from aioresolve.kubernetes.selection import validate_jobs
             "`namespace=`: CONTEXT_NAMESPACE is the namespace of a kubeconfig or service account, but",
         ),
         ({"address": "external_ip"}, "`address=`: 'external_ip' is not one of 'pod_ip'"),
-        ({"order_by": "age"}, "`order_by=`: 'age' is not one of"),
-        ({"order_by": ["index", "label:a"]}, "`order_by=`: 'index' is not one of 'label:KEY' and"),
         ({"not_running": "ignore"}, "`not_running=`: 'ignore' is not one of"),
         ({"max_concurrency": True}, "`max_concurrency=`: True"),
         ({"timeout": 0}, "`timeout=`: 0"),

@@ -30,7 +30,7 @@ from .loopback import Loopback, addresses
 from .test_watch import QUICK, names, next_state, with_policy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping
 
     from aioresolve import ClusterState
     from aioresolve.spec import Observation
@@ -181,6 +181,13 @@ class TestAddresses:
         with pytest.raises(ConfigurationError, match="has no IPv6 addresses, only IPv4") as caught:
             await resolved(loopback, address="pod_ipv6")
         assert caught.value.argument == "address"
+
+    async def test_endpoint_in_two_slices_is_as_the_newer_one_describes_it(self, loopback: Loopback) -> None:
+        older, newer = of_pod("train-0", "10.8.0.1", ready=False), of_pod("train-0", "10.8.0.1")
+        loopback.server.add(slice_of(older), slice_of(newer, name="trainer-b"))
+        assert await resolved(loopback) == ["10.8.0.1:8470"]
+        loopback.server.add(slice_of(older))
+        assert await resolved(loopback, not_running="skip") == []
 
     async def test_endpoints_without_pods_are_members(self, loopback: Loopback) -> None:
         loopback.server.add(slice_of(endpoint("10.8.0.10"), endpoint("10.8.0.9")))
@@ -347,31 +354,6 @@ def contents(observation: Observation) -> tuple[Any, ...]:
     return repr(dict(state.endpoints)), observation.absent, observation.unready
 
 
-def oracle(held: Sequence[EndpointSlice]) -> tuple[dict[str, tuple[str, bool]], set[str]]:
-    """Return the address and readiness of each member, and the pods that are not ready."""
-    of_pods: dict[str, list[Any]] = {}
-    for each in held:
-        for position, found in enumerate(each.endpoints or ()):
-            terminating = bool(found.conditions and found.conditions.terminating)
-            version = int(each.metadata.resource_version)
-            rank = (each.address_type == "IPv4", version, not terminating, -position)
-            name = found.target_ref.name if found.target_ref else found.addresses[0]
-            of_pods.setdefault(name, []).append((rank, found))
-    chosen = {name: max(candidates, key=lambda one: one[0])[1] for name, candidates in of_pods.items()}
-    members: dict[str, tuple[str, bool]] = {}
-    faults = set()
-    for name, found in chosen.items():
-        conditions = found.conditions
-        if conditions.terminating:
-            continue
-        if conditions.ready is False:
-            faults.add(f"ml/{name}")
-            continue
-        host = found.addresses[0]
-        members[name] = f"[{host}]:8470" if ":" in host else f"{host}:8470", conditions.serving is not False
-    return members, faults
-
-
 @given(st.lists(slices(), max_size=12), st.lists(st.integers(0, 3), min_size=12, max_size=12))
 def test_watch_ends_with_the_pods_that_a_list_has(written: list[dict[str, Any]], choices: list[int]) -> None:
     cache, held = new_cache(), dict[str, EndpointSlice]()
@@ -396,12 +378,3 @@ def test_watch_ends_with_the_pods_that_a_list_has(written: list[dict[str, Any]],
     listed = new_cache()
     listed.stores[QUERY].replace(list(held.values()), "99")
     assert contents(listed.observation(NOW)) == before
-    members, faults = oracle(list(held.values()))
-    state = listed.state(NOW)
-    found = {
-        each.name or each.address.rpartition(":")[0].strip("[]"): (each.address, each.ready)
-        for each in state.endpoints["worker"]
-    }
-    assert len(state.endpoints["worker"]) == len(found)
-    assert found == members
-    assert {missing.name for missing in listed.observation(NOW).absent} == faults

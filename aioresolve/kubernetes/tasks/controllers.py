@@ -59,16 +59,20 @@ class ControllerObject(NamedTuple):
     """What the object of a controller says.
 
     Attributes:
-        roles: the roles by their names; None if they are malformed or unknown.
+        roles: the roles by their names.
         status: whether the job as a whole has ended or is suspended.
         succeeded: how many pods of a Job have succeeded, those that no longer exist included.
         completed: of an Indexed Job, the indices of these pods.
     """
 
-    roles: Mapping[str, Role] | None
+    roles: Mapping[str, Role]
     status: ControllerStatus | None = None
     succeeded: int = 0
     completed: frozenset[int] = frozenset()
+
+
+NOTHING = ControllerObject({})
+"""What was read of a controller before the first time."""
 
 
 class SelectedPods(NamedTuple):
@@ -160,15 +164,15 @@ class Controllers:
             except ResolveError as error:
                 if error.retryable:
                     raise
-            # One that was read once, and now cannot be, keeps its size.
-            if body is not None:
-                found = parse_controller(controller, body)
-                self.objects[controller] = _confirmed(found, self._reported.get(controller))
-                self._reported[controller] = found
-            else:
-                self.objects.setdefault(controller, None)
+            found = None if body is None else parse_controller(controller, body)
             self._early.discard(controller)
-            if body is None and controller in self._without_pods:
+            if found is not None:
+                self.objects[controller] = _confirmed(found, self._reported.get(controller, NOTHING))
+                self._reported[controller] = found
+                return
+            # One that was read once, and now cannot be, keeps its size.
+            self.objects.setdefault(controller, None)
+            if controller in self._without_pods:
                 self._early.add(controller)
 
         await gather([partial(read, one) for one in controllers], limit=MAX_CONCURRENT_READS)
@@ -246,7 +250,7 @@ class Controllers:
         if size := _size_of_group(controller, pod_sets, selector):
             return size, 0, f"{LWS_SIZE} of the pods"
         read, found = self.objects.get(controller), {one.role for one in pod_sets}
-        if read is None or read.roles is None or not found <= read.roles.keys():
+        if read is None or not found <= read.roles.keys():
             return None
         if not selector.keys & controller.row.role_labels:
             # The selector cannot match one template without another that has the same values of its labels.
@@ -311,8 +315,8 @@ def _splits_templates(selector: Selector) -> bool:
     return bool(of_pods - ({LWS_WORKER} if selector.values.get(LWS_WORKER) == "0" else set()))
 
 
-def parse_controller(controller: Controller, body: bytes) -> ControllerObject:
-    """Return what the object of a controller, as JSON, says; without roles if it is malformed."""
+def parse_controller(controller: Controller, body: bytes) -> ControllerObject | None:
+    """Return what the object of a controller, as JSON, says; None if it is malformed."""
     try:
         document = json.loads(body)
         spec, status = document["spec"], document.get("status") or {}
@@ -329,16 +333,15 @@ def parse_controller(controller: Controller, body: bytes) -> ControllerObject:
             _indices(status.get("completedIndexes")) if is_job else frozenset(),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return ControllerObject(None)
+        return None
 
 
-def _confirmed(new: ControllerObject, previous: ControllerObject | None) -> ControllerObject:
+def _confirmed(new: ControllerObject, old: ControllerObject) -> ControllerObject:
     """Return `new` with those successes only that the previous read reported too.
 
     A watch may report that a pod has succeeded a moment later than the Job does, which does not mean that the
     pod no longer exists.
     """
-    old = previous or ControllerObject(None)
     return new._replace(succeeded=min(new.succeeded, old.succeeded), completed=new.completed & old.completed)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-import time
 import traceback
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from aioresolve.errors import ResolveError
 from aioresolve.testing import GoogleServer, tpu_node
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aioresolve.testing import GoogleRequest
 
@@ -63,14 +62,6 @@ async def error_from(call: Awaitable[Any]) -> ResolveError:
     except ResolveError as error:
         return error
     raise AssertionError(f"no error, but {result!r}")
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Fail unless the block ends within this number of seconds."""
-    started = time.monotonic()
-    yield
-    assert time.monotonic() - started < seconds
 
 
 def sent_to(service: str) -> Callable[[GoogleRequest], bool]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
-import google.auth.exceptions
 import pytest
 
 from aioresolve.errors import APIError, CredentialsError, UnauthorizedError
@@ -13,7 +10,6 @@ from aioresolve.testing import Answer, Delay, Hang
 
 from .loopback import (
     TOKEN,
-    BlockingCredentials,
     all_text,
     error_from,
     new_resolver,
@@ -109,20 +105,3 @@ async def test_a_rejected_token_that_cannot_be_renewed_is_an_error_with_the_caus
     assert isinstance(error, UnauthorizedError)
     assert isinstance(error.__cause__, CredentialsError)
     assert "MARKER" not in all_text(error)
-
-
-async def test_a_temporary_failure_of_the_renewal_is_retried() -> None:
-    class FailingOnce(BlockingCredentials):
-        refreshes = 0
-
-        def refresh(self, request: Any) -> None:
-            self.refreshes += 1
-            if self.refreshes == 1:
-                raise google.auth.exceptions.RefreshError("not now", retryable=True)
-            self.token = TOKEN
-
-    async with tls_server():
-        given = FailingOnce()
-        given.token = "an expired token"
-        assert (await request_my_tpu(given)).state == "READY"
-        assert given.refreshes == 2

@@ -6,7 +6,6 @@ Each process is a pod because of its `$POD_UID`. Their libraries are in the extr
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ import pytest
 
 from aioresolve.testing import KubernetesServer, pod
 from tests.cli.process import COMMAND, environment
+from tests.programs import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,13 +96,6 @@ def server() -> Iterator[ThreadedKubernetesServer]:
     ]
     with KubernetesServer(pods).in_thread() as running:
         yield running
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((ADDRESSES[0], 0))
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def run_in_pods(

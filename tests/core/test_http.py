@@ -246,3 +246,22 @@ async def test_response_that_was_not_requested_is_not_that_to_the_next_request()
         assert (await get(client, url)).body == b"2"
         assert (await get(client, url)).body == b"3"
     assert len(requests) == 3
+
+
+async def test_closing_the_client_ends_a_request_whose_name_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_up, may_end = anyio.Event(), anyio.Event()
+
+    async def look_up(*_: object) -> list[Any]:
+        looked_up.set()
+        await may_end.wait()
+        return []
+
+    monkeypatch.setattr("aioresolve._core.http.look_up", look_up)
+    client = new_client()
+    request = asyncio.ensure_future(get(client, "http://api.example/"))
+    await looked_up.wait()
+    await client.aclose()
+    with pytest.raises(ConnectionFailedError, match=r"the owner was closed\. Keep its `async with` open"):
+        await request

@@ -12,7 +12,7 @@ from aioresolve._core.deadline import Progress
 from aioresolve._core.natural_order import natural_keys
 from aioresolve._core.validation import validate_choice, validate_port, validate_text
 from aioresolve.errors import APIError, ConfigurationError, InstanceNotRunningError, ResolveError
-from aioresolve.gcp.client import MAX_CONCURRENCY
+from aioresolve.gcp.client import COMPUTE, MAX_CONCURRENCY, GoogleSession
 from aioresolve.gcp.compute_api import ComputeAPI, InstanceName, batches
 from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name
 from aioresolve.resolver.base import ClusterResolver
@@ -326,9 +326,7 @@ class GCEClusterResolver(ClusterResolver):
         return declared_by_all(state, task_type, task_id, gpus)
 
     async def _new_api(self, stack: AsyncExitStack) -> ComputeAPI:
-        from aioresolve.gcp.client import GoogleSession
-
-        return ComputeAPI(await stack.enter_async_context(GoogleSession(self._credentials)))
+        return ComputeAPI(await stack.enter_async_context(GoogleSession(COMPUTE, self._credentials)))
 
 
 def _not_running_error(group: InstanceGroupName, absent: Sequence[Missing]) -> InstanceNotRunningError:

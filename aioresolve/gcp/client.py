@@ -61,28 +61,29 @@ RATE_LIMITED = frozenset({"RATE_LIMIT_EXCEEDED", "rateLimitExceeded", "userRateL
 
 
 class Service(NamedTuple):
-    """An API: its name, its base URL, the smallest role that may read it, and gcloud's command for a list."""
+    """An API: its names, its base URL, the smallest role that may read it, and the command that lists it."""
 
+    short_name: str
     name: str
     url: str
     role: str
     list_command: str
 
 
-SERVICES = {
-    "tpu": Service(
-        "Cloud TPU API",
-        "https://tpu.googleapis.com",
-        "roles/tpu.viewer",
-        "tpus tpu-vm list --project={project_id} --zone=-",
-    ),
-    "compute": Service(
-        "Compute Engine API",
-        "https://compute.googleapis.com",
-        "roles/compute.viewer",
-        "instance-groups list --project={project_id}",
-    ),
-}
+TPU = Service(
+    "tpu",
+    "Cloud TPU API",
+    "https://tpu.googleapis.com",
+    "roles/tpu.viewer",
+    "tpus tpu-vm list --project={project_id} --zone=-",
+)
+COMPUTE = Service(
+    "compute",
+    "Compute Engine API",
+    "https://compute.googleapis.com",
+    "roles/compute.viewer",
+    "instance-groups list --project={project_id}",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,6 @@ class APIRequest:
     """A request to an API; it may be repeated, because it changes nothing.
 
     Attributes:
-        service: the API, `tpu` or `compute`.
         path: the path of the URL, starting with `/`, made of validated names.
         scope: the requested resource, as text for messages.
         permission: the IAM permission it requires, such as `tpu.nodes.get`.
@@ -99,7 +99,6 @@ class APIRequest:
         is_post: whether it is a POST with an empty object, as for some lists of Compute Engine.
     """
 
-    service: str
     path: str
     scope: str
     permission: str
@@ -121,26 +120,23 @@ class Page(msgspec.Struct, Generic[T], frozen=True, rename="camel"):
 
 
 class GoogleSession:
-    """Sends requests to Google's JSON APIs, inside `async with`, for the tasks of one event loop.
+    """Sends requests to one of Google's JSON APIs, inside `async with`, for the tasks of one event loop.
 
-    Credentials are sent only to the endpoints of the APIs, and never over plain http: an http endpoint must
-    be on this machine, and gets anonymous requests.
+    Credentials are sent only to the endpoint of the API, and never over plain http: an http endpoint must be
+    on this machine, and gets anonymous requests.
 
     Args:
-        credentials: credentials, which other sessions may share; application default credentials if None.
-        endpoints: base URL by API (`tpu`, `compute`); the default is
-            $CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU (or `_COMPUTE`), else Google's own.
+        service: the API.
+        credentials: credentials, which other sessions may share.
+        base_url: the base URL of the API; the default is $CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU (or
+            `_COMPUTE`), else Google's own.
     """
 
-    def __init__(
-        self, credentials: GoogleCredentials | None = None, *, endpoints: Mapping[str, str] | None = None
-    ) -> None:
-        self._credentials = credentials or GoogleCredentials()
-        self._endpoints = {service: _endpoint(service, endpoints or {}) for service in SERVICES}
-
-    def host(self, service: str) -> str:
-        """Return the endpoint of an API, `scheme://host:port`."""
-        return origin(self._endpoints[service])
+    def __init__(self, service: Service, credentials: GoogleCredentials, base_url: str | None = None) -> None:
+        self.service = service
+        self._credentials = credentials
+        self._base_url = _endpoint(service, base_url)
+        self.host = origin(self._base_url)
 
     async def get(self, request: APIRequest, kind: type[T], progress: Progress) -> T:
         """Return a resource, decoded as `kind`."""
@@ -157,9 +153,9 @@ class GoogleSession:
             query = {**request.query, "pageToken": token}
         raise self._invalid_response(request, "its pages do not end")
 
-    async def identify(self, service: str, progress: Progress) -> AccessToken:
-        """Return the access token for requests to an API, which itself gets no request."""
-        if self.host(service).startswith("http:"):
+    async def identify(self, progress: Progress) -> AccessToken:
+        """Return the access token for requests to the API, which itself gets no request."""
+        if self.host.startswith("http:"):
             return NO_TOKEN
         return await self._credentials.token(self._client, progress)
 
@@ -181,7 +177,6 @@ class GoogleSession:
     async def _fetch(
         self, request: APIRequest, query: Mapping[str, str], kind: type[T], progress: Progress
     ) -> T:
-        host = self.host(request.service)
         headers = {"Accept": "application/json"}
         if request.is_post:
             headers["Content-Type"] = "application/json"
@@ -190,7 +185,7 @@ class GoogleSession:
             auth = _RequestAuth(self, request, progress)
             response = await self._client.send(
                 "POST" if request.is_post else "GET",
-                URL(self._endpoints[request.service] + request.path).with_query(query),
+                URL(self._base_url + request.path).with_query(query),
                 scope=request.scope,
                 headers=headers,
                 body=b"{}" if request.is_post else None,
@@ -199,10 +194,10 @@ class GoogleSession:
             )
             if response.status == 200:
                 return response
-            raise error_from_response(response, request, host, auth.token)
+            raise error_from_response(response, request, self, auth.token)
 
         response = await send_with_retries(
-            send, scope=request.scope, host=host, progress=progress, policy=POLICY, limiter=self._limiter
+            send, scope=request.scope, host=self.host, progress=progress, policy=POLICY, limiter=self._limiter
         )
         progress.done(request.scope, "received")
         try:
@@ -211,12 +206,11 @@ class GoogleSession:
             raise self._invalid_response(request, str(error)) from error
 
     def _invalid_response(self, request: APIRequest, reason: str) -> ProtocolError:
-        host = self.host(request.service)
         return ProtocolError(
-            f"{host} returned an invalid response for {request.scope}, different from the"
-            f" {SERVICES[request.service].name}: {reason}",
+            f"{self.host} returned an invalid response for {request.scope}, different from the"
+            f" {self.service.name}: {reason}",
             hint="Check that the endpoint is that API, without a login page in between.",
-            host=host,
+            host=self.host,
             scope=request.scope,
         )
 
@@ -231,16 +225,16 @@ class _RequestAuth(Auth):
     token: AccessToken = ANONYMOUS
 
     async def credentials(self) -> Credentials:
-        scope, service = self.request.scope, self.request.service
+        scope, name = self.request.scope, self.session.service.short_name
         self.progress.waiting(scope, f"no access token yet, from {self.session._credentials.source}")
-        self.token = await self.session.identify(service, self.progress)
-        host, cloud = self.session.host(service), self.token.cloud
+        self.token = await self.session.identify(self.progress)
+        host, cloud = self.session.host, self.token.cloud
         self.progress.waiting(scope, f"{host} has not responded")
         if cloud != GOOGLE and host.endswith(f".{GOOGLE}"):
             raise ConfigurationError(
                 f"the credentials of {self.token.source} are of the cloud {cloud}, but {scope} would be"
                 f" requested from {host}",
-                hint=f"Set {OVERRIDE}{service.upper()}=https://{service}.{cloud}, or use other credentials.",
+                hint=f"Set {OVERRIDE}{name.upper()}=https://{name}.{cloud}, or use other credentials.",
             )
         return Credentials(self.token.headers)
 
@@ -254,21 +248,20 @@ class _RequestAuth(Auth):
             if error.retryable:
                 raise
             # The rejection is the error to report, and the failed renewal is its cause.
-            host = session.host(self.request.service)
-            raise error_from_response(response, self.request, host, self.token) from error
+            raise error_from_response(response, self.request, session, self.token) from error
         return Credentials(self.token.headers)
 
 
-def _endpoint(service: str, given: Mapping[str, str]) -> str:
+def _endpoint(service: Service, text: str | None) -> str:
     """Return the base URL of an API, without a trailing slash, if credentials may be sent there."""
-    variable = OVERRIDE + service.upper()
-    text, where = given.get(service), f"endpoints[{service!r}]"
+    where = "the URL of the API"
     if text is None:
+        variable = OVERRIDE + service.short_name.upper()
         # The overrides of gcloud end in a slash, and that of Compute Engine in its version.
         text, where = os.environ.get(variable, "").rstrip("/"), f"the environment variable {variable}"
         text = text.removesuffix("/compute/v1")
     if not text:
-        return SERVICES[service].url
+        return service.url
     problem = ""
     try:
         url = URL(text)
@@ -319,10 +312,10 @@ class _FailureBody(msgspec.Struct, frozen=True):
 
 
 def error_from_response(
-    response: Response, request: APIRequest, host: str, token: AccessToken
+    response: Response, request: APIRequest, session: GoogleSession, token: AccessToken
 ) -> ResolveError:
     """Return the error for a response whose status is not 200."""
-    status, service = response.status, SERVICES[request.service]
+    status, service, host = response.status, session.service, session.host
     try:
         failure = decode(response.body, _FailureBody).error
     except ValueError:  # from a proxy, for example: a page, or JSON such as {"error": "Not Found"}

@@ -172,9 +172,7 @@ class ComputeAPI:
         """Return the names of the groups in the zone or region of a group."""
         parent = near.path().rpartition("/")[0]
         permission = "compute.instanceGroups.list"
-        request = APIRequest(
-            "compute", f"/compute/v1/{parent}", f"groups of {parent}", permission, near.project
-        )
+        request = APIRequest(f"/compute/v1/{parent}", f"groups of {parent}", permission, near.project)
         pages = await self._session.get_pages(request, Page[dict[str, object]], progress)
         return [str(group["name"]) for page in pages for group in page.items]
 
@@ -184,7 +182,6 @@ class ComputeAPI:
         """Return those instances of a zone that exist. `names` are one of `batches`."""
         more = f" and {len(names) - 1} others" if len(names) > 1 else ""
         request = APIRequest(
-            "compute",
             f"/compute/v1/projects/{project}/zones/{zone}/instances",
             f"instances {names[0]}{more} of projects/{project}/zones/{zone}",
             "compute.instances.list",
@@ -202,7 +199,6 @@ class ComputeAPI:
 def _group_request(group: InstanceGroupName, collection: str, verb: str, permission: str) -> APIRequest:
     manager = " (managed)" if collection == "instanceGroupManagers" else ""
     return APIRequest(
-        "compute",
         f"/compute/v1/{group.path(collection)}/{verb}",
         f"instances of {group}{manager}",
         permission,

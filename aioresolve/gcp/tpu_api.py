@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -177,24 +176,22 @@ class TPUAPI:
 
     async def node(self, name: TPUName, progress: Progress) -> Node:
         """Return a node; an APIError with status 404 if it does not exist."""
-        request = self._request(str(name), f"TPU node {name}", "tpu.nodes.get", name.project)
+        request = APIRequest(f"/v2/{name}", f"TPU node {name}", "tpu.nodes.get", name.project)
         return await self.session.get(request, Node, progress)
 
     async def nodes(self, project: str, progress: Progress) -> list[Node]:
         """Return the nodes of all zones that can be reached."""
-        path = f"projects/{validate_project(project)}/locations/-/nodes"
-        request = self._request(path, f"TPU nodes of project {project}", "tpu.nodes.list", project)
-        request = replace(request, query={"pageSize": str(PAGE_SIZE)})
+        path = f"/v2/projects/{validate_project(project)}/locations/-/nodes"
+        query = {"pageSize": str(PAGE_SIZE)}
+        request = APIRequest(path, f"TPU nodes of project {project}", "tpu.nodes.list", project, query)
         pages = await self.session.get_pages(request, Page[Node], progress)
         return [node for page in pages for node in page.nodes]
 
     async def queued_resource(self, name: TPUName, progress: Progress) -> QueuedResource:
         """Return a queued resource; an APIError with status 404 if it does not exist."""
-        request = self._request(str(name), f"queued resource {name}", "tpu.queuedResources.get", name.project)
+        scope, permission = f"queued resource {name}", "tpu.queuedResources.get"
+        request = APIRequest(f"/v2/{name}", scope, permission, name.project)
         return await self.session.get(request, QueuedResource, progress)
-
-    def _request(self, path: str, scope: str, permission: str, project: str) -> APIRequest:
-        return APIRequest("tpu", f"/v2/{path}", scope, permission, project)
 
 
 class UserTPUClient:

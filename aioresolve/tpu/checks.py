@@ -91,12 +91,12 @@ class _TPUChecks:
         api = await self.clients.api()
         if not isinstance(api, TPUAPI):
             return Finding("those of the client that was passed as service=")
-        token = await api.session.identify("tpu", progress)
+        token = await api.session.identify(progress)
         until = ""
         if token.expires is not None:
             moment = datetime.fromtimestamp(token.expires, UTC).isoformat(timespec="seconds")
             until = f", valid until {moment.replace('+00:00', 'Z')}"
-        return Finding(f"{token.source}{until}, for {api.session.host('tpu')}")
+        return Finding(f"{token.source}{until}, for {api.session.host}")
 
     async def _check_tpu(self, name: str, source: NamedTPUs, progress: Progress) -> Finding:
         try:

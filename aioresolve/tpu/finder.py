@@ -96,11 +96,10 @@ class TPUClients:
         return await self.connections.get(self.resolver, key, self._new_api)
 
     async def _new_api(self, stack: AsyncExitStack) -> TPUAPI:
-        from aioresolve.gcp.client import GoogleSession
+        from aioresolve.gcp.client import TPU, GoogleSession
         from aioresolve.gcp.tpu_api import TPUAPI
 
-        endpoints = {} if self.base_url is None else {"tpu": self.base_url}
-        session = GoogleSession(self.credentials[0], endpoints=endpoints)
+        session = GoogleSession(TPU, self.credentials[0], self.base_url)
         return TPUAPI(await stack.enter_async_context(session))
 
     async def metadata(self) -> MetadataServer:

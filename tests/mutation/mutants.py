@@ -39,6 +39,7 @@ ROOT = Path(__file__).parent.parent.parent
 PACKAGE = "aioresolve"
 TEST_FOLDERS = {
     "_core": ("core", "kubernetes", "fleet", "gcp/test_requests.py"),
+    "cli": ("cli", "rendezvous/test_terminal.py"),
     "environment": ("environment", "contract", "sync"),
     "errors": ("test_public_api.py", "core", "gcp", "kubernetes"),
     "gcp": ("gcp", "tpu", "environment"),

@@ -79,8 +79,10 @@ async def test_a_lease_that_was_never_renewed_shows_a_living_node(
 async def test_a_rendezvous_that_does_not_exist_is_an_error(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = await run(capsys, "rendezvous", "other")
+    code, _, err = await run(capsys, "rendezvous", "other", "--as", "ada", "--as-group", "math")
     assert code == 2
+    sent = cluster.server.requests[-1]
+    assert (sent.user, sent.impersonated_user, sent.impersonated_groups) == (USER, "ada", ("math",))
     assert "namespace 'ml' has no ConfigMap 'torchrun-other'" in err
     assert "Compare -n and the job with --rdzv-id" in err
 

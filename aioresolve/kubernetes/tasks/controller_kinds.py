@@ -89,19 +89,15 @@ def index_label(pod: Pod) -> IndexLabel:
         first = labels.get(key)
         if first is None and (first := annotations.get(key)) is None:
             continue
+        has_groups = len(row.index_labels) > 1
+        group, member = (first, labels.get(row.index_labels[1])) if has_groups else ("0", first)
         if not row.numbers_roles:
-            is_member = len(row.index_labels) == 1
-            return (
-                _index_label("0", first)
-                if is_member
-                else _index_label(first, labels.get(row.index_labels[1]))
-            )
+            return _index_label(group, member)
         role = row.role(pod.metadata)
-        if row.index_labels[1:]:  # the index of the group among those of all roles is another label
-            member = labels.get(COMPLETION_INDEX, annotations.get(COMPLETION_INDEX))
-            return _index_label(first, member, labels.get(JOBSET_GLOBAL_JOB), role)
+        if row is JOB_SET:  # the index of the group among those of all roles is another label
+            return _index_label(group, member, labels.get(JOBSET_GLOBAL_JOB), role)
         in_set = "0" if role.lower() in LEADING_ROLES else "1"
-        return _index_label("0", _counted_from_zero(pod.metadata.name, first), in_set, role)
+        return _index_label(group, _counted_from_zero(pod.metadata.name, first), in_set, role)
     return _index_label(None, None)
 
 
@@ -206,8 +202,7 @@ def pod_set(pod: Pod) -> PodSet | None:
             controller = row.api_version, row.name, metadata.namespace, metadata.labels[key]
             break
     else:
-        found = None if owner is None else kind_of(owner.api_version, owner.kind)
-        if owner is None or found is None:
+        if owner is None or (found := kind_of(owner.api_version, owner.kind)) is None:
             return None
         row, controller = found, (owner.api_version, owner.kind, metadata.namespace, owner.name)
     of_group = metadata.labels.get(row.index_labels[0], "") if row.index_labels[1:] else ""

@@ -295,9 +295,11 @@ def _seems_settled(observation: Observation) -> bool:
 
 def _by_controller(selection: SelectedPods) -> dict[Controller, list[PodSet]] | None:
     """Return the live pod sets by their controllers; None if the number of some pods cannot be known."""
+    if _splits_templates(parse_selector(selection.selector)):
+        return None
     found: dict[Controller, list[PodSet]] = {}
     for one in selection.live:
-        if one is None or _splits_templates(parse_selector(selection.selector)):
+        if one is None:
             return None
         found.setdefault(one.controller, []).append(one)
     return found

@@ -13,7 +13,6 @@ from aioresolve._core.deadline import Backoff, Progress, within_deadline
 from aioresolve._core.validation import validate_choice, validate_count, validate_port
 from aioresolve.errors import ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
-from aioresolve.resolver.polling import poll
 from aioresolve.spec import ClusterState, Missing, Observation
 from aioresolve.spec.observation import MEMBERS, Want
 
@@ -241,10 +240,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
         A blocking `override_client` cannot watch; it is polled every `interval` seconds instead.
         """
-        following = self._watch(want)
-        if self._only_lists_pods:
-            call = partial(within_deadline, self._timeout, f"a poll of {self!r}", partial(self.observe, want))
-            following = poll(call, interval)
+        following = super().changes(want, interval) if self._only_lists_pods else self._watch(want)
         async with aclosing(following) as observations:
             async for observation in observations:
                 yield observation

@@ -150,29 +150,25 @@ class PodStore(MemberStore["Pod"]):
     def match(self, objects: Sequence[Pod]) -> list[MatchedPod]:
         return match_pods(objects, self._address, self._port, self._label_keys)
 
-    def put(self, new: MatchedPod) -> bool:
-        """Add or replace a pod; return whether an observation would differ."""
-        old = self.pods.get(new.full_name)
-        if old == new:
-            return False
-        self.pods[new.full_name] = new
-        for selector in self.selectors:
-            selector.change(old, new)
-        return True
-
     def _replace(self, listed: Sequence[MatchedPod], version: str) -> None:
         self.pods = {pod.full_name: pod for pod in listed}
         self._have_changed()
 
     def _apply(self, event: WatchEvent[Pod]) -> bool:
         pod: Any = event.object
-        if not isinstance(event, Deleted):
-            return self.put(*self.match([pod]))
         old = self.pods.get(pod.full_name)
-        if old is None or old.uid != pod.metadata.uid:
+        if isinstance(event, Deleted):
+            if old is None or old.uid != pod.metadata.uid:
+                return False
+            del self.pods[pod.full_name]
+            self._have_changed()
+            return True
+        (new,) = self.match([pod])
+        if old == new:
             return False
-        del self.pods[pod.full_name]
-        self._have_changed()
+        self.pods[pod.full_name] = new
+        for selector in self.selectors:
+            selector.change(old, new)
         return True
 
 

@@ -92,9 +92,6 @@ async def test_every_running_pod_with_an_address_is_a_member(server: ApiServer, 
     assert (await members.cluster_spec()).job_tasks("worker") == addresses(MEMBERS)
 
 
-# -- selectors, namespaces, order, addresses ---------------------------------------------------------------
-
-
 # -- permissions -------------------------------------------------------------------------------------------
 
 

@@ -206,13 +206,12 @@ async def test_after_a_rejection_the_credentials_are_searched_again(
 async def test_the_quota_project_comes_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "from-environment")
     async with tls_server() as server:
         monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
-        await request_my_tpu()
-        monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "from-environment")
         await request_my_tpu()
         monkeypatch.delenv(VARIABLE)
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         await request_my_tpu()
         paying = [request.quota_project for request in server.requests if request.service == "tpu"]
-    assert paying == ["", "from-environment", "from-environment"]
+    assert paying == ["from-environment"] * 2

@@ -14,6 +14,7 @@ from aioresolve._core.validation import validate_choice, validate_port, validate
 from aioresolve.errors import APIError, ConfigurationError, InstanceNotRunningError, ResolveError
 from aioresolve.gcp.client import COMPUTE, MAX_CONCURRENCY, GoogleSession
 from aioresolve.gcp.compute_api import ComputeAPI, InstanceName, batches
+from aioresolve.gcp.credentials import GoogleCredentials
 from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.this_task import TaskClaim
@@ -144,11 +145,7 @@ class GCEClusterResolver(ClusterResolver):
         self._group = None if name is None else instance_group_name(name, project, zone)
         self._port = validate_port("port", port)
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
-        from aioresolve.gcp.credentials import GoogleCredentials
-
         self._credentials = GoogleCredentials(credentials)
-        is_default = credentials in (None, "default")
-        self._credentials_key = "default" if is_default else id(credentials)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._group or 'the group of this VM'}>"
@@ -311,7 +308,7 @@ class GCEClusterResolver(ClusterResolver):
                     f" {error.summary}",
                     hint="Pass {instance_group}.",
                 ) from error
-        return group, await connections.get(self, ("compute", self._credentials_key), self._new_api)
+        return group, await connections.get(self, ("compute", self._credentials.key), self._new_api)
 
     async def _declared_accelerators(
         self, task_type: str | None, task_id: int | None, timeout: float

@@ -42,7 +42,7 @@ from aioresolve.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     from google.auth.credentials import Credentials
 
@@ -121,7 +121,8 @@ class GoogleCredentials:
     """Credentials that sessions, tasks and event loops can share. The constructor does no I/O.
 
     A token is renewed almost four minutes before its end. If that fails with a retryable error, the old one
-    is used until its end. `source` says where the credentials come from, as far as it is known.
+    is used until its end. `source` says where the credentials come from, as far as it is known; `key` differs
+    for other ones.
 
     Args:
         credentials: `"default"` or None for application default credentials; or credentials of google-auth,
@@ -133,6 +134,7 @@ class GoogleCredentials:
 
     def __init__(self, credentials: AnyCredentials = "default") -> None:
         self._given = _with_scopes(credentials)
+        self.key: Hashable = "default" if self._given is None else id(credentials)
         self._file: Any = None  # credentials of google-auth
         self.source = "the application default credentials" if self._given is None else "credentials="
         self._cache: TokenCache[AccessToken] = TokenCache()

@@ -47,7 +47,7 @@ from .slices import (
 from .vm import fetch_own_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
     from contextlib import AsyncExitStack
 
     from aioresolve._core.connections import Connections
@@ -77,14 +77,14 @@ class TPUClients:
     Attributes:
         resolver: the resolver that uses them.
         connections: its connections.
-        credentials: those for the API, and a key that differs for others.
+        credentials: those for the API.
         base_url: the URL of the API; None for Google's own.
         user_client: the user's own client, which is used instead of one of ours; or None.
     """
 
     resolver: object
     connections: Connections
-    credentials: tuple[GoogleCredentials, Hashable]
+    credentials: GoogleCredentials
     base_url: str | None
     user_client: UserTPUClient | None
 
@@ -92,14 +92,14 @@ class TPUClients:
         """Return the Cloud TPU API."""
         if self.user_client is not None:
             return self.user_client
-        key = ("tpu", self.base_url, self.credentials[1])
+        key = ("tpu", self.base_url, self.credentials.key)
         return await self.connections.get(self.resolver, key, self._new_api)
 
     async def _new_api(self, stack: AsyncExitStack) -> TPUAPI:
         from aioresolve.gcp.client import TPU, GoogleSession
         from aioresolve.gcp.tpu_api import TPUAPI
 
-        session = GoogleSession(TPU, self.credentials[0], self.base_url)
+        session = GoogleSession(TPU, self.credentials, self.base_url)
         return TPUAPI(await stack.enter_async_context(session))
 
     async def metadata(self) -> MetadataServer:

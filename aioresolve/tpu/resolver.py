@@ -147,8 +147,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
 
             self._user_client = UserTPUClient(service)
             credentials = "default"  # that client has its own: ours are not even validated, as in TensorFlow
-        identity = "default" if credentials in (None, "default") else id(credentials)
-        self._credentials = GoogleCredentials(credentials), identity
+        self._credentials = GoogleCredentials(credentials)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._tpu) or 'the TPU of this environment'}>"

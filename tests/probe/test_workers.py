@@ -138,6 +138,14 @@ async def test_misbehaving_worker_does_not_affect_others(closed_address: str) ->
     assert "If the worker uses TLS" in str(bad[list(workers).index("unreachable: TLS")].error)
 
 
+async def test_worker_that_was_not_probed_before_the_deadline_may_be_probed_again() -> None:
+    async with TPUWorker(faults=[Hang()], ports=2) as worker:
+        _, late = await probe_workers(worker.addresses, timeout=0.1, max_concurrency=1)
+    assert late.error is not None
+    assert "was not probed before the deadline for all workers (0.1 s)" in late.error.summary
+    assert (late.error.code, late.error.retryable) == ("deadline", True)
+
+
 @pytest.mark.slow
 async def test_results_after_the_total_deadline_show_which_probes_had_started() -> None:
     worker = TPUWorker(faults=[Hang()], ports=5)

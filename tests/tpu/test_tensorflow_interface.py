@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from aioresolve import TPUClusterResolver, sync
-from aioresolve.errors import MissingDependencyError
+from aioresolve.errors import MissingDependencyError, ProbeError
 from aioresolve.testing import GoogleServer, TPUWorker, tpu_node
 
 ZONE = "us-central2-b"
@@ -82,3 +82,7 @@ async def test_methods_connect_initializes_the_tpu_and_returns_a_resolver(
         resolver = await TPUClusterResolver.connect(f"grpc://{worker.address}")
         assert connected == [([worker.address], "worker")]
         assert await resolver.master() == f"grpc://{worker.address}"
+        # TensorFlow would wait for the second one.
+        with pytest.raises(ProbeError, match=r"127\.0\.0\.1:1: connection refused"):
+            await TPUClusterResolver.connect(f"grpc://{worker.address},127.0.0.1:1")
+    assert len(connected) == 1

@@ -110,7 +110,6 @@ UNREADY = {
 }
 
 
-@pytest.mark.slow
 def test_program_is_left_alone_in_an_outage_if_a_pod_becomes_unready_and_once_a_task_has_succeeded(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:

@@ -28,20 +28,27 @@ from aioresolve.spec import ClusterState, Endpoint, Observation
 from .base import Description, EnvironmentClusterResolver, addresses_by_rank, counted, reject, shorten
 from .detection import Evidence, absent, given, invalid
 from .slurm_tasks import (
+    INTERACTIVE_STEP,
     JOB_HOSTS,
     NODE_NAME,
     PROCESS_ID,
     STEP_HOSTS,
+    STEP_ID,
+    STEP_TASKS,
     SlurmTasks,
+    SlurmVariables,
     find_node,
-    read_processes,
+    read_tasks,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aioresolve._core.deadline import Progress
+    from aioresolve.resolver.launchers import LaunchedProcess
     from aioresolve.spec.observation import Want
+
+    from .slurm_tasks import TasksPerNode
 
 JOB = "worker"
 
@@ -197,7 +204,7 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         return self._describe(self._read_tasks())
 
     def _read_tasks(self) -> SlurmTasks:
-        tasks = read_processes(os.environ, self._tasks_per_node)
+        tasks = _read_processes(os.environ, self._tasks_per_node)
         wanted = len(tasks.hosts) if self._jobs is None else sum(self._jobs.values())
         if wanted != len(tasks.hosts):
             raise EnvironmentVariableError(
@@ -258,7 +265,7 @@ def examine(port: int | None) -> Evidence:
     if not any(value and name.startswith((STEP_HOSTS, JOB_HOSTS)) for name, value in os.environ.items()):
         return absent("Slurm", f"${STEP_HOSTS} and ${JOB_HOSTS} are not set")
     try:
-        tasks = read_processes(os.environ)
+        tasks = _read_processes(os.environ)
     except ConfigurationError as error:
         return invalid("Slurm", error)
     own = "" if tasks.process_id is None else f"; this is task {tasks.process_id}"
@@ -266,6 +273,51 @@ def examine(port: int | None) -> Evidence:
     # Detection must not change the environment of the process.
     new_resolver = partial(SlurmClusterResolver, auto_set_gpu=False, **given("port_base", port))
     return Evidence("Slurm", True, reason, new_resolver)
+
+
+def _read_processes(environ: Mapping[str, str], tasks_per_node: TasksPerNode = None) -> SlurmTasks:
+    """Return the processes of the innermost launcher: `srun`, or what runs in its tasks, such as `mpirun`.
+
+    `mpirun` and `mpiexec` start one daemon on each other node by `srun`, whose processes inherit the
+    variables of that step: they count the daemons, not the processes. For arguments and errors see
+    `read_tasks`.
+    """
+    variables, process = SlurmVariables(environ), launched_process(environ)
+    if process is None or not (variables[JOB_HOSTS] or variables[STEP_HOSTS]):
+        return read_tasks(variables, tasks_per_node)
+    if process.local_size is not None and tasks_per_node is None:
+        return _read_launched(variables, process)
+    tasks = read_tasks(variables, tasks_per_node)
+    if process.has_number(tasks.process_id, len(tasks.hosts)):
+        return tasks
+    raise process.contradicts(f"{tasks.source} has {len(tasks.hosts)} tasks, and this is {tasks.process_id}")
+
+
+def _read_launched(variables: SlurmVariables, process: LaunchedProcess) -> SlurmTasks:
+    """Return the processes of a launcher that runs inside a job or a step."""
+    step = STEP_HOSTS if variables[STEP_HOSTS] else JOB_HOSTS
+    is_in_step = step == STEP_HOSTS and variables[STEP_ID] != INTERACTIVE_STEP
+    is_on_job = variables[JOB_HOSTS] and (process.launcher.is_mpi or not is_in_step)
+    variable = JOB_HOSTS if is_on_job else step
+    hosts, nodes = variables.hosts(variable), variables.hosts(step)
+    # The number is preferred, because MPICH hands the name of the node of `mpiexec` on to all processes.
+    own, node_id = variables[NODE_NAME], variables.integer("SLURM_NODEID")
+    if node_id is not None:
+        own = nodes[node_id] if node_id < len(nodes) else ""
+    if own not in nodes:
+        raise process.contradicts(f"${step} has {len(nodes)} nodes, and $SLURM_NODEID is {node_id}")
+    if process.all_on_this_host:
+        number = variables.integer(STEP_TASKS) if is_in_step else None
+        if (number or 1) > 1:  # each of the tasks may have started a launcher of its own
+            raise process.contradicts(f"${STEP_TASKS} is {number}")
+        hosts = [own]
+    elif variables["SLURM_HET_SIZE"] not in ("", "1"):  # the launcher may use the nodes of one component
+        raise process.contradicts(f"$SLURM_HET_SIZE is {variables['SLURM_HET_SIZE']}")
+    placed = process.place(hosts, own)
+    if placed is None:
+        raise process.contradicts(f"${variable} has {len(hosts)} nodes, and this is {own} ($SLURM_NODEID)")
+    source = f"${process.launcher.size} of {process.launcher.name} on ${variable}"
+    return SlurmTasks(tuple(placed), process.rank, source)
 
 
 def _gpus_of_node() -> int:

@@ -12,9 +12,6 @@ With `use_interactive_step` (https://slurm.schedmd.com/slurm.conf.html#OPT_Launc
 its shell as a step of one task on the first node, the interactive step. The variables of that step do not
 describe the tasks that `srun` starts.
 
-`mpirun` and `mpiexec` start one daemon on each other node by `srun`, whose processes inherit the variables of
-that step: they count the daemons, not the processes.
-
 Host lists, such as `n[1-2],m5,o[006-011]`, have the grammar of `scontrol show hostnames`
 (https://slurm.schedmd.com/scontrol.html), and permit text after brackets, too: `n[1-2]-ib0`. What Slurm
 accepts but never writes, such as unbalanced brackets, spaces and empty entries, is an error.
@@ -32,7 +29,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.resolver.launchers import launched_process
 from aioresolve.spec import host_port
 
 from .base import reject, shorten
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from aioresolve.errors import EnvironmentVariableError
-    from aioresolve.resolver.launchers import LaunchedProcess
 
 T = TypeVar("T")
 
@@ -112,29 +107,6 @@ class SlurmTasks:
         return [rank for rank, host in enumerate(self.hosts) if host == own]
 
 
-def read_processes(environ: Mapping[str, str], tasks_per_node: TasksPerNode = None) -> SlurmTasks:
-    """Return the processes of the innermost launcher: `srun`, or what runs in its tasks, such as `mpirun`.
-
-    Args:
-        environ: the environment variables.
-        tasks_per_node: replaces the variable: the number of tasks of each node, or of each by its name.
-
-    Raises:
-        EnvironmentVariableError: variables are missing, malformed, or contradict each other, or do not say
-            on which node each task is.
-        ConfigurationError: `tasks_per_node` names a host that is not in the list.
-    """
-    variables, process = _Variables(environ), launched_process(environ)
-    if process is None or not (variables[JOB_HOSTS] or variables[STEP_HOSTS]):
-        return _read_tasks(variables, tasks_per_node)
-    if process.local_size is not None and tasks_per_node is None:
-        return _read_launched(variables, process)
-    tasks = _read_tasks(variables, tasks_per_node)
-    if process.has_number(tasks.process_id, len(tasks.hosts)):
-        return tasks
-    raise process.contradicts(f"{tasks.source} has {len(tasks.hosts)} tasks, and this is {tasks.process_id}")
-
-
 def find_node(hosts: Collection[str], name: str) -> str | None:
     """Return the host that has a name, if one of the two has a domain too; None if it is not exactly one."""
     if name in hosts:
@@ -143,7 +115,7 @@ def find_node(hosts: Collection[str], name: str) -> str | None:
     return found.pop() if name and len(found) == 1 else None
 
 
-class _Variables:
+class SlurmVariables:
     """The variables of Slurm. A variable that is empty is as one that is not set."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -182,35 +154,18 @@ class _Variables:
         return reject(name, f"is {shorten(self._environ.get(name))}, {problem}", hint)
 
 
-def _read_launched(variables: _Variables, process: LaunchedProcess) -> SlurmTasks:
-    """Return the processes of a launcher that runs inside a job or a step."""
-    step = STEP_HOSTS if variables[STEP_HOSTS] else JOB_HOSTS
-    is_in_step = step == STEP_HOSTS and variables[STEP_ID] != INTERACTIVE_STEP
-    is_on_job = variables[JOB_HOSTS] and (process.launcher.is_mpi or not is_in_step)
-    variable = JOB_HOSTS if is_on_job else step
-    hosts, nodes = variables.hosts(variable), variables.hosts(step)
-    # The number is preferred, because MPICH hands the name of the node of `mpiexec` on to all processes.
-    own, node_id = variables[NODE_NAME], variables.integer("SLURM_NODEID")
-    if node_id is not None:
-        own = nodes[node_id] if node_id < len(nodes) else ""
-    if own not in nodes:
-        raise process.contradicts(f"${step} has {len(nodes)} nodes, and $SLURM_NODEID is {node_id}")
-    if process.all_on_this_host:
-        number = variables.integer(STEP_TASKS) if is_in_step else None
-        if (number or 1) > 1:  # each of the tasks may have started a launcher of its own
-            raise process.contradicts(f"${STEP_TASKS} is {number}")
-        hosts = [own]
-    elif variables["SLURM_HET_SIZE"] not in ("", "1"):  # the launcher may use the nodes of one component
-        raise process.contradicts(f"$SLURM_HET_SIZE is {variables['SLURM_HET_SIZE']}")
-    placed = process.place(hosts, own)
-    if placed is None:
-        raise process.contradicts(f"${variable} has {len(hosts)} nodes, and this is {own} ($SLURM_NODEID)")
-    source = f"${process.launcher.size} of {process.launcher.name} on ${variable}"
-    return SlurmTasks(tuple(placed), process.rank, source)
+def read_tasks(variables: SlurmVariables, tasks_per_node: TasksPerNode) -> SlurmTasks:
+    """Return the tasks of the step that this process belongs to; outside of steps, those of the job.
 
+    Args:
+        variables: the variables.
+        tasks_per_node: replaces the variable: the number of tasks of each node, or of each by its name.
 
-def _read_tasks(variables: _Variables, tasks_per_node: TasksPerNode) -> SlurmTasks:
-    """Return the tasks of the step that this process belongs to; outside of steps, those of the job."""
+    Raises:
+        EnvironmentVariableError: variables are missing, malformed, or contradict each other, or do not say
+            on which node each task is.
+        ConfigurationError: `tasks_per_node` names a host that is not in the list.
+    """
     suffixes = _component_suffixes(variables)
     # A batch script that was submitted inside a step has inherited the variables of that step.
     is_step = bool(variables[STEP_HOSTS]) and variables[STEP_ID] != INTERACTIVE_STEP
@@ -238,7 +193,7 @@ def _read_tasks(variables: _Variables, tasks_per_node: TasksPerNode) -> SlurmTas
     return SlurmTasks(tuple(hosts), rank, f"${source}")
 
 
-def _component_suffixes(variables: _Variables) -> list[str]:
+def _component_suffixes(variables: SlurmVariables) -> list[str]:
     """Return the suffixes of the variables of the components; empty if the job is not heterogeneous."""
     size = variables.integer("SLURM_HET_SIZE", MAX_COMPONENTS)
     size = variables.integer("SLURM_PACK_SIZE", MAX_COMPONENTS) if size is None else size
@@ -251,7 +206,7 @@ def _component_suffixes(variables: _Variables) -> list[str]:
 
 
 def _read_nodes(
-    variables: _Variables, hosts_variable: str, counts_variable: str, tasks_per_node: TasksPerNode
+    variables: SlurmVariables, hosts_variable: str, counts_variable: str, tasks_per_node: TasksPerNode
 ) -> Nodes:
     hosts = variables.hosts(hosts_variable)
     if isinstance(tasks_per_node, Mapping):
@@ -273,7 +228,9 @@ def _read_nodes(
     return nodes
 
 
-def _read_step(variables: _Variables, suffixes: list[str], tasks_per_node: TasksPerNode) -> dict[str, Nodes]:
+def _read_step(
+    variables: SlurmVariables, suffixes: list[str], tasks_per_node: TasksPerNode
+) -> dict[str, Nodes]:
     """Return the nodes of a step by the suffixes of their components, in the order of their ranks."""
     nodes = _read_nodes(variables, STEP_HOSTS, STEP_COUNTS, tasks_per_node)
     left, components = dict(nodes), {}
@@ -291,7 +248,7 @@ def _read_step(variables: _Variables, suffixes: list[str], tasks_per_node: Tasks
     return components if len(components) > 1 else {"": nodes}
 
 
-def _read_job(variables: _Variables, suffix: str, tasks_per_node: TasksPerNode) -> Nodes:
+def _read_job(variables: SlurmVariables, suffix: str, tasks_per_node: TasksPerNode) -> Nodes:
     """Return the tasks that `srun` would start in a job, or in one component of a heterogeneous job."""
 
     def own(name: str) -> str:
@@ -316,7 +273,7 @@ def _read_job(variables: _Variables, suffix: str, tasks_per_node: TasksPerNode) 
     return nodes
 
 
-def _check_counts(variables: _Variables, suffix: str, counts: list[int]) -> None:
+def _check_counts(variables: SlurmVariables, suffix: str, counts: list[int]) -> None:
     """Raise an error if `srun` may start other numbers of tasks on the nodes of a job than the variables say.
 
     They are those of `block` and `--cpus-per-task`. With `pack` and `plane`, `srun` fills the nodes in
@@ -343,7 +300,7 @@ def _check_counts(variables: _Variables, suffix: str, counts: list[int]) -> None
 
 
 def _hosts_by_rank(
-    variables: _Variables, components: Mapping[str, Nodes], counts: Counter[str], rank: int | None
+    variables: SlurmVariables, components: Mapping[str, Nodes], counts: Counter[str], rank: int | None
 ) -> list[str]:
     """Return the host of each task; `counts` has those of the nodes with tasks."""
     own_ranks = variables.own_ranks() if rank is not None else []
@@ -364,7 +321,7 @@ def _hosts_by_rank(
     return hosts
 
 
-def _check_distribution(variables: _Variables, components: Mapping[str, Nodes], own: str) -> None:
+def _check_distribution(variables: SlurmVariables, components: Mapping[str, Nodes], own: str) -> None:
     """Raise an error if `srun --distribution` was not `block` for each component of a step.
 
     `srun` sets the distribution of the task's own component, or that of the last one. For the others, the
@@ -383,7 +340,7 @@ def _check_distribution(variables: _Variables, components: Mapping[str, Nodes], 
     raise variables.wrong(variable, problem, _COMPONENTS)
 
 
-def _arrange(variables: _Variables, nodes: Nodes, variable: str, hint: str = _DISTRIBUTIONS) -> list[str]:
+def _arrange(variables: SlurmVariables, nodes: Nodes, variable: str, hint: str = _DISTRIBUTIONS) -> list[str]:
     """Return the hosts of the tasks of a component by rank, for the distribution in a variable.
 
     https://slurm.schedmd.com/srun.html#OPT_distribution
@@ -411,7 +368,7 @@ def _arrange(variables: _Variables, nodes: Nodes, variable: str, hint: str = _DI
     ]
 
 
-def _read_host_file(variables: _Variables, counts: Nodes) -> list[str]:
+def _read_host_file(variables: SlurmVariables, counts: Nodes) -> list[str]:
     """Return the hosts of the tasks by rank with `--distribution=arbitrary`."""
     try:
         hosts = expand_host_file(Path(variables[HOST_FILE]).read_text())[: sum(counts.values())]
@@ -423,7 +380,7 @@ def _read_host_file(variables: _Variables, counts: Nodes) -> list[str]:
     return hosts
 
 
-def _read_rank(variables: _Variables, total: int) -> int | None:
+def _read_rank(variables: SlurmVariables, total: int) -> int | None:
     """Return the rank of this process in a step with that many tasks; None if it is not set."""
     counts = f"but the step has {total} tasks (${STEP_COUNTS} is {shorten(variables[STEP_COUNTS])})"
     if variables.integer(STEP_TASKS) not in (None, total):
@@ -435,7 +392,7 @@ def _read_rank(variables: _Variables, total: int) -> int | None:
     return rank
 
 
-def _check_own_task(variables: _Variables, hosts: list[str], rank: int) -> None:
+def _check_own_task(variables: SlurmVariables, hosts: list[str], rank: int) -> None:
     """Raise an error if the task of this process is not where Slurm has started this process."""
     own = hosts[rank]
     ranks = [number for number, host in enumerate(hosts) if host == own]

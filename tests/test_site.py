@@ -45,6 +45,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def pages(site: Path) -> list[str]:
+    """Return the paths of all pages."""
+    return sorted(page.relative_to(site).as_posix() for page in site.rglob("*.html"))
+
+
+@pytest.fixture(scope="module")
 def described(site: Path) -> set[str]:
     """Return the names in the inventory of the site (https://sphobjinv.readthedocs.io/en/stable/syntax.html)."""
     inventory = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
@@ -73,10 +79,9 @@ def test_reference_describes_every_name_at_the_top(described: set[str]) -> None:
     assert sorted(names - described) == []
 
 
-def test_every_page_is_in_the_navigation(site: Path) -> None:
+def test_every_page_is_in_the_navigation(site: Path, pages: list[str]) -> None:
     home = (site / "index.html").read_text()
-    pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
-    assert sorted(page for page in pages if f'href="{page}"' not in home) == []
+    assert [page for page in pages if f'href="{page}"' not in home] == ["404.html"]
 
 
 def test_tables_and_charts_of_benchmarks_show_the_same_run() -> None:
@@ -87,9 +92,12 @@ def test_tables_and_charts_of_benchmarks_show_the_same_run() -> None:
 
 
 PAGES = ("index", "quickstart", "cli", "fleets", "benchmarks", "reference/resolvers")
+"""The pages that axe-core checks."""
 
 NUMBER_OF_CUT_BLOCKS = """
-[...document.querySelectorAll("pre > code")].filter(code => code.scrollWidth > code.clientWidth).length
+[...document.querySelectorAll("pre > code, .md-typeset__scrollwrap")].filter(
+  block => block.scrollWidth > block.clientWidth
+).length
 """
 
 
@@ -106,13 +114,16 @@ def url(site: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
-async def test_pages_fit_and_are_accessible(width: int, scheme: str, url: str, tmp_path: Path) -> None:
+async def test_pages_fit_and_are_accessible(
+    width: int, scheme: str, pages: list[str], url: str, tmp_path: Path
+) -> None:
     script = axe_core(tmp_path)
     options: dict[str, Any] = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
     async with browser_page(url, shown="main", **options) as page:
-        for name in PAGES:
-            await page.goto(f"{url}{name}.html", wait_until="load")
+        for name in pages:
+            await page.goto(url + name, wait_until="load")
             assert await page.evaluate("document.documentElement.scrollWidth") == width, name
             assert await page.evaluate(NUMBER_OF_CUT_BLOCKS) == 0, name
-            await page.evaluate(script)
-            assert await violations(page, "serious", "critical") == [], name
+            if name.removesuffix(".html") in PAGES:
+                await page.evaluate(script)
+                assert await violations(page, "serious", "critical") == [], name

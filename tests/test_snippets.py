@@ -188,16 +188,22 @@ def command_lines_of_blocks() -> Iterator[str]:
                     yield words
 
 
+def check_command_line(words: list[str]) -> None:
+    """Fail if `aioresolve WORDS` is not valid."""
+    command: Any = application
+    while isinstance(command, click.Group):
+        context = command.make_context("aioresolve", [], resilient_parsing=True)
+        name, *words = words
+        command = command.get_command(context, name)
+        assert command is not None, name
+    command.make_context("aioresolve", words)
+
+
 def test_every_command_line_that_is_only_shown_is_valid() -> None:
-    for line in command_lines_of_blocks():
-        words = shlex.split(line.partition(" | ")[0])[1:]
-        command: Any = application
-        while isinstance(command, click.Group):
-            context = command.make_context("aioresolve", [], resilient_parsing=True)
-            name, *words = words
-            command = command.get_command(context, name)
-            assert command is not None, line
-        command.make_context("aioresolve", words)
+    lines = list(command_lines_of_blocks())
+    assert lines
+    for line in lines:
+        check_command_line(shlex.split(line.partition(" | ")[0])[1:])
 
 
 def test_yaml_is_valid() -> None:

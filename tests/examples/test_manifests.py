@@ -8,13 +8,12 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
 import pytest
 import yaml
 
-from aioresolve.cli.application import COMMANDS, application
 from aioresolve.fleet import fleet_of, read_fleet
 from tests.programs import ROOT
+from tests.test_snippets import check_command_line, code_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,12 +125,7 @@ def test_service_account_exists_and_may_list_and_watch_what_is_resolved() -> Non
 
 def test_command_lines_are_accepted() -> None:
     for line in (line for manifest in MANIFESTS for line in command_lines(manifest)):
-        if line[0] in COMMANDS:
-            command: Any = application
-            while isinstance(command, click.Group):
-                context = command.make_context(line[0], [], resilient_parsing=True)
-                command = command.get_command(context, line.pop(0))
-            command.make_context(command.name, line)
+        check_command_line(line)
 
 
 POD_TEMPLATE = "V1PodTemplateSpec"
@@ -234,18 +228,12 @@ def unknown_fields_of(document: dict[str, Any]) -> Iterator[str]:
     yield from unknown_fields(document["spec"], CUSTOM_FIELDS[kind], f"{where}.spec")
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """Return the code blocks of a page in a language."""
-    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    return found
-
-
 def test_every_field_exists_and_has_its_type() -> None:
     texts = [manifest.read_text() for manifest in MANIFESTS]
-    texts += [*blocks(ROOT / "docs" / "torchrun.md", "yaml"), *blocks(LARGE_FLEET, "yaml")]
+    texts += [*code_blocks(ROOT / "docs" / "torchrun.md", "yaml"), *code_blocks(LARGE_FLEET, "yaml")]
     found = [document for text in texts for document in yaml.safe_load_all(text)]
     assert [fault for document in found for fault in unknown_fields_of(document)] == []
-    (recipe,) = blocks(ROOT / "docs" / "recipes.md", "yaml")
+    (recipe,) = code_blocks(ROOT / "docs" / "recipes.md", "yaml")
     assert list(unknown_fields(yaml.safe_load(recipe), "V1PodSpec", "recipes")) == []
 
 
@@ -282,10 +270,10 @@ def test_large_fleet_reads_its_kubeconfig_from_the_volume_and_its_namespace_may_
 
 def large_fleet(kind: str) -> dict[str, Any]:
     """Return the first object of this kind on the page on fleets larger than one machine."""
-    found = [document for text in blocks(LARGE_FLEET, "yaml") for document in yaml.safe_load_all(text)]
+    found = [document for text in code_blocks(LARGE_FLEET, "yaml") for document in yaml.safe_load_all(text)]
     return next(document for document in found if document["kind"] == kind)
 
 
 def test_commands_for_a_large_fleet_are_valid_shell() -> None:
-    for script in blocks(LARGE_FLEET, "sh"):
+    for script in code_blocks(LARGE_FLEET, "sh"):
         subprocess.run(["sh", "-n"], input=script, text=True, check=True)

@@ -6,7 +6,7 @@ addEventListener("load", () => {
   for (const table of document.querySelectorAll(".md-typeset table:not([class])")) {
     const headings = [...table.querySelectorAll("thead th")].map(cell => cell.textContent)
     const space = table.closest(".md-typeset__scrollwrap")
-    if (headings.length < 4 || !space || space.scrollWidth <= space.clientWidth) continue
+    if (headings.length < 3 || !space || space.scrollWidth <= space.clientWidth) continue
     table.dataset.headings = "in cells"
     for (const row of table.tBodies[0].rows)
       for (const [number, cell] of [...row.cells].entries()) cell.dataset.heading = headings[number]

@@ -17,10 +17,12 @@ _PROJECT = re.compile(r"(?:[a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
 _ZONE = re.compile(r"[a-z0-9][a-z0-9-]*")
 # The first character excludes `.` and `..`, which would name another path.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~+-]*")
-_TPU_NAME = re.compile(r"projects/([^/]*)/locations/([^/]*)/(nodes|queuedResources)/([^/]*)")
+_TPU_NAME = re.compile(
+    r"projects/(?P<project>[^/]*)/locations/(?P<zone>[^/]*)/(?P<collection>nodes|queuedResources)/(?P<name>[^/]*)"
+)
 _GROUP_NAME = re.compile(
-    r"(?:https://[^/]+/compute/[^/]+/)?projects/([^/]*)/(zones|regions)/([^/]*)"
-    r"/(?:instanceGroups|instanceGroupManagers)/([^/]*)"
+    r"(?:https://[^/]+/compute/[^/]+/)?projects/(?P<project>[^/]*)/(?P<collection>zones|regions)/(?P<zone>[^/]*)"
+    r"/(?:instanceGroups|instanceGroupManagers)/(?P<name>[^/]*)"
 )
 
 
@@ -83,15 +85,9 @@ def tpu_name(
     """
     kind = "TPU node" if collection == "nodes" else "queued resource"
     full_name = f"projects/PROJECT/locations/ZONE/{collection}/ID"
-    name = text
-    if is_full_name(text):
-        match = _TPU_NAME.fullmatch(text)
-        if match is None or match[3] != collection:
-            raise _invalid(text, kind, full_name)
-        project = _agreed(kind, text, "project", match[1], project)
-        zone = _agreed(kind, text, "zone", match[2], zone)
-        name = match[4]
-    project, zone, name = _validated(kind, name, full_name, project, zone)
+    project, zone, name, found = _parse(_TPU_NAME, text, kind, full_name, project, zone)
+    if found not in (None, collection):
+        raise _invalid(text, kind, full_name)
     return TPUName(project, zone, name, collection)
 
 
@@ -100,18 +96,9 @@ def instance_group_name(text: str, project: str | None = None, zone: str | None 
 
     A name alone requires a project and a zone. With a full name they may be given too, and must be the same.
     """
-    kind, full_name = "instance group", "projects/PROJECT/zones/ZONE/instanceGroups/NAME"
-    name, is_regional = text, False
-    if is_full_name(text):
-        match = _GROUP_NAME.fullmatch(text)
-        if match is None:
-            raise _invalid(text, kind, full_name)
-        is_regional = match[2] == "regions"
-        project = _agreed(kind, text, "project", match[1], project)
-        zone = _agreed(kind, text, "zone", match[3], zone)
-        name = match[4]
-    project, location, name = _validated(kind, name, full_name, project, zone)
-    return InstanceGroupName(project, location, name, is_regional)
+    full_name = "projects/PROJECT/zones/ZONE/instanceGroups/NAME"
+    project, place, name, found = _parse(_GROUP_NAME, text, "instance group", full_name, project, zone)
+    return InstanceGroupName(project, place, name, found == "regions")
 
 
 def validate_project(text: str) -> str:
@@ -134,14 +121,22 @@ def validate_zone(text: str) -> str:
     return text
 
 
-def _validated(
-    kind: str, name: str, full_name: str, project: str | None, zone: str | None
-) -> tuple[str, str, str]:
-    """Return project, zone and name of a resource, each of which is required."""
+def _parse(
+    pattern: re.Pattern[str], text: str, kind: str, full_name: str, project: str | None, zone: str | None
+) -> tuple[str, str, str, str | None]:
+    """Return project, zone and name of a resource, which are required, and the collection of a full name."""
+    name, collection = text, None
+    if is_full_name(text):
+        match = pattern.fullmatch(text)
+        if match is None:
+            raise _invalid(text, kind, full_name)
+        name, collection = match["name"], match["collection"]
+        project = _agreed(kind, text, "project", match["project"], project)
+        zone = _agreed(kind, text, "zone", match["zone"], zone)
     if _ID.fullmatch(name) is None:
         raise _invalid(name, kind, full_name)
     if project and zone:
-        return validate_project(project), validate_zone(zone), name
+        return validate_project(project), validate_zone(zone), name, collection
     missing = [part for part, value in (("project", project), ("zone", zone)) if not value]
     arguments = " and ".join(f"{{{part}}}" for part in missing)
     raise ConfigurationError(

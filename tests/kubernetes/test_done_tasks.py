@@ -91,20 +91,6 @@ async def test_members_keep_their_index_and_rank_when_another_member_is_done(
     }
 
 
-async def test_wait_ends_when_the_last_pod_becomes_ready(loopback: Loopback) -> None:
-    loopback.add_trainers("train-0")
-    loopback.add_trainers("train-1", ready=False)
-    loopback.add_trainers("train-2", phase="Pending")
-    task = asyncio.ensure_future(resolver_of(loopback).wait(3, timeout=10))
-    await until(loopback, lambda: loopback.server.watches > 0)
-    loopback.add_trainers("train-2")
-    loopback.add_trainers("train-1", ready=False, restarts=1)
-    assert not task.done()
-    loopback.add_trainers("train-1")
-    assert (await task).spec.num_tasks("worker") == 3
-    assert [request.verb for request in loopback.requests] == ["watch"]
-
-
 async def test_failed_pod_ends_the_wait_unless_a_controller_replaces_it(loopback: Loopback) -> None:
     loopback.add_trainers("train-0")
     loopback.add_trainers("train-1", phase="Failed", reason="Evicted", message="The node was low on memory.")

@@ -125,12 +125,6 @@ async def test_403_after_an_outage_is_retried_because_the_server_may_be_starting
     assert len(loopback.requests) == 3
 
 
-@pytest.mark.parametrize("kind", ["rows"], indirect=True)
-async def test_406_for_rows_falls_back_to_pods(loopback: Loopback, kind: str) -> None:
-    loopback.server.inject(Answer(406), match=is_kind(kind), times=None)
-    assert_resolved(loopback, await resolve(loopback, kind))
-
-
 TRANSIENT_OR_SLOW: st.SearchStrategy[Fault] = st.one_of(
     st.builds(Reset, after=st.integers(0, 400)),
     st.builds(Cut, after=st.integers(0, 400)),

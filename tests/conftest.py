@@ -120,6 +120,11 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile(profile)
     if profile == "long" and config.option.timeout is None:
         config.option.timeout = 3600.0  # a property test runs for minutes
+    if find_spec("uvloop"):
+        import uvloop
+
+        # libuv opens a pipe for signals with the first loop of a process, and never closes it: no leak.
+        uvloop.new_event_loop().close()
     # The processes that tests start inherit ignored signals, and a shell ignores some for jobs in the
     # background, as nohup does.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -318,17 +323,8 @@ async def google(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]
         yield server
 
 
-@pytest.fixture(scope="session")
-def _uvloop_signal_pipe() -> None:
-    """Create the pipe for signals that libuv opens with the first loop of a process and never closes."""
-    if find_spec("uvloop"):
-        import uvloop
-
-        uvloop.new_event_loop().close()
-
-
 @pytest.fixture
-def no_leak(_uvloop_signal_pipe: None) -> Iterator[None]:
+def no_leak() -> Iterator[None]:
     """Fail a test that leaves a file, a socket or a thread open. It is set up before the test's own loop.
 
     Threads, and servers in threads that notice a closed connection, end a little later, so the check waits

@@ -80,17 +80,16 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run the Kubernetes cluster of the examples; `$KUBECONFIG` names its kubeconfig."""
     workers = [
         pod(
-            f"train-{job}-{index}",
+            f"train-{job}-{number % 2}",
             "training",
             labels={
                 "app": "trainer",
                 "job-name": f"train-{job}",
-                "apps.kubernetes.io/pod-index": str(index + 2 * (job == "b")),
+                "apps.kubernetes.io/pod-index": str(number),
             },
-            ip=f"10.4.{index + 2 * (job == 'b')}.7",
+            ip=f"10.4.{number}.7",
         )
-        for job in "ab"
-        for index in range(2)
+        for number, job in enumerate("aabb")
     ]
     ps = pod("ps-0", "training", labels={"app": "ps"}, ip="10.4.4.7")
     services = [

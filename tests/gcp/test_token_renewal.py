@@ -44,8 +44,9 @@ async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pyte
             monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 1e9)
             server.inject(Hang(), match=sent_to("metadata"), times=None)
             with anyio.fail_after(60):
-                assert await opened.nodes()
-        assert services(server).count("metadata") > number
+                # On a busy machine, an attempt may end before its request has arrived.
+                while services(server).count("metadata") == number:
+                    assert await opened.nodes()
 
 
 async def test_a_token_is_renewed_before_it_expires() -> None:

@@ -15,9 +15,9 @@ import pytest
 from aioresolve import ConfigurationError, ResolveError
 from aioresolve.testing import Answer, End
 
-from .loopback import JOBS, is_list, trusted_peer
+from .loopback import JOBS, trusted_peer
 from .samples import watch_policy
-from .test_watch import is_watch, names, until
+from .test_watch import is_watch, names, resume_versions, until
 
 if TYPE_CHECKING:
     import socket
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from aioresolve.spec import Observation
 
     from .loopback import Loopback
-
-
-def list_count(loopback: Loopback) -> int:
-    """Return the number of lists that were requested."""
-    return sum(map(is_list, loopback.requests))
 
 
 def resolver_of(loopback: Loopback, **arguments: Any) -> KubernetesClusterResolver:
@@ -76,14 +71,18 @@ async def test_a_failing_address_callable_ends_the_watch(loopback: Loopback) -> 
 
 
 async def test_the_pods_are_listed_again_after_the_version_decreased(loopback: Loopback) -> None:
+    loopback.server.watch_list = False
     loopback.add_trainers("train-0")
-    ahead = loopback.server.resource_version + 1000
-    loopback.server.inject(Answer(200, body=bookmark(ahead) + bookmark(1)), match=is_watch)
+    version = loopback.server.resource_version
+    fault = Answer(200, body=bookmark(version + 1000) + bookmark(1))
+    loopback.server.inject(fault, match=lambda request: "resourceVersion" in request.query)
     async with aclosing(resolver_of(loopback).observations()) as observations:
         await until_members(observations, "train-0")
+        await until(loopback, lambda: len(resume_versions(loopback)) == 2)
         loopback.add_trainers("train-1")
         await until_members(observations, "train-0", "train-1")
-    assert list_count(loopback) == 2
+    # Neither watch continues from the version that the server no longer has.
+    assert set(resume_versions(loopback)) == {str(version)}
 
 
 IN_DOUBT = watch_policy(max_gap=2.0, max_initial_silence=0.1)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import anyio
@@ -19,7 +20,7 @@ import anyio
 from aioresolve._core.concurrency import first_error
 from aioresolve._core.deadline import MIN_TIMEOUT, Deadline
 from aioresolve._core.telemetry import ProbeCall
-from aioresolve._core.validation import validate_count, validate_seconds
+from aioresolve._core.validation import validate_count, validate_port, validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeDeadlineError, ProbeError, UnknownTaskError
 from aioresolve.spec import ClusterSpec
 
@@ -170,12 +171,8 @@ class _Batch:
         self.addresses = tuple(map(validate_address, self.given))
         ports = self.libtpu_ports
         per_worker = ports.values() if isinstance(ports, Mapping) else [ports]
-        if not all(0 < port < 65536 for each in per_worker for port in each):
-            raise ConfigurationError(
-                f"{ports!r} are not port numbers",
-                argument="libtpu_ports",
-                hint="Pass ports such as [8431, 8432].",
-            )
+        for port in chain.from_iterable(per_worker):
+            validate_port("libtpu_ports", port)
         validate_seconds("timeout", self.timeout)
         validate_seconds("worker_timeout", self.worker_timeout)
         validate_count("max_concurrency", self.max_concurrency)

@@ -178,7 +178,7 @@ async def test_results_after_the_total_deadline_show_which_probes_had_started() 
         ({"timeout": 0}, "`timeout=`: 0"),
         ({"worker_timeout": float("inf")}, "`worker_timeout=`: inf"),
         ({"max_concurrency": 0}, "`max_concurrency=`: 0"),
-        ({"libtpu_ports": [8431, 65536]}, "libtpu_ports"),
+        ({"libtpu_ports": [8431, 65536]}, "`libtpu_ports=`: .*65536"),
     ],
 )
 async def test_invalid_argument_is_named_before_any_request(arguments: dict[str, Any], words: str) -> None:

@@ -44,7 +44,7 @@ TEST_FOLDERS = {
     "errors": ("test_public_api.py", "core", "gcp", "kubernetes"),
     "gcp": ("gcp", "tpu", "environment"),
     "kubernetes": ("kubernetes", "sync"),
-    "probe": ("probe", "tpu", "resolver", "sync"),
+    "probe": ("probe", "tpu", "resolver", "sync", "kubernetes/test_accelerators.py"),
     "resolver": (
         *("resolver", "contract", "sync", "kubernetes"),
         *("tensorflow/test_classes.py", "tensorflow/test_static_against_tensorflow.py"),

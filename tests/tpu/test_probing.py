@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from aioresolve.testing import GoogleServer
 
-UNUSED_ADDRESS = "127.0.0.1:1"
-
 
 async def _start(stack: AsyncExitStack, *workers: TPUWorker) -> list[str]:
     return [(await stack.enter_async_context(worker)).address for worker in workers]

@@ -27,7 +27,9 @@ WRONG_USAGE = 2
 DEADLINE = 3
 
 OPTIONS = {
+    "channels": "`channels=` (of `aioresolve.probe`)",
     "job_to_label_mapping": "-l",
+    "libtpu_ports": "`libtpu_ports=` (of `aioresolve.probe`)",
     "not_running": "--not-running",
     "service": "--service",
     "task_id": "INDEX of --task JOB:INDEX",
@@ -35,7 +37,7 @@ OPTIONS = {
     "tf_server_port": "--port",
     "tpu": "NAME",
 }
-"""Arguments of the Python API to options, or arguments, whose parameters have other names."""
+"""Arguments of the Python API to options or arguments with other names, or to the module that has them."""
 
 FIELDS = {argument: field for source in SOURCES for field, argument in source.fields.items()}
 """Arguments of the Python API to the fields of a fleet file, where they differ."""

@@ -202,7 +202,7 @@ class _Batch:
             address = self.addresses[position]
             error = ProbeError(
                 f"{address} was not probed before the deadline for all workers ({self.timeout:g} s) passed",
-                hint="Raise {timeout} or {max_concurrency}.",
+                hint="Raise {timeout}, or probe fewer workers in one call.",
                 address=address,
                 code="deadline",
                 retryable=True,

@@ -60,6 +60,7 @@ def test_a_failing_worker_has_a_row_with_the_reason_and_the_exit_code_is_1(
     assert (table.code, table.stderr) == (1, "error: 1 of 2 workers failed the probe\n")
     error = json.loads(document.stdout)["error"]
     assert (error["code"], error["retryable"]) == ("refused", True)
+    assert error["message"].endswith("TPU_RUNTIME_METRICS_PORTS as `libtpu_ports=` (of `aioresolve.probe`).")
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7:0", "http://10.0.0.7", ""])

@@ -137,10 +137,12 @@ def format_document(output: str, document: dict[str, Any]) -> str | Table:
         return as_yaml(document)
     columns = parse_columns(output)
     tasks = [{"job": job, **task} for job, tasks in document["jobs"].items() for task in tasks]
-    return Table([*columns], [[_value(task, path) for path in columns.values()] for task in tasks])
+    return Table(
+        [name for name, _ in columns], [[_value(task, path) for _, path in columns] for task in tasks]
+    )
 
 
-def parse_columns(output: str) -> dict[str, list[str]]:
+def parse_columns(output: str) -> list[tuple[str, list[str]]]:
     r"""Return the columns of `custom-columns=NAME:PATH,...`, each with the keys on its path.
 
     As in kubectl, `\.` is a dot in a key, and the first dot of a path can be left out.
@@ -148,7 +150,7 @@ def parse_columns(output: str) -> dict[str, list[str]]:
     Raises:
         ValueError: a column has another form.
     """
-    columns = {}
+    columns = []
     for text in output.removeprefix(CUSTOM_COLUMNS).split(","):
         name, _, path = text.partition(":")
         if not (name and re.fullmatch(r"\.?(?:[\w/-]|\\\.)+(?:\.(?:[\w/-]|\\\.)+)*", path)):
@@ -157,7 +159,7 @@ def parse_columns(output: str) -> dict[str, list[str]]:
                 r" GPUS:.accelerators.nvidia\.com/gpu"
             )
         keys = re.split(r"(?<!\\)\.", path.removeprefix("."))
-        columns[name] = [key.replace("\\.", ".") for key in keys]
+        columns.append((name, [key.replace("\\.", ".") for key in keys]))
     return columns
 
 

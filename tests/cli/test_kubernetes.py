@@ -145,10 +145,10 @@ def test_other_outputs_have_the_same_tasks(aioresolve: Command, server: Threaded
 
 
 def test_custom_columns_have_a_row_for_each_task(aioresolve: Command) -> None:
-    columns = r"custom-columns=JOB:job,POD:.name,PORT:.port.number,TPUS:.accelerators.google\.com/tpu"
+    columns = r"custom-columns=ID:job,ID:.name,PORT:.port.number,TPUS:.accelerators.google\.com/tpu"
     output = ("-o", columns)
     assert [line.split() for line in aioresolve(*TRAIN_AND_PS, *output).stdout.splitlines()] == [
-        ["JOB", "POD", "PORT", "TPUS"],
+        ["ID", "ID", "PORT", "TPUS"],
         *(["worker", f"train-{number}", "<none>", "4"] for number in (1, 2, 10)),
         ["ps", "ps-0", "<none>", "4"],
     ]
@@ -206,6 +206,12 @@ def test_an_empty_result_is_an_error_that_says_what_was_looked_for_and_where(
         "error: no pod matches app=none in namespace 'ml'; values of app there: ps, stuck, train"
         f" (kubeconfig {kubeconfig}, context 'here'); pass --allow-empty if this is expected\n",
     )
+
+
+def test_a_program_has_no_task_in_an_empty_cluster_for_the_same_reason(aioresolve: Command) -> None:
+    result = aioresolve("-l", "app=none", "-o", "jax", "--task", "worker:0")
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: no pod matches app=none in namespace 'ml'; values of app there")
 
 
 def test_an_empty_result_can_be_allowed(aioresolve: Command) -> None:

@@ -56,6 +56,7 @@ def test_workers_are_listed_in_the_order_of_tasks(aioresolve: Command) -> None:
 def test_a_local_tpu_has_no_workers_which_is_an_error_unless_allowed(aioresolve: Command) -> None:
     result = aioresolve("local", "-o", "tf-config")
     assert (result.code, result.stdout) == (1, "")
+    assert aioresolve("local", "--probe") == result
     reason = "left out: local: the TPU of this host has no workers to wait for: name a TPU, or addresses"
     assert result.stderr.startswith(reason)
     assert "\nerror: job 'worker' has no tasks: TPU local; pass --allow-empty if" in result.stderr

@@ -145,7 +145,7 @@ def tpu(
             f"-o {request.output} cannot show the result of --probe; leave out one of them"
         )
     else:
-        _print_probed(context, request, worker_timeout)
+        _print_probed(context, request, worker_timeout, allow_empty=allow_empty)
 
 
 @click.command(
@@ -254,7 +254,10 @@ async def _resolve(
         found = await sources.run_with_progress(request, observe)
         state = found.state
         assert state is not None
-        if clusters.is_document(request.output):
+        content: str | formats.Table
+        if empty_jobs(found) and not (allow_empty or state.members):
+            content = ""  # not printed: the error says what exists
+        elif clusters.is_document(request.output):
             content = clusters.format_document(request.output, {**added, **state.as_dict()})
         else:
             left = sources.with_time_left(request, ends)
@@ -264,7 +267,9 @@ async def _resolve(
     return content, found, empty and (reasons or f"job {empty} has no tasks: {request.scope}")
 
 
-def _print_probed(context: click.Context, request: sources.ClusterRequest, worker_timeout: float) -> None:
+def _print_probed(
+    context: click.Context, request: sources.ClusterRequest, worker_timeout: float, *, allow_empty: bool
+) -> None:
     streams.silence_grpc()
 
     async def probe() -> tuple[ClusterState, list[WorkerProbe]]:
@@ -282,6 +287,9 @@ def _print_probed(context: click.Context, request: sources.ClusterRequest, worke
         )
 
     state, probed = run_async(lambda _: probe())
+    if not state.members:
+        _print_cluster(context, request, sources.new_resolver(request), allow_empty=allow_empty)
+        return
     content: str | formats.Table
     if request.output in ("table", "wide"):
         more: list[dict[str, str]] = [

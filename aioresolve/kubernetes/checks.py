@@ -136,11 +136,11 @@ class ServerChecks:
                 status=401,
             )
         if version.status == 403:
-            return Finding(f"{where} accepts the credentials; its version is unknown (status 403)")
+            return Finding(f"{where} responded; its version is unknown (status 403)")
         if version.status == 200:
             with suppress(ValueError, TypeError, KeyError):
                 return Finding(f"Kubernetes {json.loads(version.body)['gitVersion']:.60} at {where}")
-        if version.status >= 500:
+        if version.status == 429 or version.status >= 500:
             reason = status_from_json(version.body).message or "no reason given"
             hint = Hint("Try again later, or check the log of the API server.")
             return Finding(f"{where} returned status {version.status} ({reason[:300]!r})", "failed", hint)

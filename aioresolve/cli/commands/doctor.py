@@ -56,8 +56,8 @@ def doctor(context: click.Context, /, check_timeout: float, **parameters: Any) -
 
     \b
     aioresolve doctor                              versions, and what describes this process
-    aioresolve doctor kubernetes -l app=trainer    from the kubeconfig to the devices of the pods
-    aioresolve doctor tpu my-tpu                   from the metadata server to the devices of the TPU
+    aioresolve doctor kubernetes -l app=trainer    from the kubeconfig to the tasks
+    aioresolve doctor tpu my-tpu                   from the credentials to the tasks
     aioresolve doctor here                         the same for the cluster of this process
     aioresolve doctor torchrun train               the permissions that a rendezvous needs
 
@@ -83,10 +83,9 @@ sources.add_sources(
     doctor,
     _run_with_source,
     "Check the way to {what}, step by step.\n\nKubernetes: the kubeconfig or service account, its"
-    " credentials, the name, port, certificate and version of the API server, clocks, permissions, what each"
-    " selector matches, indices and Services. TPUs: where the TPU is named, the metadata server,"
-    " project and zone, the credentials, the Cloud TPU API, the state and health of each TPU. Then TCP"
-    " connections to the tasks, and their devices. Every step that does not need a failed one is checked.",
+    " credentials, the API server, and permissions. TPUs: where the TPU is named, the credentials, the state"
+    " and health of each TPU. Then the tasks, TCP connections to them, and which task this process is."
+    " Every step that does not need a failed one is checked.",
     {
         "kubernetes": """\
   # why are the pods not found?

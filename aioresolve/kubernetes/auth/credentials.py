@@ -63,7 +63,7 @@ KILL_GRACE = 5.0
 class ClientCertificate:
     """A certificate chain and its key, as PEM; `where` says where they come from, for errors."""
 
-    chain: bytes
+    chain: bytes = field(repr=False)  # a file may contain the key too
     key: bytes = field(repr=False)
     where: str = field(compare=False)
 

@@ -16,11 +16,12 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from aioresolve import sync
-from aioresolve.errors import DeadlineExceededError
+from aioresolve.errors import DeadlineExceededError, UnauthorizedError
 from aioresolve.probe import probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker, pod
+from tests.gcp.loopback import TOKEN as GOOGLE_TOKEN
 from tests.gcp.loopback import refreshable_credentials, request_my_tpu, tls_server
-from tests.kubernetes.loopback import JOBS, run_loopback
+from tests.kubernetes.loopback import JOBS, TOKEN, run_loopback
 
 from .recording import record_telemetry
 
@@ -188,6 +189,23 @@ async def test_requests_to_google_and_its_token_server_are_spans(recording: Reco
     assert [span.name for span in recording.spans] == [node, "POST /token", node]
     assert error_types(recording) == ["401", None, None]
     assert attributes(recording.spans[2])["http.request.resend_count"] == 1
+
+
+async def test_no_record_and_no_span_contains_a_secret(
+    recording: Recording, loopback: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    loopback.server.inject(Answer(401, body=f"unknown token {TOKEN}".encode()), times=None)
+    with pytest.raises(UnauthorizedError):
+        await loopback.resolver(not_running="skip").cluster_spec()
+    async with tls_server() as server:
+        credentials = refreshable_credentials(server, "ya29.an-outdated-token", expires_in=3600)
+        server.inject(Answer(503, body=GOOGLE_TOKEN.encode()))
+        await request_my_tpu(credentials)
+    output = "\n".join([recording.text(), *(repr(vars(record)) for record in records(caplog))])
+    assert str(loopback.server.port) in output
+    assert str(server.port) in output
+    for secret in (TOKEN, "ya29.", "Bearer"):
+        assert secret not in output
 
 
 async def test_probe_is_a_span_with_the_name_of_its_rpc_and_its_outcome_and_a_record(

@@ -79,7 +79,7 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
       name       only the addresses, one per line
       env jax ... sglang
                  the variables that such a program reads in the task of --task or --this-task,
-                 as lines NAME=VALUE, quoted for a shell; `aioresolve exec --help` lists them
+                 as lines NAME=VALUE, quoted for a shell; `aioresolve exec here --help` lists them
       hostfile host:slots
                  the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
     """

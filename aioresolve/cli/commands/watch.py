@@ -71,8 +71,7 @@ sources.add_sources(
     watch,
     _watch_source,
     "Watch {what}.\n\nThe tasks are the pods that are running and not being deleted, whose changes the API"
-    " server reports at once, or the workers of TPUs that are ready, also of unhealthy ones unless"
-    " --not-healthy=skip.",
+    " server reports at once, or the workers of TPUs that are READY, healthy or not.",
     {
         "kubernetes": """\
   # the addresses of the workers after each change

@@ -165,10 +165,14 @@ def show_status(
 
 
 def show_progress(progress: Progress, *, quiet: bool) -> AbstractContextManager[None]:
-    """Show on stderr what `progress` is waiting for; without a terminal, each failed attempt."""
+    """Show on stderr what `progress` is waiting for; without a terminal, each failure once."""
+    failures: dict[str, None] = {}
 
     def failure() -> str:
-        return "" if progress.last_error is None else status_line("retrying", progress.last_error)
+        # Concurrent requests fail in turns, so that the last error differs from the one before it.
+        if progress.last_error is not None:
+            failures.setdefault(status_line("retrying", progress.last_error))
+        return next(reversed(failures), "")
 
     return show_status(_spinner(lambda: progress_line(progress)), failure, quiet=quiet)
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import anyio
 
 from aioresolve import errors
+from aioresolve._core.deadline import Progress
 from aioresolve.cli.error_messages import error_report, exit_code
 from aioresolve.cli.formats import Table, TextTable, aligned
+from aioresolve.cli.live import show_progress
+from tests.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_columns_are_aligned_if_characters_are_wide_or_combined() -> None:
@@ -69,6 +77,16 @@ def test_arguments_are_named_as_options_if_there_is_one() -> None:
         "error: -n: 'ML_' is not valid. Pass -n or --order-by index, or `discovery_url=` or"
         " `environment='colab'`.\n"
     )
+
+
+@in_virtual_time
+async def test_failures_of_concurrent_requests_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress()
+    with show_progress(progress, quiet=False):
+        for name in ("a", "b", "a", "b"):
+            progress.failed(name, errors.ConnectionFailedError(f"{name} is down"))
+            await anyio.sleep(1)
+    assert capsys.readouterr().err == "retrying: a is down\nretrying: b is down\n"
 
 
 def report(**fields: Any) -> list[str]:

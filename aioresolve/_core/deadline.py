@@ -118,7 +118,7 @@ async def within_deadline(timeout: float, scope: str, operation: Callable[[Progr
     progress = Progress()
     with anyio.move_on_after(validate_seconds("timeout", timeout)):
         return await operation(progress)
-    lines = [f"no complete response to {scope} within {timeout:g} s"]
+    lines = [f"no complete response within {timeout:g} s to {scope}"]
     lines += [f"still waiting for {request} ({what})" for request, what in progress.missing.items()]
     lines += [f"already complete: {request} ({what})" for request, what in progress.reached.items()]
     summary = "; ".join(lines)

@@ -118,7 +118,7 @@ class Poller:
             release_slot()
             # The watch itself continues: a slow server may still respond.
             late = DeadlineExceededError(
-                f"no complete response to {_describe(target)} within {self._timeout:g} s",
+                f"no complete response within {self._timeout:g} s to {_describe(target)}",
                 hint="Its watch continues; raise {timeout}, or check its server.",
                 timeout=self._timeout,
                 missing={target.name: "its watch has not started"},

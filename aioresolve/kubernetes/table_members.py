@@ -99,8 +99,8 @@ class TableMembers:
         # Names are counted, because in all namespaces several pods may have the same name.
         unread = Counter(rows.inconclusive)
         if self.with_names:  # why a pod is not ready, only the whole pod shows
-            places = zip(rows.names, rows.nodes, strict=True)
-            unread |= Counter(name for name, node in places if not node)
+            places = zip(rows.conclusive, rows.nodes, strict=True)
+            unread += Counter(name for (name, _), node in places if not node)
         at_version = partial(replace, version=rows.version)
         try:
             if len(unread) > MAX_NAMED_REQUESTS and not skips:
@@ -149,7 +149,8 @@ class ListedMembers:
 
     def add_rows(self, rows: Rows, unread: Container[str], port: int) -> None:
         """Add the members that `rows` prove, except for the names that are read in full."""
-        proven = [(name, ip) for name, ip in rows.conclusive if name not in unread]
+        conclusive = rows.conclusive
+        proven = [(name, ip) for name, ip in conclusive if name not in unread]
         names, ips = [name for name, _ in proven], [ip for _, ip in proven]
         # One check for thousands of addresses, which are in the format of the kubelet.
         if "".join(ips).encode(errors="replace").translate(None, IP_CHARACTERS):
@@ -160,7 +161,8 @@ class ListedMembers:
         if not self.with_names:
             self.found += addresses
             return
-        nodes = [node for name, node in zip(rows.names, rows.nodes, strict=True) if name not in unread]
+        places = zip(conclusive, rows.nodes, strict=True)
+        nodes = [node for (name, _), node in places if name not in unread]
         self.found += [  # all of these are ready
             Endpoint(address, name=name, node=node, status=RUNNING_STATUS)
             for address, name, node in zip(addresses, names, nodes, strict=True)

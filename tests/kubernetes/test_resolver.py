@@ -210,6 +210,13 @@ class TestRequests:
             loopback.address("train-0", "a"),
             *(loopback.address(name, "lab") for name in names),
         ]
+        found = await loopback.resolver().observe(Want(complete=True, identities=False), Progress())
+        assert found.state is not None
+        assert found.state.spec == spec
+        assert {member.endpoint.node for member in found.state.members} == {"node-a"}
+        assert [
+            member.endpoint.status for member in found.state.members if member.endpoint.status != "Running"
+        ]
 
     async def test_pods_are_listed_if_the_server_does_not_return_all_rows(self, loopback: Loopback) -> None:
         loopback.add_trainers("train-0", "train-1")

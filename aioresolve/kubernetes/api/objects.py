@@ -6,6 +6,7 @@ them. `queries` has the requests for them, and `endpoint_slices` the EndpointSli
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -259,22 +260,28 @@ class Rows(NamedTuple):
         return cls(names, statuses, ips, table.metadata.resource_version, table)
 
     @property
-    def conclusive(self) -> list[tuple[str, str]]:
-        """The name and the IP of each pod whose row proves that it is a member.
+    def _proofs(self) -> list[bool]:
+        """Whether the row of each pod proves that it is a member.
 
         The server writes `Running` only if the phase is Running and the pod is not being deleted.
         """
-        rows = zip(self.names, self.statuses, self.ips, strict=True)
-        return [(name, ip) for name, status, ip in rows if status == "Running" and ip != NO_VALUE]
+        rows = zip(self.statuses, self.ips, strict=True)
+        return [status == "Running" and ip != NO_VALUE for status, ip in rows]
+
+    @property
+    def conclusive(self) -> list[tuple[str, str]]:
+        """The name and the IP of each pod whose row proves that it is a member."""
+        return list(compress(zip(self.names, self.ips, strict=True), self._proofs))
 
     @property
     def nodes(self) -> list[str]:
-        """The node of each pod whose row proves that it is ready; empty for the others."""
+        """The node of each pod in `conclusive` if its row proves that it is ready too; else empty."""
         columns = [column.name for column in self.table.column_definitions or ()]
         names = ("Ready", "Node", "Readiness Gates")
         if not set(names) <= set(columns):
-            return [""] * len(self.names)
-        rows = [[str(row.cells[columns.index(name)]) for name in names] for row in self.table.rows or ()]
+            return [""] * sum(self._proofs)
+        proven = compress(self.table.rows or (), self._proofs)
+        rows = [[str(row.cells[columns.index(name)]) for name in names] for row in proven]
         return [
             node if gates == NO_VALUE and ready.partition("/")[0] == ready.rpartition("/")[2] else ""
             for ready, node, gates in rows
@@ -283,8 +290,8 @@ class Rows(NamedTuple):
     @property
     def inconclusive(self) -> list[str]:
         """The names of all other pods, which have to be read in full."""
-        rows = zip(self.names, self.statuses, self.ips, strict=True)
-        return [name for name, status, ip in rows if status != "Running" or ip == NO_VALUE]
+        rows = zip(self.names, self._proofs, strict=True)
+        return [name for name, is_proven in rows if not is_proven]
 
 
 class StatusDetails(Struct, frozen=True):

@@ -243,8 +243,16 @@ class UserTPUClient:
 
     def _call(self, name: TPUName, scope: str) -> Any:
         try:
-            resources = getattr(self._service.projects().locations(), name.collection)()
-            return resources.get(name=str(name)).execute()
+            locations = self._service.projects().locations()
+            if not hasattr(locations, name.collection):
+                raise ConfigurationError(
+                    f"the service object does not support {scope}",
+                    argument="service",
+                    hint="Build it for version 2 of the API: v1 has no queued resources.",
+                )
+            return getattr(locations, name.collection)().get(name=str(name)).execute()
+        except ConfigurationError:
+            raise
         except Exception as error:  # any transport of httplib2, and google-auth's errors
             # An HttpError of googleapiclient has a status; after other errors the server did not respond.
             response = getattr(error, "resp", None)

@@ -8,7 +8,13 @@ from typing import Any, cast
 import pytest
 
 from aioresolve import TPUClusterResolver
-from aioresolve.errors import DeadlineExceededError, ProtocolError, TPULookupError
+from aioresolve.errors import (
+    ConfigurationError,
+    DeadlineExceededError,
+    ProtocolError,
+    TPULookupError,
+    TPUNotFoundError,
+)
 
 from .services import FakeHttpError, FakeService
 
@@ -52,6 +58,14 @@ async def test_any_of_its_errors_is_a_value_error_as_in_tensorflow(
     assert isinstance(raised.value, TPULookupError)
     assert (raised.value.status, raised.value.retryable) == (status, retryable)
     assert raised.value.__cause__ is error
+
+
+async def test_a_name_that_a_client_of_v1_does_not_know_is_not_found() -> None:
+    with pytest.raises(TPUNotFoundError, match="no TPU projects/p/locations/z/nodes/my-tpu"):
+        await resolver_of(failing(FakeHttpError(404))).cluster_spec()
+    queued = "projects/p/locations/z/queuedResources/my-request"
+    with pytest.raises(ConfigurationError, match=f"does not support GET {queued}.*version 2"):
+        await resolver_of(FakeService(), queued).cluster_spec()
 
 
 async def test_a_node_without_a_name_has_the_requested_one() -> None:

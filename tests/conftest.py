@@ -88,7 +88,6 @@ UVLOOP_PATHS = (
     "core/test_concurrency.py",
     "core/test_http.py",
     "core/test_network.py",
-    "gcp/test_transport.py",
     "kubernetes/test_cancellation.py",
     "kubernetes/test_plugins.py",
     "kubernetes/test_stream.py",

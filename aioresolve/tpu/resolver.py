@@ -157,7 +157,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
     @property
     def known_jobs(self) -> Sequence[str]:
         """The job of the workers, and that of the coordinator."""
-        return [job for job in (self._job_name, self._coordinator.name) if job is not None]
+        return [job for job in (self.get_job_name(), self._coordinator.name) if job is not None]
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Request every TPU, all at once: the workers, slice after slice, and the missing ones."""

@@ -26,7 +26,7 @@ def probe_with(**counts: int) -> WorkerProbe:
 
 
 def failed_probe(address: str, code: str) -> WorkerProbe:
-    error = ProbeError(f"{address} is {code}", address=address, code=code, retryable=True)
+    error = ProbeError(f"{address} is {code}", address=address, code=code, retryable=code != "tls")
     return WorkerProbe(address, error=error)
 
 
@@ -94,7 +94,7 @@ def test_failed_workers_are_listed_with_the_reasons() -> None:
     with pytest.raises(ProbeError, match="2 of 3 workers") as caught:
         common_accelerators(probes, 1.0)
     assert caught.value.failures == {"/task:1": "b:1 is refused", "/task:2": "c:1 is tls"}
-    assert (caught.value.code, caught.value.address) == ("failed", None)
+    assert (caught.value.code, caught.value.address, caught.value.retryable) == ("failed", None, False)
     del probes["/task:2"]
     with pytest.raises(ProbeError) as caught:
         common_accelerators(probes, 1.0)

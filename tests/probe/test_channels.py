@@ -85,6 +85,15 @@ async def test_an_ipv6_address_may_have_a_zone() -> None:
     assert error.value.code == "refused"
 
 
+async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with TPUWorker() as worker:
+        assert (await probe_worker(worker.address, timeout=GENEROUS)).accelerators == {"TPU": 8}
+
+
 async def test_restarted_worker_is_probed_over_a_new_connection() -> None:
     worker = TPUWorker()
     async with ProbeChannels() as channels:

@@ -74,6 +74,31 @@ async def test_process_that_accepts_and_does_not_respond_is_an_error(closed_addr
     assert f"127.0.0.1:{hanging.port} accepted the connection but did not respond" in probe.error.summary
 
 
+async def test_libtpu_is_used_if_the_server_at_the_port_is_not_that_of_tensorflow() -> None:
+    async with libtpu() as worker:
+        probe = await probe_worker(worker.address, libtpu_ports=[worker.port], timeout=GENEROUS)
+    assert (probe.source, probe.accelerators) == ("libtpu", {"TPU": 4})
+
+
+async def test_port_of_libtpu_is_8431_by_default() -> None:
+    with pytest.raises(ProbeError, match=r"libtpu did not .*: nothing listens at 127\.0\.0\.9:8431"):
+        await probe_worker("127.0.0.9:1", timeout=GENEROUS)
+
+
+async def test_cores_are_unknown_if_one_of_the_processes_does_not_report_them(closed_address: str) -> None:
+    async with libtpu(1, 2, 1) as first, libtpu(1, chips=None) as second:
+        ports = [first.port, second.port]
+        probe = await probe_worker(closed_address, libtpu_ports=ports, timeout=GENEROUS)
+    assert (probe.accelerators, probe.cores, probe.chips) == ({"TPU": 2}, None, None)
+
+
+async def test_libtpu_that_does_not_respond_in_time_may_do_so_later(closed_address: str) -> None:
+    async with TPUWorker(services=["libtpu"], chips=1, faults=[Hang()]) as hanging:
+        with pytest.raises(ProbeError) as caught:
+            await probe_worker(closed_address, libtpu_ports=[hanging.port], timeout=0.2)
+    assert (caught.value.code, caught.value.retryable) == ("deadline", True)
+
+
 async def test_refused_connection_does_not_mean_that_the_worker_is_dead(closed_address: str) -> None:
     async with TPUWorker(services=[]) as other:
         with pytest.raises(ProbeError, match="The worker may still be running") as caught:

@@ -234,6 +234,10 @@ async def test_processes_of_this_host_only_are_ignored(environ: Environment) -> 
         TPU_WORKER_HOSTNAMES="localhost", TPU_PROCESS_ADDRESSES="a:8471, ,b:8471,"
     )
     assert found == ["a:8470", "b:8470"]
+    found = await environ.addresses(
+        TPU_WORKER_HOSTNAMES="a,b", TPU_PROCESS_ADDRESSES="127.0.0.1:8476,127.0.0.1:8477"
+    )
+    assert found == ["127.0.0.1:8470", "127.0.0.1:8471"]
 
 
 async def test_the_worker_id_of_a_gke_pod_is_its_task(environ: Environment) -> None:
@@ -248,6 +252,32 @@ async def test_the_worker_id_of_a_gke_pod_is_its_task(environ: Environment) -> N
     assert TPUClusterResolver("grpc://a,grpc://b").task_id == 0
     environ.set(TPU_WORKER_HOSTNAMES="a,b", TPU_WORKER_ID="-1")
     assert TPUClusterResolver().task_id == 0
+
+
+async def test_the_worker_id_may_be_in_the_variable_of_libtpu(environ: Environment) -> None:
+    environ.set(TPU_WORKER_HOSTNAMES="a,b", CLOUD_TPU_TASK_ID="1")
+    assert (await TPUClusterResolver().this_task()).address == "b:8470"
+
+
+async def test_the_worker_id_of_a_pod_is_no_index_of_other_endpoints(environ: Environment) -> None:
+    endpoints = {"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://a,grpc://b"}
+    environ.set(**endpoints, TPU_WORKER_HOSTNAMES="x,y,z", TPU_WORKER_ID="2")
+    resolver = TPUClusterResolver()
+    assert (resolver.task_id, await resolver.master()) == (0, "grpc://a:8470")
+
+
+async def test_a_task_id_that_is_set_is_the_task_of_this_process() -> None:
+    resolver = TPUClusterResolver("grpc://a,grpc://b")
+    resolver.task_id = 1
+    assert (await resolver.this_task()).address == "b:8470"
+
+
+async def test_project_and_zone_that_are_passed_precede_those_of_a_variable(
+    environ: Environment, google: GoogleServer
+) -> None:
+    google.add(tpu_node("projects/other/locations/here/nodes/configured", ips=["10.0.0.3"]))
+    environ.set(TPU_CONFIG=EVERYTHING["TPU_CONFIG"])
+    assert await TPUClusterResolver(zone="here", project="other").master() == "grpc://10.0.0.3:8470"
 
 
 # The file of process addresses

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,6 +71,29 @@ async def test_a_hanging_host_is_listed_at_its_deadline() -> None:
     assert issubclass(ProbeDeadlineError, ProbeError)
 
 
+async def test_the_operation_timeout_of_a_config_limits_the_call() -> None:
+    config = SimpleNamespace(operation_timeout_in_ms=100)
+    async with TPUWorker(4, faults=[Hang()]) as worker:
+        with pytest.raises(ProbeDeadlineError) as raised:
+            await resolver_of([worker.address]).num_accelerators(config_proto=config)
+    assert raised.value.timeout is not None
+    assert raised.value.timeout <= 0.1
+
+
+async def test_connections_to_workers_are_kept_inside_the_block() -> None:
+    async with TPUWorker(4) as worker, resolver_of([worker.address]) as resolver:
+        for _ in range(2):
+            await resolver.num_accelerators()
+        assert len(set(worker.peers)) == 1
+
+
+async def test_an_error_lists_the_first_eight_workers() -> None:
+    addresses = [f"127.0.0.9:{number}" for number in range(1, 11)]
+    with pytest.raises(ProbeError, match=r"127\.0\.0\.9:8: .*; and 2 more\. ") as raised:
+        await resolver_of(addresses).num_accelerators()
+    assert list(raised.value.failures) == addresses
+
+
 async def test_system_metadata_is_the_tuple_of_tensorflow(google: GoogleServer) -> None:
     async with AsyncExitStack() as stack:
         workers = [TPUWorker(4, job="local", task=0) for _ in range(2)]
@@ -99,3 +123,12 @@ async def test_each_process_of_a_host_has_its_own_devices(monkeypatch: pytest.Mo
         assert [probe.accelerators for probe in await resolver.probe()] == [{"TPU": 2}] * 2
         assert await resolver.num_accelerators() == {"TPU": 2}
         assert first.calls == second.calls
+
+
+async def test_processes_of_a_host_have_metrics_ports_from_8431_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "127.0.0.9:8476,127.0.0.9:8477")
+    for port, probe in zip((8431, 8432), await TPUClusterResolver().probe(), strict=True):
+        assert probe.error is not None
+        assert f"libtpu did not report devices either: nothing listens at 127.0.0.9:{port}" in str(
+            probe.error
+        )

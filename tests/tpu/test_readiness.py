@@ -54,6 +54,13 @@ async def test_a_ready_node_that_is_not_reported_unhealthy_is_usable(google: Goo
             "state PREEMPTED; delete its queued resource q and create it again",
             False,
         ),
+        ({"state": "TERMINATED"}, "state TERMINATED; delete it and create it again", False),
+        ({"state": "STOPPING"}, "state STOPPING", False),
+        (
+            {"state": "REPAIRING", "queuedResource": "projects/p/locations/z/queuedResources/q"},
+            "state REPAIRING",
+            True,
+        ),
         ({"state": "STOPPED"}, "state STOPPED; start it with `gcloud compute tpus tpu-vm start`", False),
         (
             {"health": "UNHEALTHY_MAINTENANCE"},
@@ -96,7 +103,14 @@ async def test_every_unready_tpu_is_listed_and_a_lost_one_makes_the_error_final(
 
 @pytest.mark.parametrize(
     ("state", "retryable"),
-    [("ACCEPTED", True), ("NEW", True), ("FAILED", False), ("SUSPENDED", False), ("DELETING", False)],
+    [
+        ("ACCEPTED", True),
+        ("NEW", True),
+        ("FAILED", False),
+        ("SUSPENDED", False),
+        ("SUSPENDING", False),
+        ("DELETING", False),
+    ],
 )
 async def test_a_queued_resource_that_is_not_active_has_no_nodes(
     google: GoogleServer, state: str, retryable: bool

@@ -96,6 +96,17 @@ async def test_the_error_for_unknown_tpus_is_a_value_error_that_names_each_once(
     assert isinstance(raised.value.__cause__, APIError)
 
 
+async def test_the_error_for_an_unknown_tpu_says_which_there_are(google: GoogleServer) -> None:
+    google.add(tpu_node("other"), tpu_node(f"projects/{PROJECT}/locations/europe-west4-a/nodes/my-tpu"))
+    there = rf"TPUs in {ZONE}: other; in other zones: my-tpu \(europe-west4-a\)"
+    for name in ("my-tpu", f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"):
+        with pytest.raises(TPUNotFoundError, match=there):
+            await TPUClusterResolver(name).cluster_spec()
+    google.denied.add("tpu.nodes.list")
+    with pytest.raises(TPUNotFoundError, match=f"`gcloud compute tpus tpu-vm list --project={PROJECT} "):
+        await TPUClusterResolver("my-tpu").cluster_spec()
+
+
 async def test_several_names_are_slices_in_order_fetched_at_once(google: GoogleServer) -> None:
     names = ["slice-b", "slice-a", "slice-c"]
     google.add(*(tpu_node(name, workers=2) for name in names))
@@ -112,12 +123,11 @@ async def test_several_names_are_slices_in_order_fetched_at_once(google: GoogleS
 
 
 async def test_slices_are_requested_concurrently(google: GoogleServer) -> None:
-    google.add(tpu_node("a"), tpu_node("b"))
     google.inject(Hang(), match=lambda request: request.service == "tpu", times=None)
-    resolver = TPUClusterResolver(["a", "b"], ZONE, PROJECT)
+    resolver = TPUClusterResolver([f"slice-{number}" for number in range(16)], ZONE, PROJECT)
     async with anyio.create_task_group() as group:
         group.start_soon(_resolve, resolver)
-        await google.until(lambda: len(requested(google, "tpu")) == 2)
+        await google.until(lambda: len(requested(google, "tpu")) == 16)
         group.cancel_scope.cancel()
 
 
@@ -233,6 +243,14 @@ async def test_two_numbers_of_the_worker_of_a_vm_that_differ_are_an_error(google
     google.metadata["instance/attributes/agent-worker-number"] = "0"
     with pytest.raises(ProtocolError, match="agent-worker-number: 0 contradicts tpu-env: 1"):
         await TPUClusterResolver().slices()
+
+
+async def test_the_number_of_a_worker_that_its_vm_does_not_list_is_an_error(google: GoogleServer) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], worker=1))
+    google.metadata["instance/attributes/worker-network-endpoints"] = "10.0.0.1"
+    message = "WORKER_ID=1 is out of range: worker-network-endpoints of the metadata server has 1 process"
+    with pytest.raises(ConfigurationError, match=message):
+        await TPUClusterResolver().cluster_spec()
 
 
 def _compute_engine_vm(google: GoogleServer, *lines: str) -> None:

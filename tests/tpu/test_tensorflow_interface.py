@@ -34,6 +34,14 @@ async def test_args_coordinator_address_none_starts_a_server_once(
     assert started == [1]
 
 
+async def test_a_coordinator_and_the_workers_are_jobs_with_the_names_that_are_set() -> None:
+    resolver = TPUClusterResolver(GRPC, coordinator_name="chief", coordinator_address="h:1")
+    assert await resolver.master("chief", 0) == "grpc://h:1"
+    resolver.task_type = "tpus"
+    assert resolver.known_jobs == ["tpus", "chief"]
+    assert (await resolver.cluster_spec()).as_dict() == {"tpus": ["10.240.1.2:8470"], "chief": ["h:1"]}
+
+
 async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

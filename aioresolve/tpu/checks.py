@@ -1,4 +1,4 @@
-"""The checks of a `TPUClusterResolver` for `aioresolve.doctor`, from the credentials to the devices."""
+"""The checks of a `TPUClusterResolver` for `aioresolve.doctor`, from the credentials to the tasks."""
 
 from __future__ import annotations
 

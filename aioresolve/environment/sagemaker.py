@@ -29,7 +29,7 @@ HOSTS, CURRENT_HOST = "SM_HOSTS", "SM_CURRENT_HOST"
 
 GROUPS, GROUP_HOSTS = "SM_INSTANCE_GROUPS", "SM_INSTANCE_GROUPS_DICT"
 TRAINING_GROUPS = "SM_DISTRIBUTION_INSTANCE_GROUPS"
-"""Those of a heterogeneous cluster; other training jobs have one group, `homogeneousCluster`."""
+"""Only heterogeneous clusters have it; other training jobs have one group, `homogeneousCluster`."""
 
 JOB = "worker"
 
@@ -145,13 +145,12 @@ def _read_hosts() -> list[str]:
         return hosts
     known = [name for name in _decode(GROUPS, list[str]) or groups if name in groups]
     unknown = [name for name in training or () if name not in known]
-    if not training or unknown:
-        problem = f"has {shorten(unknown[0])}, which is not one" if training else "does not say which"
-        raise reject(
-            TRAINING_GROUPS,
-            f"{problem} of the groups {shorten(known)} (${GROUPS}) are the cluster",
-            "Set it to a JSON array of the names of the groups that train.",
-        )
+    groups_known = f"the groups {shorten(known)} (${GROUPS})"
+    hint = "Set it to a JSON array of the names of the groups that train."
+    if not training:
+        raise reject(TRAINING_GROUPS, f"does not say which of {groups_known} are the cluster", hint)
+    if unknown:
+        raise reject(TRAINING_GROUPS, f"has {shorten(unknown[0])}, which is not one of {groups_known}", hint)
     return [host for name in known if name in training for host in groups[name].hosts]
 
 

@@ -84,6 +84,20 @@ async def test_host_of_a_group_that_does_not_train_is_no_task(
         await resolver.this_task()
 
 
+async def test_groups_that_train_must_be_known(set_hosts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_hosts(["algo-1", "algo-2"], "algo-1")
+    groups = {"a": {"hosts": ["algo-1"]}, "b": {"hosts": ["algo-2"]}}
+    monkeypatch.setenv("SM_INSTANCE_GROUPS_DICT", json.dumps(groups))
+    for value, problem in (
+        ("", "does not say which of the groups ['a', 'b'] ($SM_INSTANCE_GROUPS) are the cluster"),
+        ('["x"]', "has 'x', which is not one of the groups ['a', 'b'] ($SM_INSTANCE_GROUPS)"),
+    ):
+        monkeypatch.setenv("SM_DISTRIBUTION_INSTANCE_GROUPS", value)
+        with pytest.raises(EnvironmentVariableError) as error:
+            await SageMakerClusterResolver().cluster_spec()
+        assert error.value.summary == f"$SM_DISTRIBUTION_INSTANCE_GROUPS {problem}"
+
+
 async def test_without_the_variables_this_is_not_sagemaker() -> None:
     with pytest.raises(EnvironmentVariableError, match=r"\$SM_HOSTS is not set. Run this in a SageMaker"):
         await SageMakerClusterResolver().cluster_spec()

@@ -257,7 +257,8 @@ def hostfile(cluster: Cluster, *, slots: int = 1) -> str:
         LaunchError: the cluster has no tasks, or a host is an IPv6 address, which Open MPI 4, Horovod and
             DeepSpeed's pdsh cannot read.
     """
-    return "".join(f"{host} slots={number}\n" for host, number in _slots(cluster, slots, "hostfile"))
+    found = _slots(cluster, slots, "mpirun, DeepSpeed and Horovod")
+    return "".join(f"{host} slots={number}\n" for host, number in found)
 
 
 def host_slots(cluster: Cluster, *, slots: int = 1) -> str:
@@ -269,7 +270,7 @@ def host_slots(cluster: Cluster, *, slots: int = 1) -> str:
     Raises:
         LaunchError: the cluster has no tasks, or a host is an IPv6 address, which the format cannot express.
     """
-    return "".join(f"{host}:{number}\n" for host, number in _slots(cluster, slots, "host:slots"))
+    return "".join(f"{host}:{number}\n" for host, number in _slots(cluster, slots, "Horovod and MPICH"))
 
 
 def megascale(cluster: Cluster, task: Task, *, slices: int = 1, port: int | None = None) -> dict[str, str]:
@@ -303,7 +304,7 @@ def leader_worker(cluster: Cluster, task: Task) -> dict[str, str]:
 
     `LWS_LEADER_ADDRESS` (the host of rank 0, without a port), `LWS_GROUP_SIZE` and `LWS_WORKER_INDEX`.
     """
-    tasks = _tasks(cluster, task, "vllm")
+    tasks = _tasks(cluster, task, "vLLM and SGLang")
     return {
         "LWS_LEADER_ADDRESS": _host(tasks[0]),
         "LWS_GROUP_SIZE": str(len(tasks)),
@@ -319,6 +320,7 @@ def ray(cluster: Cluster, task: Task, *, port: int = 6379) -> dict[str, str]:
     Args:
         port: the port of Ray's head.
     """
+    _tasks(cluster, task, "Ray")
     variables = leader_worker(cluster, task)
     if task.rank:
         variables["RAY_ADDRESS"] = _with_port(cluster.tasks[0], port, "ray")

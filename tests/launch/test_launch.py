@@ -69,11 +69,13 @@ def test_task_has_its_rank_after_others_are_done_but_none_that_connect_to_them_c
     }
     assert "AIORESOLVE_LEADER" in launch.VARIABLE_READERS["env"].cleared
     for consumer in launch.VARIABLE_READERS.keys() - {"env"}:
-        with pytest.raises(LaunchError, match=r"task:0 \(ml/w-0\) and 1 more ended with success"):
+        with pytest.raises(LaunchError, match=r"task:0 \(ml/w-0\) and 1 more ended with success") as error:
             launch.environment(consumer, state, task)
-    for host_file in (launch.hostfile, launch.host_slots):
-        with pytest.raises(LaunchError, match="ended with success"):
-            host_file(state)
+        assert consumer in error.value.summary.lower()
+    for consumer, reader in launch.HOST_FILE_READERS.items():
+        with pytest.raises(LaunchError, match="ended with success") as error:
+            reader.function(state)
+        assert consumer in error.value.summary.lower()
 
 
 def test_task_of_another_cluster_is_refused() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import click
+
 from aioresolve.errors import (
     ConfigurationError,
     CredentialsError,
@@ -62,12 +64,20 @@ def exit_code(error: ResolveError) -> int:
 def option_spelling(argument: str, value: str | None) -> str:
     """Return an argument of the Python API as it is typed on the command line, for `ResolveError.render`.
 
-    An argument without an option is written as in Python.
+    An argument without an option is written as in Python. So is `not_running` in `aioresolve here`: its
+    option is one of `aioresolve kubernetes`, to which the remedies of `doctor kubernetes` refer.
     """
     option = OPTIONS.get(argument) or SPELLINGS.get(argument)
-    if option is None:
+    if option is None or (argument == "not_running" and not _names_kubernetes()):
         return f"`{argument}=`" if value is None else f"`{argument}={value!r}`"
     return option if value is None else f"{option} {value}"
+
+
+def _names_kubernetes() -> bool:
+    """Return whether the command that is running, or has raised an error, has `kubernetes` in its name."""
+    context = click.get_current_context(silent=True)
+    names = () if context is None else (*context.command_path.split(), context.invoked_subcommand)
+    return "kubernetes" in names or "k8s" in names
 
 
 def field_spelling(argument: str, value: str | None) -> str:

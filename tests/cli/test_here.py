@@ -108,6 +108,9 @@ def test_pods_of_the_same_workload_are_the_cluster_of_a_pod(
     assert (waited.code, waited.stdout) == (0, "127.0.0.1:8470\n127.0.0.2:8470\n")
     assert "the cluster is that of Kubernetes: pod ml/train-0 belongs to Job 'train'" in waited.stderr
     assert here("wait", "here", "--count", "3", "--timeout", "0.5", "-q", **variables).code == 3
+    server.add(pod("train-2", "ml", labels={"batch.kubernetes.io/job-name": "train"}, phase="Pending"))
+    pending = here("here", "-o", "table", **variables)  # has no option --not-running
+    assert pending.stderr.endswith("or pass `not_running='skip'` to leave them out.\n")
     server.allow = {}
     denied = here("here", **variables)
     assert (denied.code, columns(denied.stdout)["Kubernetes"]) == (1, ["yes", "yes"])

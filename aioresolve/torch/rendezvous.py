@@ -19,6 +19,13 @@ from aioresolve.rendezvous.protocol import Limits
 from aioresolve.sync.loop_thread import get_loop_thread
 
 try:
+    import torch  # pyright: ignore[reportMissingImports]
+except ImportError as error:
+    raise MissingDependencyError(
+        f"aioresolve.torch needs PyTorch, which is not installed ({error})", hint="Run `pip install torch`."
+    ) from error
+
+try:
     from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
     from torch.distributed.elastic.rendezvous import (  # pyright: ignore[reportMissingImports]
         RendezvousClosedError,
@@ -34,7 +41,8 @@ try:
     )
 except ImportError as error:
     raise MissingDependencyError(
-        f"aioresolve.torch needs PyTorch, which is not installed ({error})", hint="Run `pip install torch`."
+        f"aioresolve.torch does not support PyTorch {torch.__version__}: {error}",
+        hint="Install another release of PyTorch, 2.6 or later, with `torch.distributed`.",
     ) from error
 
 if TYPE_CHECKING:
@@ -51,8 +59,8 @@ TIMEOUTS = {"join_timeout": 600, "last_call_timeout": 30, "close_timeout": 30}
 STORE_TIMEOUT = timedelta(seconds=60)
 """How long a node may take to connect to the store of a round, and a response of the store to arrive."""
 
-CONNECT_TIMEOUT = timedelta(seconds=5)
-"""How long one attempt to connect may take."""
+ATTEMPT_TIMEOUT = timedelta(seconds=5)
+"""How long one attempt to connect to the store may take."""
 
 CONNECT_INTERVAL = 0.2
 """Seconds between two attempts, of which some fail at once."""
@@ -90,15 +98,18 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         self._port = parameters.get_as_int("port", 0) or 0  # 0 is any that is free
         if not 0 <= self._port <= 65535:
             raise ValueError(f"--rdzv-conf port={self._port} is not in 0 to 65535.")
-        self._is_open = False
         self._is_shut_down = False
-        self._scope: anyio.CancelScope  # of the task that follows the objects
+        self._scope: anyio.CancelScope | None = None  # of the task that follows the objects, once it runs
         # The agent gets only clients of the store: the server ends when it is released here.
         self._server: TCPStore | None = None
 
     def get_backend(self) -> str:
         """Return the name of the back end: `kubernetes`."""
         return "kubernetes"
+
+    @property
+    def _is_open(self) -> bool:
+        return self._scope is not None
 
     def get_run_id(self) -> str:
         """Return the value of `--rdzv-id`."""
@@ -176,14 +187,13 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         return await self._agent.join(port=port, timeout=join, last_call=last_call)
 
     async def _open(self) -> None:
-        if not self._is_open:
+        if self._scope is None:
             await self._agent.open()
-            self._is_open = True
             self._scope = anyio.CancelScope()
-            get_loop_thread().start_service(self._run)
+            get_loop_thread().start_service(partial(self._run, self._scope))
 
-    async def _run(self) -> None:
-        with self._scope:
+    async def _run(self, scope: anyio.CancelScope) -> None:
+        with scope:
             await self._agent.run()
 
     async def _close(self) -> None:
@@ -194,7 +204,8 @@ class KubernetesRendezvousHandler(RendezvousHandler):
         try:
             await self._in_close_timeout(partial(self._agent.end, failed=failed))
         finally:
-            self._scope.cancel()
+            if self._scope is not None:
+                self._scope.cancel()
             await self._agent.aclose()
 
     async def _in_close_timeout(self, function: Callable[[], Awaitable[None]]) -> None:
@@ -215,7 +226,7 @@ class KubernetesRendezvousHandler(RendezvousHandler):
             try:
                 # Short attempts, because the node with rank 0 may be lost at this very moment.
                 client = TCPStore(
-                    world.host, world.port, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT
+                    world.host, world.port, is_master=False, wait_for_workers=False, timeout=ATTEMPT_TIMEOUT
                 )
             except (RuntimeError, ValueError) as error:
                 if self.num_nodes_waiting() > 0:

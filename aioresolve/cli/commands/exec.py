@@ -43,7 +43,7 @@ EPILOG = f"""\
 \b
 Programs (--for):
 {_PROGRAMS}
-  mpi mpich deepspeed horovod
+  {" ".join(launch.HOST_FILE_READERS)}
               a host file, whose path is AIORESOLVE_HOSTFILE; for mpi it is Open MPI's default, for
               mpich that of MPICH and Intel MPI. The program starts the tasks, and is not a task.
 

@@ -77,7 +77,7 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
                  a column for each key of a task in json, such as NODE:.node, and its JOB:.job
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line
-      env jax ... sglang
+      env jax torch ...
                  the variables that such a program reads in the task of --task or --this-task,
                  as lines NAME=VALUE, quoted for a shell; `aioresolve exec here --help` lists them
       hostfile host:slots

@@ -38,10 +38,10 @@ MAX_EXIT_WAIT = 5.0
 async def run_in_thread(purpose: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a blocking function in a daemon thread and return its result.
 
-    A thread cannot be cancelled. If this call is cancelled, it returns at once and its thread is abandoned.
-    The end of the event loop does not wait for that thread, as it does for those of asyncio and anyio; the
-    exit of the process waits for it only while threads use the processor. While `MAX_THREADS`, or
-    `MAX_THREADS_PER_PURPOSE` with this purpose, are running, the call waits for one of them to end.
+    A thread cannot be cancelled: if this call is cancelled, it returns at once and its thread is abandoned.
+    The event loop, which waits at its end for the threads of asyncio and anyio, does not wait for this one.
+    The exit of the process waits for it only while threads use the processor. The call waits for the end of
+    another thread while `MAX_THREADS` are running, or `MAX_THREADS_PER_PURPOSE` with this purpose.
 
     Args:
         purpose: what the thread does and with what, for its name and for the error: `look up example.com`.
@@ -51,6 +51,8 @@ async def run_in_thread(purpose: str, function: Callable[P, T], *args: P.args, *
         ResolveError: the system starts no more threads.
     """
     loop = asyncio.get_running_loop()
+    # The future says only that the call has ended: a future with the error of an abandoned thread would be
+    # logged as an exception that was never retrieved.
     ended: asyncio.Future[None] = loop.create_future()
     results: list[T] = []
     errors: list[BaseException] = []
@@ -64,7 +66,7 @@ async def run_in_thread(purpose: str, function: Callable[P, T], *args: P.args, *
             loop.call_soon_threadsafe(end)
 
     def end() -> None:
-        if not ended.done():
+        if not ended.done():  # as it is after a cancellation
             ended.set_result(None)
 
     context = contextvars.copy_context()

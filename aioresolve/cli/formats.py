@@ -76,13 +76,13 @@ class Table(NamedTuple):
         widest = max((name for name in cells if name != last), key=widest_cell, default=last)
         if (lacking := least - left_for_last()) > 0:
             limit = max(NAME_WIDTH, widest_cell(widest) - lacking)
-            cells[widest] = [shorten(cell, limit) for cell in cells[widest]]
+            cells[widest] = [truncated(cell, limit) for cell in cells[widest]]
         limit = max(left_for_last(), 1)
         rows: list[tuple[str, ...]] = []
         styles: list[str] = []
         for place, row in enumerate(zip(*cells.values(), strict=True)):
             lines = (
-                textwrap.wrap(row[-1], max(limit, NAME_WIDTH)) if self.wraps else [shorten(row[-1], limit)]
+                textwrap.wrap(row[-1], max(limit, NAME_WIDTH)) if self.wraps else [truncated(row[-1], limit)]
             )
             rows += [
                 (*(row[:-1] if not number else [" "] * (len(row) - 1)), line)
@@ -164,7 +164,7 @@ def pad(text: str, columns: int) -> str:
     return text + " " * (columns - text_width(text))
 
 
-def shorten(text: str, columns: int) -> str:
+def truncated(text: str, columns: int) -> str:
     """Return `text`, cut to so many columns of a terminal with an ellipsis."""
     if text_width(text) <= columns:
         return text

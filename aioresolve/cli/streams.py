@@ -80,7 +80,7 @@ class StdoutWriter:
 
     def __init__(self, stream: TextIO, exit_with: Callable[[int], None]) -> None:
         self._exit_with = exit_with
-        self._is_terminal = stream.isatty()
+        self._is_terminal = is_terminal(stream)
         # The raw file: a blocked write would hold the lock of the buffer above it, which the interpreter
         # needs at exit.
         self._file: Any = getattr(stream.buffer, "raw", stream.buffer)

@@ -33,7 +33,7 @@ logger = logging.getLogger("aioresolve.watch")
 MAX_CONNECTIONS = 128
 """The number of tasks that are connected to at the same time."""
 
-CONNECT_TIMEOUT = 5.0
+REACHABLE_WITHIN = 5.0
 """The time limit for each task, in seconds."""
 
 RECHECK_INTERVAL = 1.0
@@ -227,7 +227,7 @@ class _Waiter:
 
 
 async def find_unreachable(
-    addresses: Sequence[str], reachability: Reachability, *, timeout: float = CONNECT_TIMEOUT
+    addresses: Sequence[str], reachability: Reachability, *, timeout: float = REACHABLE_WITHIN
 ) -> dict[str, str]:
     """Return each address that is not reachable within `timeout` seconds to the reason."""
     if reachability == "probe":

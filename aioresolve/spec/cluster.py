@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, cast
 
 from aioresolve.errors import InvalidClusterError, UnknownTaskError
 
-from .display import MAX_LINE, counted, html_table, short_line
+from .display import MAX_LINE, html_table, short_line, task_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -244,7 +244,7 @@ class ClusterSpec:
 
     @property
     def _summary(self) -> str:
-        return f"ClusterSpec of {counted((job, self.num_tasks(job)) for job in self.jobs)}"
+        return f"ClusterSpec of {task_numbers((job, self.num_tasks(job)) for job in self.jobs)}"
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"ClusterSpec is immutable: cannot set {name!r}")

@@ -40,7 +40,7 @@ def short_line(text: str, length: int = MAX_LINE) -> str:
     return line if len(line) <= length else f"{line[: length - 3]}..."
 
 
-def counted(numbers: Iterable[tuple[str, int]]) -> str:
+def task_numbers(numbers: Iterable[tuple[str, int]]) -> str:
     """Return the number of tasks, and that of each job: `3 tasks: worker 2, ps 1`."""
     jobs = list(numbers)
     total = sum(number for _, number in jobs)

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 
 from .cluster import ClusterSpec, Task, by_task_index, ranked_tasks
-from .display import counted, html_table, short_line
+from .display import html_table, short_line, task_numbers
 
 V = TypeVar("V")
 
@@ -434,7 +434,7 @@ class ClusterState:
     def __repr__(self) -> str:
         sizes = [(job, self.spec.num_tasks(job)) for job in self.spec.jobs]
         done = f"; {len(self.done)} done" if self.done else ""
-        return short_line(f"<ClusterState of {counted(sizes)}{done}>")
+        return short_line(f"<ClusterState of {task_numbers(sizes)}{done}>")
 
     def _repr_html_(self) -> str:
         columns = ("job", "task", "address", "name", "node", "status")

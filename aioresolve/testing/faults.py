@@ -135,8 +135,8 @@ class Injection(Generic[RequestT]):
     match: Callable[[RequestT], bool] | None
     left: int | None
 
-    def applies_to(self, request: RequestT) -> bool:
-        """Return whether it applies to `request`, and count that."""
+    def take(self, request: RequestT) -> bool:
+        """Return whether the faults are for `request`, which then is one of the `left` requests."""
         if self.left == 0 or (self.match is not None and not self.match(request)):
             return False
         if self.left is not None:
@@ -151,4 +151,4 @@ def reset_connection(transport: asyncio.BaseTransport) -> None:
         # uvloop's socket object has no setsockopt; a duplicate of the descriptor is the same connection.
         with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    cast("asyncio.Transport", transport).abort()  # those of uvloop are of no class of asyncio
+    cast("asyncio.Transport", transport).abort()  # uvloop's transports have no base class

@@ -248,7 +248,7 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
             await close_connection(request, reset=True)
         record = self._record(request)
         self._records.append(record)
-        applying = (each.faults for each in tuple(self._injections) if each.applies_to(record))
+        applying = (each.faults for each in tuple(self._injections) if each.take(record))
         faults = next(applying, ())
         reply = await early_reply(request, faults)
         if reply is None:

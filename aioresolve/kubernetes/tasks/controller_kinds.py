@@ -48,7 +48,7 @@ LEADING_ROLES = frozenset({"chief", "launcher", "master"})
 MAX_DIGITS = 9
 """The maximum number of digits of an index. More is not a number of pods, whatever a label claims."""
 
-MAX_TASKS = 200_000
+MAX_PODS = 200_000
 """The maximum number of tasks, more than Kubernetes runs pods (150,000). A larger index is invalid."""
 
 
@@ -127,7 +127,7 @@ def _counted_from_zero(name: str, index: str | None) -> str | None:
 
 def valid_count(number: object) -> int | None:
     """Return `number` if it can be a number of pods."""
-    return number if isinstance(number, int) and 0 <= number <= MAX_TASKS else None
+    return number if isinstance(number, int) and 0 <= number <= MAX_PODS else None
 
 
 def is_number(text: str) -> bool:

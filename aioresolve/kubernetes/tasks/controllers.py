@@ -29,7 +29,7 @@ from .controller_kinds import (
     KINDS,
     LWS_SIZE,
     LWS_WORKER,
-    MAX_TASKS,
+    MAX_PODS,
     MPI_LAUNCHER,
     Controller,
     PodSet,
@@ -384,7 +384,7 @@ def _indices(text: str | None) -> frozenset[int]:
     found: set[int] = set()
     for part in filter(None, (text or "").split(",")):
         first, _, last = part.partition("-")
-        if not (is_number(first) and is_number(last or first)) or int(last or first) >= MAX_TASKS:
+        if not (is_number(first) and is_number(last or first)) or int(last or first) >= MAX_PODS:
             return frozenset()
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)

@@ -23,7 +23,7 @@ from aioresolve.kubernetes.api.objects import Struct
 from aioresolve.kubernetes.api.queries import Query, Resource
 from aioresolve.spec import DoneTask, Missing
 
-from .controller_kinds import MAX_TASKS, PodIndex, PodSet
+from .controller_kinds import MAX_PODS, PodIndex, PodSet
 from .controllers import SelectedPods
 
 if TYPE_CHECKING:
@@ -442,7 +442,7 @@ def _group_starts(job: str, known: Iterable[PodIndex]) -> list[int]:
     largest = max(sizes.values(), default=0)
     groups = max(sizes, default=-1) + 1
     # The list below has one entry for each group, even if the largest group is small.
-    if sum(sizes.values()) + max(groups, (groups - len(sizes)) * largest) > MAX_TASKS:
+    if sum(sizes.values()) + max(groups, (groups - len(sizes)) * largest) > MAX_PODS:
         group, size = max(sizes.items(), key=max)
         raise PodIndexError(
             f"a pod of job {job!r} claims index {size - 1} in group {group},"

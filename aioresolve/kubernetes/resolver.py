@@ -6,7 +6,7 @@ import logging
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.deadline import Backoff, Progress, within_deadline
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from .api.objects import Pod
     from .api.transport import Transport
-    from .auth import Connection
+    from .auth import Connection, ServerSearch
 
 T = TypeVar("T")
 
@@ -358,32 +358,54 @@ class KubernetesClusterResolver(ClusterResolver):
 
     @asynccontextmanager
     async def _opened(self, progress: Progress) -> AsyncIterator[ObjectAPI]:
-        """Yield the client of the API server, which resolvers with the same configuration share."""
+        """Yield the client of the API server, which resolvers with an equal `ClientKey` share."""
+        client = self._override_client
         uses_context = self._selection.namespace == CONTEXT_NAMESPACE
-        # With another limit, another client: the limit of one resolver does not apply to others.
-        key = "kubernetes", self._search, uses_context, id(self._override_client), self._max_concurrency
+        key = ClientKey(self._search, id(client), uses_context, self._max_concurrency)
         async with self._connected() as connections:
-            yield await connections.get(self, key, partial(self._open, progress))
-
-    async def _open(self, progress: Progress, stack: AsyncExitStack) -> ObjectAPI:
-        namespace = "default"
-        if self._override_client is not None:
-            transport = self._client_transport()
-        else:
-            scope = "the API server's address and credentials"
-            progress.waiting(scope, "reading the kubeconfig or the service account")
-            connection = await self._find_connection()
-            progress.ready(scope)
-            if self._selection.namespace == CONTEXT_NAMESPACE:
-                # Read only here, because the namespace of the context may be invalid if it is not used.
-                namespace = connection.default_namespace()
-            transport = AiohttpTransport(connection)
-        api = ObjectAPI(transport, max_concurrency=self._max_concurrency, namespace=namespace)
-        stack.push_async_callback(api.aclose)
-        return api
+            yield await connections.get(
+                self, key, partial(open_client, key, client, self._credentials, progress)
+            )
 
     async def _find_connection(self) -> Connection:
         return await find_connection(self._search, self._credentials)
+
+
+class ClientKey(NamedTuple):
+    """What the client of an API server is made from: the id is that of `override_client`."""
+
+    search: ServerSearch
+    client_id: int
+    uses_context: bool
+    max_concurrency: int  # the limit of one resolver does not apply to others
+
+
+async def open_client(
+    key: ClientKey,
+    override_client: object,
+    credentials: CredentialCache,
+    progress: Progress,
+    stack: AsyncExitStack,
+) -> ObjectAPI:
+    """Return the client for a key.
+
+    It is a function that does not see the resolver: what a client depends on has to be in the key.
+    """
+    namespace = "default"
+    if override_client is not None:
+        transport = client_transport(override_client)
+    else:
+        scope = "the API server's address and credentials"
+        progress.waiting(scope, "reading the kubeconfig or the service account")
+        connection = await find_connection(key.search, credentials)
+        progress.ready(scope)
+        if key.uses_context:
+            # Read only here, because the namespace of the context may be invalid if it is not used.
+            namespace = connection.default_namespace()
+        transport = AiohttpTransport(connection)
+    api = ObjectAPI(transport, max_concurrency=key.max_concurrency, namespace=namespace)
+    stack.push_async_callback(api.aclose)
+    return api
 
 
 async def read_details(

@@ -52,8 +52,8 @@ QUICK = "not (real or slow or uvloop)"
 """The value of `-m` in pyproject.toml, which selects the quick tests."""
 
 PLATFORM_VARIABLES = re.compile(
-    "(AIORESOLVE|AWS|GCE|GCLOUD|GOOGLE|JAX|KUBERNETES|KUBE_GOOGLE|MEGASCALE|OMPI_COMM|POD|SM|TORCHELASTIC|TPU)_"
-    "|CLOUD|JOB_COMPLETION_INDEX|KUBECONFIG|NO_GCE_CHECK|OMPI_MCA_orte|PMI|SLURM|TF_CONFIG|[A-Za-z]+_(?i:proxy)$"
+    "(AIORESOLVE|AWS|GCE|GCLOUD|GOOGLE|HOROVOD|JAX|KUBERNETES|KUBE_GOOGLE|LWS|MEGASCALE|MV2|OMPI_COMM|POD|SM"
+    "|TORCHELASTIC|TPU)_|CLOUD|CROSS_RANK|JOB_COMPLETION_INDEX|KUBECONFIG|NO_GCE_CHECK|OMPI_MCA_orte|PMI|SLURM|TF_CONFIG|[A-Za-z]+_(?i:proxy)$"
 )
 """The variables with which a platform describes a cluster or a task, or names credentials or servers."""
 

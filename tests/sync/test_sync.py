@@ -166,6 +166,7 @@ def test_resolver_collected_in_the_loop_thread_closes_its_connection(
 ) -> None:
     references = [sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1)]
     references[0].cluster_spec()
+    assert server.connections > 0
 
     async def drop() -> None:
         references.clear()

@@ -1,12 +1,12 @@
 """The sources of clusters, one row each.
 
-From a row and the signature of the resolver's constructor come its names in `aioresolve` and
-`aioresolve.sync`, the kind of target of `fleet.yaml` with its fields and their types, and its place in the
-order of detection. To add a source, write its module and a row; for type checkers, also a line in
-`aioresolve/__init__.py` and a class in `aioresolve/sync/resolvers.py`. For a command, add a row to
-`TERMINAL_SOURCES` of `aioresolve.cli.sources`.
+From a row and the signature of the resolver's constructor come its classes `aioresolve.NAME` and
+`aioresolve.sync.NAME`, and the kind of target of `fleet.yaml` with its fields and their types. Detection
+looks for the variables of rows with `has_variables`; what else it looks for is in
+`aioresolve.environment.detection`. CONTRIBUTING.md lists what else a new source needs, such as lines for type
+checkers and a command.
 
-A row names modules, and each is imported when it is needed.
+A row names a module, which is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Source(NamedTuple):
     """Where clusters come from.
 
     Attributes:
-        kind: its name in a fleet file, and that of its command.
+        kind: its name in a fleet file, and of its subcommands if it has a row in `aioresolve.cli.sources`.
         module: where its resolver is.
         resolver: the name of the class.
         fields: the arguments of the constructor that have another name in a fleet file: field to argument.
@@ -130,7 +130,7 @@ SOURCES = (
         required=("jobs",),
     ),
 )
-"""All sources, in the order in which detection looks for them."""
+"""All sources. Detection looks for the variables of some of them in this order."""
 
 BY_KIND = {source.kind: source for source in SOURCES}
 BY_RESOLVER = {source.resolver: source for source in SOURCES}

@@ -44,13 +44,21 @@ PROGRAM_OPTIONS = frozenset(name for each in _FUNCTIONS.values() for name in lau
 
 
 class TerminalSource(NamedTuple):
-    """A source at the terminal. Its resolver is that of the row of this name in `aioresolve.sources`.
+    """A source at the terminal. The functions take the parameters of a command that belong to the source.
 
-    `what` it has and a `note` are for `--help`, and `options` say which cluster it is. The functions take the
-    parameters of a command that are of the source: `scope` returns the request as text, `jobs` the jobs that
-    are named, none if the source decides, and `arguments` those of the resolver, or raises a UsageError.
-    `job_remedy` says how another `{job}` is requested. With `has_conditions` the cluster may be incomplete,
-    with `has_port` the port of its tasks is an option, and with `has_slices` its tasks belong to slices.
+    Attributes:
+        name: its subcommand. The row of this name in `aioresolve.sources` has its resolver; `here` uses the
+            resolver that is detected, and `torchrun` has none.
+        what: what the source has, for `--help`.
+        options: the options that say which cluster it is.
+        scope: returns the request as text.
+        jobs: returns the jobs that are named; none if the source decides.
+        arguments: returns the arguments of the resolver, or raises a UsageError.
+        job_remedy: how to request another `{job}`.
+        note: further text for `--help`.
+        has_conditions: whether the cluster may be incomplete.
+        has_port: whether the port of its tasks is an option.
+        has_slices: whether its tasks belong to slices.
     """
 
     name: str

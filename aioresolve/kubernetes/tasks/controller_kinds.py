@@ -4,8 +4,12 @@ A pod has an index in its group, such as the Job of a JobSet, and the groups fol
 may count the pods of each role (launcher, worker) separately. If a selector matches several roles, the one
 that leads comes first: launcher, master or chief.
 
-`KINDS` has what differs between kinds. A selector may match a part of the pods of a controller, if it has a
-label in which they differ.
+`KINDS` has a row for each kind, with what most functions need. Some functions have a rule for one kind: for
+the second index of JobSets `index_label`, their restarts `run_of`, the group size of LeaderWorkerSets
+`pod_set`, revisions and MPI launchers `own_pod`, the successes of Jobs `controllers`, and the pods of TPU
+slices `aioresolve.environment.detection`.
+
+A selector may match a part of the pods of a controller, if it has a label in which they differ.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ MAX_DIGITS = 9
 """The maximum number of digits of an index. More is not a number of pods, whatever a label claims."""
 
 MAX_PODS = 200_000
-"""The maximum number of tasks, more than Kubernetes runs pods (150,000). A larger index is invalid."""
+"""The maximum number of pods, more than Kubernetes runs (150,000). A larger index is invalid."""
 
 
 # Numbers and roles of pods
@@ -303,7 +307,7 @@ def _template_labels(template: dict[str, Any]) -> Mapping[str, str]:
 
 
 class Kind(NamedTuple):
-    """What differs between kinds of controllers.
+    """What most functions need to know about a kind of controllers.
 
     Attributes:
         name: the kind as text for messages.

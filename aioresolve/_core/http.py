@@ -344,7 +344,7 @@ def _text(error: Exception) -> str:
     # The texts of aiohttp and asyncio have internals: `ssl:<ssl.SSLContext object at 0x...>`, `(_ssl.c:1)`.
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error.__cause__ or error
     if isinstance(cause, ssl.SSLError):
-        # Only those of OpenSSL have a reason.
+        # An error of OpenSSL has a reason; one of the `ssl` module itself has none.
         return (getattr(cause, "reason", None) or str(cause)).replace("_", " ").lower()
     if isinstance(cause, OSError) and cause.errno:
         text = os.strerror(cause.errno)
@@ -515,8 +515,8 @@ class HTTPClient:
         with anyio.CancelScope(shield=True):
             self._open.close()
             await self._session.close()
-            # aiohttp waits for the connections it knows of. It no longer knows those of cancelled requests,
-            # which asyncio needs some iterations of the loop to close.
+            # aiohttp waits for its connections, except the connections of cancelled requests, which it has
+            # forgotten and which asyncio needs some iterations of the loop to close.
             for _ in range(3):
                 await anyio.lowlevel.checkpoint()
 
@@ -579,7 +579,7 @@ class HTTPClient:
 
 
 class _Resolver(AbstractResolver):
-    """Looks names up in threads of our own: if DNS hangs, those of the event loop would all be busy."""
+    """Looks names up in `run_in_thread`: if DNS hangs, it would keep all threads of the event loop busy."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC

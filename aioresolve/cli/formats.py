@@ -46,7 +46,7 @@ class Table(NamedTuple):
     wraps: bool = False
 
     def without_empty(self, names: Sequence[str]) -> Table:
-        """Return the table without those of the named columns in which no row has a value."""
+        """Return the table; a column in `names` is left out if no row has a value in it."""
         kept = [
             place
             for place, column in enumerate(self.columns)

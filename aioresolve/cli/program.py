@@ -98,7 +98,7 @@ def leave_init_process() -> None:
 
 
 def _reaped(which: int) -> Iterator[tuple[int, int]]:
-    """Reap the children that have exited, of those that `which` selects; yield their ids and exit codes."""
+    """Reap the children that `which` selects and that have exited; yield their ids and exit codes."""
     with suppress(ChildProcessError):
         while (found := os.waitpid(which, os.WNOHANG))[0]:
             code = os.waitstatus_to_exitcode(found[1])

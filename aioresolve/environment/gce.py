@@ -55,7 +55,7 @@ RUNNING = "RUNNING"
 STOPPED = frozenset(
     {"DEPROVISIONING", "PENDING_STOP", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
 )
-"""The states of an instance that do not end without user action, or that of its group.
+"""The states of an instance that last until its user or its group acts.
 
 Life cycle: https://cloud.google.com/compute/docs/instances/instance-lifecycle."""
 

@@ -302,7 +302,7 @@ def _check_counts(variables: SlurmVariables, suffix: str, counts: list[int]) -> 
 def _hosts_by_rank(
     variables: SlurmVariables, components: Mapping[str, Nodes], counts: Counter[str], rank: int | None
 ) -> list[str]:
-    """Return the host of each task; `counts` has those of the nodes with tasks."""
+    """Return the host of each task; `counts` has the number of each node with tasks."""
     own_ranks = variables.own_ranks() if rank is not None else []
     own_host = find_node(counts.keys(), variables[NODE_NAME])
     if len(counts) == 2 and own_ranks and own_host is not None:

@@ -188,7 +188,7 @@ class TargetStatus:
 
 
 def worst_first(statuses: Iterable[TargetStatus]) -> list[TargetStatus]:
-    """Return the statuses by health, the worst first; those of one health keep their order."""
+    """Return the statuses by health, the worst first; statuses of the same health keep their order."""
     return sorted(statuses, key=lambda status: status.health.severity)
 
 
@@ -370,7 +370,7 @@ class Target:
 
 
 def _first_fault(found: Completeness) -> str:
-    """Return why the first task is missing; empty if none of those that are missing was found."""
+    """Return why the first task is missing; empty if no missing task is known."""
     # An unmatched name says more than one that is absent.
     faults = list({one.name: one for one in (*found.observation.absent, *found.missing)}.values())
     if not (faults := faults or list(found.observation.failed)):

@@ -199,7 +199,7 @@ class SliceStore(MemberStore[EndpointSlice]):
         return has_changed
 
     def _update(self, changed: Sequence[EndpointSlice], kept: Sequence[EndpointSlice]) -> bool:
-        """Replace the slices by new ones and those that are kept; return whether pods have changed."""
+        """Replace all slices by the `changed` and the `kept` ones; return whether pods have changed."""
         self._validate([*changed, *kept])
         slices = {each.full_name: self.slices[each.full_name] for each in kept}
         slices |= {each.full_name: (each, self._read(each)) for each in changed}

@@ -66,7 +66,7 @@ class TableMembers:
         if selected.not_running == "raise":
             raise_not_running({name: why for each in results for name, why in each.not_running.items()})
         elif any(each.has_succeeded for each in results):
-            return None  # those that are done keep their task indices; which are, only whole pods show
+            return None  # which tasks are done and keep their indices, only whole pods show
         jobs: dict[str, list[Any]] = {}
         for job, selectors in selected.jobs.items():
             jobs[job] = []

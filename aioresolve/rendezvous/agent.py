@@ -199,7 +199,7 @@ class Agent:
         self._writer = Writer(self._api, self._objects, self._query, leases)
 
     def _in_pod(self, pod: Pod) -> Node:
-        """Return the node that runs in this pod, and find out which pods are those of the others."""
+        """Return the node that runs in this pod, and find out which pods the other nodes run in."""
         workload = workload_of(pod)
         if self._selector is None and workload is None:
             raise ConfigurationError(

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class Launcher:
     """The names of the variables of one launcher; None for what it does not say.
 
-    `rank` has the number of the process, `size` that of all processes; `local_rank` and `local_size` are
-    those of its host. `marker` is set by this launcher only, if others set these variables too. `placement`
-    have the options by which processes do not fill one host after another. Launchers of MPI programs
-    (`is_mpi`) may start other launchers.
+    `rank` has the number of the process, and `size` how many processes there are; `local_rank` and
+    `local_size` have the same among the processes of its host. `marker` is set by this launcher only, if
+    others set these variables too. `placement` have the options by which processes do not fill one host after
+    another. Launchers of MPI programs (`is_mpi`) may start other launchers.
     """
 
     name: str

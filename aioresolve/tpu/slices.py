@@ -183,8 +183,8 @@ def _partial_cluster(one: TPUSlice) -> PartialClusterError:
 def libtpu_ports(slices: Sequence[TPUSlice]) -> Sequence[int] | Mapping[str, Sequence[int]]:
     """Return the ports of libtpu's metrics as `probe_workers` takes them.
 
-    If hosts have several processes, each has the ports of its own: its share of those of the host, or one
-    after another from the first.
+    If hosts have several processes, each process has a share of the ports of its host, or else one port, the
+    n-th after the first.
     """
     reported = next(filter(None, (one.environment.runtime_metrics_ports for one in slices)), METRICS_PORTS)
     if all(len({*one.hosts}) == len(one.hosts) for one in slices):
@@ -335,8 +335,8 @@ def unready_queued_resource(resource: QueuedResource) -> Unready | None:
 def unready_error(tpus: Sequence[Unready], origin: str, existing: str) -> TPUNotReadyError | TPUNotFoundError:
     """Return the error that lists all these TPUs; names that do not exist are reported first.
 
-    `origin` is where the TPUs are named: `tpu` (the argument) or `$VARIABLE`. `existing` are those that
-    exist, as text; empty if they are not known.
+    `origin` is where the TPUs are named: `tpu` (the argument) or `$VARIABLE`. `existing` lists
+    the TPUs that exist, as text; empty if they are not known.
     """
     absent = {tpu.path: tpu.not_found for tpu in tpus if tpu.not_found is not None}
     if not absent:

@@ -155,8 +155,8 @@ async def wait_for_cluster(
 ) -> ClusterState:
     """Return the cluster once it is complete, and show on stderr what it lacks until then.
 
-    On a terminal this is removed at the end, but not by Ctrl-C. Otherwise it is a line for each change,
-    without those that last less than `LINE_PERIOD`.
+    On a terminal this is removed at the end, but not by Ctrl-C. Otherwise it is a line for each change that
+    lasts at least `LINE_PERIOD`.
 
     Raises:
         IncompleteClusterError: `request.timeout` passed.

@@ -440,7 +440,7 @@ class EventLines(Generic[T]):
 
 
 # resourceVersions of one resource type compare as whole numbers (KEP-5504, "Comparable Resource Version").
-# Those of a server that does not use numbers do not compare.
+# The versions of a server that does not use numbers cannot be compared.
 
 MAX_DIGITS = 40
 """More digits than a version of 128 bits has."""

@@ -61,7 +61,7 @@ class ControllerObject(NamedTuple):
     Attributes:
         roles: the roles by their names.
         status: whether the job as a whole has ended or is suspended.
-        succeeded: how many pods of a Job have succeeded, those that no longer exist included.
+        succeeded: how many pods of a Job have succeeded, also if they no longer exist.
         completed: of an Indexed Job, the indices of these pods.
     """
 
@@ -80,9 +80,9 @@ class SelectedPods(NamedTuple):
 
     Attributes:
         selector: the label selector.
-        live: those of the pods that are members or may become members.
+        live: the pod sets of the pods that are members or may become members.
         done: how many pods have succeeded in the same run of a controller that has live pods.
-        former: if no pod is live, the pod sets of those that were, or that have ended.
+        former: if no pod is live, the pod sets of the pods that were live before, or that have ended.
     """
 
     selector: str
@@ -97,7 +97,7 @@ class Controllers:
 
     Args:
         reads_sizes: whether to read the controllers of live pods, to know how many pods they want.
-        reads_ended: whether to read those of a job without live pods, to know whether it has ended.
+        reads_ended: whether to read the controllers of a job without live pods, to know whether it has ended.
 
     Attributes:
         objects: the object of each controller; None if it may not be read or does not exist.
@@ -109,7 +109,7 @@ class Controllers:
     _read_at: float = field(default=0.0, init=False)  # on the clock of the event loop
     _reported: dict[Controller, ControllerObject] = field(default_factory=dict, init=False)
     _without_pods: set[Controller] = field(default_factory=set, init=False)
-    # Those that were not found before they had a live pod: they may not have existed yet.
+    # Controllers that were not found before they had a live pod: they may not have existed yet.
     _early: set[Controller] = field(default_factory=set, init=False)
 
     def expected(self, jobs: Mapping[str, Sequence[SelectedPods]]) -> dict[str, ExpectedTasks]:

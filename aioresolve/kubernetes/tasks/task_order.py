@@ -82,8 +82,8 @@ class Ordering:
         by_labels: whether the labels of pods and of their nodes decide.
         pod_keys: the keys of the labels of pods.
         node_keys: the keys of the labels of nodes.
-        nodes: the values of the labels of each node by its name, as far as they were read; None for those of
-            a node that did not exist.
+        nodes: the values of the labels of each node by its name, as far as they were read; None for all
+            labels of a node that did not exist.
     """
 
     def __init__(self, terms: Sequence[str]) -> None:
@@ -103,7 +103,7 @@ class Ordering:
         return " and ".join(kinds[prefix].format(key) for prefix, key in self._terms)
 
     async def read_nodes(self, api: ObjectAPI, needed: Iterable[str], progress: Progress) -> None:
-        """Read the labels of all nodes; those that are `needed` may not exist."""
+        """Read the labels of all nodes; a node in `needed` may not exist."""
 
         found = await api.objects(ALL_NODES, progress)
         self.nodes = {name: (None,) * len(self.node_keys) for name in needed}
@@ -205,7 +205,7 @@ class SelectorTasks:
         controller: Controller | None,
     ) -> None:
         self._job, self._ordering, self._devices, self._selector = job, ordering, devices, selector
-        # The pod sets of the pods when there were any, or of those that the selector names.
+        # The pod sets of the last pods; before there were any, the one of the Job that the selector names.
         self._former: tuple[PodSet, ...] = () if controller is None else (PodSet(controller),)
         self.fill(())
         self.is_stale = True

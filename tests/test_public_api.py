@@ -8,6 +8,7 @@ import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,3 +130,19 @@ def test_call_that_needs_a_library_that_is_not_installed_names_its_package() -> 
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingDependencyError ")
     assert "pip install grpcio`" in done.stdout
+
+
+def test_pytorch_without_the_interface_of_a_rendezvous_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = ModuleType("torch")
+    torch.__dict__["__version__"] = "1.0"
+    monkeypatch.delitem(sys.modules, "aioresolve.torch.rendezvous", raising=False)
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    for module, problem in (
+        (torch, r"does not support PyTorch 1\.0: "),
+        (None, "needs PyTorch, which"),
+    ):
+        monkeypatch.setitem(sys.modules, "torch", module)
+        with pytest.raises(aioresolve.errors.MissingDependencyError, match=problem):
+            importlib.import_module("aioresolve.torch.rendezvous")

@@ -26,7 +26,7 @@ def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
 
     Raises:
         ValueError: an option is invalid.
-        MissingDependencyError: (an ImportError) PyTorch is not installed.
+        MissingDependencyError: (an ImportError) PyTorch is not installed, or lacks its rendezvous interface.
     """
     from .rendezvous import KubernetesRendezvousHandler
 

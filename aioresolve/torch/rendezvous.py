@@ -41,7 +41,7 @@ try:
     )
 except ImportError as error:
     raise MissingDependencyError(
-        f"aioresolve.torch does not support PyTorch {torch.__version__}: {error}",
+        f"aioresolve.torch does not support PyTorch {torch.__version__}: {error}",  # pyright: ignore[reportAttributeAccessIssue]
         hint="Install another release of PyTorch, 2.6 or later, with `torch.distributed`.",
     ) from error
 

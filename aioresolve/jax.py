@@ -10,9 +10,9 @@ It works in two places, and has no effect elsewhere:
 - Under `aioresolve exec --for jax`, which sets `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
   `JAX_PROCESS_ID`. JAX reads only the first of them itself.
 - In a pod, with one process per pod. The processes are the pods of the same Job, JobSet (replicated job),
-  LeaderWorkerSet (group), StatefulSet, Kubeflow job, Volcano Job or Kueue pod group, in the order of their
-  indices. `initialize()` waits for all of them within its `initialization_timeout`, and fails if one of them
-  has ended with success already: the others could not connect to it.
+  LeaderWorkerSet (group), StatefulSet, Kubeflow job or Volcano Job, in the order of their indices.
+  `initialize()` waits for all of them within its `initialization_timeout`, and fails if one of them has ended
+  with success already: the others could not connect to it.
 
 In a pod, these variables matter:
 
@@ -147,6 +147,12 @@ async def _wait_for_processes(port: int, timeout: float) -> Mapping[str, str]:
     deadline = Deadline.after(timeout)
     examine = partial(examine_pod, port=port)
     _, found = await within_deadline(timeout, "the lookup of the pod of this process", examine)
+    if not found.found:
+        raise ConfigurationError(
+            found.reason,
+            hint="Set AIORESOLVE_SELECTOR to a label selector of the pods, and AIORESOLVE_COUNT to their"
+            " number, in the pod template.",
+        )
     found, new_resolver = choose([found])
     resolver = new_resolver(order_by="index")
     if os.environ.get("AIORESOLVE_COUNT"):

@@ -127,7 +127,7 @@ async def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection
     4. `TPU variables`: those of the pods of a TPU slice on GKE, `$TPU_NAME` or `$TPU_CONFIG`.
     5. `TPU VM`: the metadata server of this VM reports a slice.
     6. `Kubernetes`: in a pod, the pods of the same workload (Job, JobSet, LeaderWorkerSet, StatefulSet,
-       Kubeflow job, Volcano Job or Kueue pod group), or those of `$AIORESOLVE_SELECTOR`.
+       Kubeflow job or Volcano Job), or those of `$AIORESOLVE_SELECTOR`.
     7. `Compute Engine`: the managed instance group that this VM belongs to.
     8. `Launcher`: `mpirun`, `mpiexec`, `torchrun` or another launcher started this process, and all of its
        processes on this host.

@@ -40,8 +40,8 @@ async def doctor(
     [('tasks', 'ok'), ('addresses', 'failed'), ('this task', 'ok')]
 
     For Kubernetes it checks the configuration, the API server, the credentials and the permissions; for TPUs
-    the metadata server, the credentials, the API and each TPU; for every resolver which tasks are missing and
-    why, a TCP connection to each task, and which task this process is.
+    where they are named, the credentials and each TPU; for every resolver which tasks are missing and why, a
+    TCP connection to each task, and which task this process is.
     Checks that do not need one another run concurrently. Failures are results, not exceptions.
 
     Args:

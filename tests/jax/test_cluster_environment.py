@@ -256,7 +256,9 @@ def test_pod_without_a_workload_needs_a_selector(
     server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.add(pod("alone", "ml", labels={"app": "x"}, ip="127.0.0.1", index=0, ready=False))
-    with pytest.raises(ConfigurationError, match="pod ml/alone does not belong to a workload"):
+    with pytest.raises(
+        ConfigurationError, match=r"pod ml/alone does not belong to a workload.*Set AIORESOLVE_SELECTOR"
+    ):
         detect()
     put(monkeypatch, {"AIORESOLVE_COUNT": "1", "AIORESOLVE_SELECTOR": "app=x"})
     assert detect("10.0.0.1:1") == ("10.0.0.1:1", 1, 0)

@@ -221,6 +221,16 @@ def test_worker_of_a_named_tpu_is_found_by_its_number_behind_a_bridge_network(
         sync.TPUClusterResolver("other").this_task()
 
 
+def test_metadata_of_its_node_does_not_identify_a_pod(
+    google_cloud: ThreadedGoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google_cloud.add(tpu_node("mine", ips=["198.51.100.1"]))
+    google_cloud.metadata.update(tpu_vm(hosts=["198.51.100.1"], node="mine"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(TaskIdentityError):
+        sync.TPUClusterResolver("mine").this_task()
+
+
 # Contradictions
 
 

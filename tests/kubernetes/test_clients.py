@@ -7,6 +7,7 @@ import time
 import traceback
 from collections import Counter
 from contextlib import aclosing, asynccontextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -104,6 +105,15 @@ async def test_results_are_the_same_as_without_a_client(loopback: Loopback, kind
         expected = Counter({"whole list": 2})
     assert Counter(request_kind(request) for request in loopback.requests) == expected
     assert {request.user for request in loopback.requests} == {"alice"}
+
+
+async def test_object_around_a_client_may_return_its_models(loopback: Loopback) -> None:
+    loopback.add_trainers(*NAMES)
+    loopback.add_trainers("train-1", waiting="CrashLoopBackOff")
+    state = await loopback.resolver().cluster_state()
+    async with client_of("sync CoreV1Api", loopback) as client:
+        around = SimpleNamespace(list_pod_for_all_namespaces=client.list_pod_for_all_namespaces)
+        assert await resolver_of(around, loopback).cluster_state() == state
 
 
 async def test_services_are_read_with_a_client(loopback: Loopback) -> None:

@@ -271,8 +271,8 @@ class ListingTransport(Transport):
 
     Args:
         client: has one of the methods, or both.
-        returns_json: whether they can return the response as it is, as those of the package `kubernetes`. Of
-            other pods, the attributes in `POD_FIELDS` are read, as far as the client sets them.
+        returns_json: whether they can return the response as it is, as those of the package `kubernetes`.
+            Others return models of that package, or objects of which the attributes in `POD_FIELDS` are read.
     """
 
     only_lists_pods = True
@@ -333,10 +333,13 @@ class ListingTransport(Transport):
             )
         metadata = _attributes(getattr(listed, "metadata", None), ("resource_version",))
         items = [
-            {part: _attributes(getattr(pod, part, None), names) for part, names in POD_FIELDS.items()}
+            pod
+            if isinstance(getattr(pod, "attribute_map", None), dict)
+            else {part: _attributes(getattr(pod, part, None), names) for part, names in POD_FIELDS.items()}
             for pod in pods
         ]
-        return json.dumps({"kind": "PodList", "metadata": metadata, "items": items}).encode()
+        document = {"kind": "PodList", "metadata": metadata, "items": items}
+        return json.dumps(document, default=_json_of).encode()
 
 
 def _client_error(error: Exception, host: str, scope: str) -> ConnectionFailedError:
@@ -355,6 +358,14 @@ def _client_error(error: Exception, host: str, scope: str) -> ConnectionFailedEr
     )
 
 
+def _json_of(value: Any) -> Any:
+    """Return a time, or a model of the package `kubernetes`, for JSON."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    parts = {name: getattr(value, attribute) for attribute, name in value.attribute_map.items()}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
 def _attributes(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Return those attributes of an object that it has, by their names in JSON."""
     found: dict[str, Any] = {}
@@ -363,5 +374,5 @@ def _attributes(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
         if isinstance(part, (str, dict, datetime)):  # the other attributes of a mock are mocks too
             first, *others = name.split("_")
             key = first + "".join("IP" if each == "ip" else each.title() for each in others)
-            found[key] = part.isoformat() if isinstance(part, datetime) else part
+            found[key] = part
     return found

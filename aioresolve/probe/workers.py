@@ -97,7 +97,8 @@ async def probe_workers(
         max_concurrency: the maximum number of workers that are probed at the same time.
         libtpu_ports: the ports of the libtpu processes of each host, as in its `TPU_RUNTIME_METRICS_PORTS`;
             or, by address of the worker if several workers share a host, those of its own processes. They
-            are used if no TensorFlow server listens at a worker's own port. Empty to not use libtpu.
+            are used if no TensorFlow server listens at a worker's own port. Empty, or without a worker in the
+            mapping, to not use libtpu.
         channels: how to connect to the workers; by default without TLS, over one channel per worker.
 
     Raises:
@@ -170,6 +171,8 @@ class _Batch:
             )
         self.addresses = tuple(map(validate_address, self.given))
         ports = self.libtpu_ports
+        if isinstance(ports, Mapping):
+            self.libtpu_ports = ports = {validate_address(one): each for one, each in ports.items()}
         per_worker = ports.values() if isinstance(ports, Mapping) else [ports]
         for port in chain.from_iterable(per_worker):
             validate_port("libtpu_ports", port)
@@ -227,7 +230,7 @@ class _Batch:
         except ProbeError as error:
             given = self.libtpu_ports
             is_host_shared = isinstance(given, Mapping)
-            ports = given[address] if isinstance(given, Mapping) else given
+            ports = given.get(address, ()) if isinstance(given, Mapping) else given
             if error.code not in {"refused", "unimplemented"} or not ports:
                 raise
             no_tensorflow = _without_frames(error)

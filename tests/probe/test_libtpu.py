@@ -55,6 +55,16 @@ async def test_each_of_several_processes_reports_only_its_own_devices(closed_add
     assert found == [(2, 4, 2), (2, 2, 1), (2, 2, 1)]
 
 
+async def test_libtpu_is_not_used_for_a_worker_that_is_not_in_the_mapping(closed_address: str) -> None:
+    async with libtpu() as worker:
+        ports = {f"grpc://{closed_address}": [worker.port]}
+        addresses = [f"grpc://{closed_address}", "127.0.0.9:1"]
+        found, other = await probe_workers(addresses, libtpu_ports=ports, worker_timeout=GENEROUS)
+    assert found.accelerators == {"TPU": 4}
+    assert other.error is not None
+    assert str(other.error) == "nothing listens at 127.0.0.9:1: connection refused"
+
+
 async def test_ports_that_refuse_are_left_out_if_another_responds(closed_address: str) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

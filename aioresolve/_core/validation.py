@@ -96,5 +96,5 @@ def suggestion(name: str, known: Collection[str]) -> str:
 
     for match in difflib.get_close_matches(name[:100], list(known)[:200], 1):
         return f"did you mean {match!r}?"
-    listed = ", ".join(map(repr, list(known)[:15]))
+    listed = ", ".join(map(repr, list(known)[:15])) or "none"
     return f"there are {listed}{', ...' * (len(known) > 15)}"

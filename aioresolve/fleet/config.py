@@ -224,6 +224,13 @@ class _Field(NamedTuple):
     value: Any = None
     variables: Collection[str] = ()
 
+    def error(self, problem: str) -> _InvalidFieldError:
+        """Return the error for this value, without the problem if that may show the value of a variable."""
+        if self.variables:
+            held = ", ".join(f"${name}" for name in self.variables)
+            problem = f"the value of {held} is invalid; write it here to see the reason"
+        return _InvalidFieldError(self.location, problem)
+
 
 class _Target(NamedTuple):
     """A target as the file describes it; `fields` are its own and those from the defaults."""
@@ -316,14 +323,18 @@ class _Reader:
             return os.path.join(self._folder, text) if is_path and not text.startswith("~") else text
 
         try:
-            value: Any = msgspec.convert(_with_texts(written, read), kind, strict=False)
+            value = _with_texts(written, read)
+        except ValueError as error:
+            raise _InvalidFieldError(location, str(error)) from None
+        try:
+            value = msgspec.convert(value, kind, strict=False)
             if kind is _Duration:
                 value = parse_duration(f"{value:g}" if isinstance(value, float) else value)
+            if kind is _Cluster:
+                value = ClusterSpec({job: [at] if isinstance(at, str) else at for job, at in value.items()})
         except ValueError as error:  # msgspec's error is one
             quote = ". Put a text in quotes" if "Expected `str" in str(error) else ""
-            raise _InvalidFieldError(location, f"{error}{quote}") from None
-        if kind is _Cluster:
-            value = ClusterSpec({job: [at] if isinstance(at, str) else at for job, at in value.items()})
+            raise _Field(location, None, variables).error(f"{error}{quote}") from None
         return _Field(location, value, variables)
 
 
@@ -343,55 +354,46 @@ def _check_name(location: str, name: str, known: Collection[str], what: str) -> 
 
 def _resolvers(targets: Mapping[str, _Target], timeout: float | None) -> dict[str, ClusterResolver]:
     shared: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-    resolvers: dict[str, ClusterResolver] = {}
-    for name, target in targets.items():
+
+    def make(target: _Target) -> ClusterResolver:
+        if target.kind == UNION:
+            # The members get their own resolvers: those of the targets may be in use at the same time.
+            return UnionClusterResolver(*map(make, _members(target, targets)), **shared)
         try:
-            if target.kind == UNION:
-                # The members get their own resolvers: those of the targets may be in use at the same time.
-                members = [each.make(**shared) for each in _members(target, targets)]
-                resolvers[name] = UnionClusterResolver(*members, **shared)
-            else:
-                resolvers[name] = target.make(**shared)
+            return target.make(**shared)
         except ResolveError as error:
             raise _rejection(target, error) from None
-    return resolvers
+
+    return {name: make(target) for name, target in targets.items()}
 
 
 def _members(union: _Target, targets: Mapping[str, _Target]) -> list[_Target]:
-    names: list[str] = union.fields["members"].value
+    members = union.fields["members"]
+    names: list[str] = members.value
     allowed = {name for name, target in targets.items() if target.kind != UNION}
     if repeated := [name for name, number in Counter(names).items() if number > 1]:
-        problem = f"{_quoted(repeated[0])} is listed twice; remove one of the two"
-        raise _InvalidFieldError(union.location, problem)
+        raise members.error(f"{_quoted(repeated[0])} is listed twice; remove one of the two")
     if unknown := [name for name in names if name not in allowed]:
         problem = f"{_quoted(unknown[0])} is not a target of this file, or a union itself"
-        raise _InvalidFieldError(union.location, f"{problem}; {suggestion(unknown[0], sorted(allowed))}")
+        raise members.error(f"{problem}; {suggestion(unknown[0], sorted(allowed))}")
     return [targets[name] for name in names]
 
 
 def _rejection(target: _Target, error: ResolveError) -> _InvalidFieldError:
-    """Return the error for the value that a constructor rejected, with names of fields.
-
-    The message shows the value, which must not be shown if it comes from a variable.
-    """
-    if target.kind == UNION:
-        return _InvalidFieldError(target.location, str(error))
+    """Return the error for the value that a constructor rejected, with names of fields."""
     names = {argument: name for name, argument in BY_KIND[target.kind].fields.items()}
     argument = getattr(error, "argument", None) or ""
     rejected = target.fields.get(names.get(argument, argument))
-    given = target.fields.values() if rejected is None else [rejected]
-    location = target.location if rejected is None else rejected.location
-    if variables := dict.fromkeys(name for each in given for name in each.variables):
-        held = ", ".join(f"${name}" for name in variables)
-        problem = f"the value of {held} is invalid; write it here to see the reason"
-        return _InvalidFieldError(location, problem)
+    given = rejected or _Field(
+        target.location,
+        variables=dict.fromkeys(name for field in target.fields.values() for name in field.variables),
+    )
 
     def spell(argument: str, value: str | None) -> str:
         name = names.get(argument, argument)
         return f"`{name}`" if value is None else f"`{name}: {value}`"
 
-    text = error.render(spell) if rejected is None else ResolveError.render(error, spell)
-    return _InvalidFieldError(location, text)
+    return given.error(error.render(spell) if rejected is None else ResolveError.render(error, spell))
 
 
 # Variables

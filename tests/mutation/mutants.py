@@ -1,12 +1,13 @@
 """Measures how many small changes of the package the tests notice (mutation testing by sampling).
 
-    python tests/mutation/mutants.py [--number 20] [--seed 0] [--quick] [MODULE ...]
+    python tests/mutation/mutants.py [--number 20] [--seed 0] [--all] [MODULE ...]
 
 draws mutants at random: copies of the package in which one node of the syntax tree of one module differs,
-such as `<` for `<=`, or a statement that is removed. Each runs, in a scratch copy of the project, the tests
-of the changed subpackage, and those of properties that hold everywhere. A mutant is noticed if a test fails
-that succeeds without it. The difference of each mutant that no test noticed is printed: it shows missing
-tests, or code that makes no difference. Types, docstrings, log records and assertions are not changed.
+such as `<` for `<=`, or a statement that is removed. Each runs, in a scratch copy of the project, the quick
+tests of the changed subpackage, and those of properties that hold everywhere; with `--all`, a mutant that
+these do not notice also runs the slow and the real ones. A mutant is noticed if a test fails that succeeds
+without it. The difference of each mutant that no test noticed is printed: it shows missing tests, or code
+that makes no difference. Types, docstrings, log records and assertions are not changed.
 
 The same seed, number and modules draw the same mutants from the same source.
 """
@@ -69,6 +70,9 @@ WHOLE_PACKAGE_TESTS = (
     "resolver/test_staleness.py",
 )
 """Tests of properties that hold everywhere, such as: no message has a secret."""
+
+QUICK = "not (real or slow or uvloop)"
+REST = "(real or slow) and not uvloop"
 
 SKIPPED_FILES = re.compile(r"_pb2\.py|__init__\.py|__main__\.py|/testing/|_version\.py")
 NOT_COPIED = shutil.ignore_patterns(
@@ -207,12 +211,12 @@ class Scratch:
 
     Args:
         folder: an empty folder for it.
-        quick: whether to run only the quick tests.
+        runs_all: whether a mutant that the quick tests do not notice runs the others too.
     """
 
-    def __init__(self, folder: Path, *, quick: bool) -> None:
+    def __init__(self, folder: Path, *, runs_all: bool) -> None:
         self._copy = folder / "project"
-        self._markers = "not (real or slow or uvloop)" if quick else "not uvloop"
+        self._phases = [QUICK, REST] if runs_all else [QUICK]
         shutil.copytree(ROOT, self._copy, ignore=NOT_COPIED)
 
     def judge(self, mutant: Mutant) -> tuple[str, str]:
@@ -223,11 +227,14 @@ class Scratch:
         file = self._copy / mutant.path
         try:
             file.write_text(mutant.after)
-            code, failed = self._run("-m", self._markers, *self._tests(mutant.path))
+            for markers in self._phases:
+                code, failed = self._run("-m", markers, *self._tests(mutant.path))
+                if code not in (0, 5):
+                    break
+            else:
+                return "survived", ""
         finally:
             file.write_text(mutant.before)
-        if code in (0, 5):
-            return "survived", ""
         if code is None:  # a single test that hangs fails by its own timeout
             return "unclear", f"the tests took more than {RUN_TIMEOUT} s"
         if failed is None:  # pytest itself has failed
@@ -282,7 +289,7 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", help="files or folders of the package (default: all of it)")
     parser.add_argument("--number", type=int, default=20, help="the number of mutants (default: 20)")
     parser.add_argument("--seed", type=int, default=0, help="which mutants are drawn (default: 0)")
-    parser.add_argument("--quick", action="store_true", help="run only the quick tests")
+    parser.add_argument("--all", action="store_true", help="run the slow and the real tests too")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the tests and removes the copy
     found = [one for path in modules(options.modules) for one in mutants_of(path, (ROOT / path).read_text())]
@@ -290,7 +297,7 @@ def main() -> int:
     print(f"{len(sample)} of {len(found)} mutants, seed {options.seed}", flush=True)
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        scratch = Scratch(Path(folder), quick=options.quick)
+        scratch = Scratch(Path(folder), runs_all=options.all)
         for mutant in sample:
             started_at = time.monotonic()
             outcome, reason = scratch.judge(mutant)

@@ -84,7 +84,8 @@ async def send(request: web.Request, reply: Reply, faults: Sequence[Fault]) -> w
         response.enable_chunked_encoding()
     with suppress(ConnectionResetError):  # the client closed the connection
         await response.prepare(request)
-        await _write(request, response, _pieces(body, pace), end)
+        if request.method != "HEAD":  # a body would be read as the next response
+            await _write(request, response, _pieces(body, pace), end)
         await response.write_eof()
     return response
 

@@ -143,6 +143,8 @@ async def test_server_describes_what_it_has() -> None:
         ]:
             refused = await fetch(server, path, method, headers=bearer("a"))
             assert (refused.status, message in refused.message) == (status, True)
+        refused = await fetch(server, "/api/v1/pods", "HEAD", headers=bearer("a"))
+        assert (refused.status, refused.body) == (405, b"")
 
 
 async def test_objects_of_other_kinds_can_be_read() -> None:

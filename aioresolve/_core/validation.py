@@ -94,7 +94,9 @@ def suggestion(name: str, known: Collection[str]) -> str:
     """Return which of `known` was probably meant by `name`, or a list of them, for a message."""
     import difflib  # only for an error
 
+    if not known:
+        return "none exists"
     for match in difflib.get_close_matches(name[:100], list(known)[:200], 1):
         return f"did you mean {match!r}?"
-    listed = ", ".join(map(repr, list(known)[:15])) or "none"
+    listed = ", ".join(map(repr, list(known)[:15]))
     return f"there are {listed}{', ...' * (len(known) > 15)}"

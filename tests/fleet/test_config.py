@@ -255,7 +255,7 @@ class TestVariables:
         ),
         (
             "targets: {a: {union: [b]}}",
-            "targets.a.union: 'b' is not a target of this file, or a union itself; there are none",
+            "targets.a.union: 'b' is not a target of this file, or a union itself; none exists",
         ),
         (
             "targets:\n  a: {static: {jobs: {w: h}}}\n  b: {union: [a, a]}\n",

@@ -109,6 +109,12 @@ def test_slices_follow_each_change_of_a_pod() -> None:
     assert found["metadata"]["name"] == name
 
 
+def test_slices_follow_the_ports_of_their_service() -> None:
+    server = KubernetesServer([trainer(ports={"": 8470}), train(0)])
+    server.add(trainer(ports={"": 9000}))
+    assert [port["port"] for port in server.endpoint_slices[0]["ports"]] == [9000]
+
+
 def test_slices_go_with_their_service() -> None:
     server = KubernetesServer([trainer(), service("other", "ml", selector={"app": "trainer"}), train(0)])
     server.delete("trainer", "ml", kind="Service")

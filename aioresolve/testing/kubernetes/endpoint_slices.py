@@ -65,8 +65,9 @@ class EndpointSliceController:
         for key in self._written - wanted.keys():
             self._store.remove(*key, ENDPOINT_SLICE)
         for key, found in wanted.items():
-            old = self._store.get(*key, ENDPOINT_SLICE)
-            if old is None or (old.as_dict()["endpoints"] or []) != found["endpoints"]:
+            stored = self._store.get(*key, ENDPOINT_SLICE)
+            old = None if stored is None else stored.as_dict()
+            if old is None or any((old[field] or []) != found[field] for field in ("endpoints", "ports")):
                 self._store.put(found, ENDPOINT_SLICE)
         self._written = set(wanted)
 

@@ -56,7 +56,7 @@ POLICY = RetryPolicy(first_wait=0.1, longest_wait=2.0)
 NOT_GOOGLE_CLOUD = "This machine does not seem to be on Google Cloud; if it is, set GCE_METADATA_HOST."
 UNAVAILABLE = "Check the metadata server of this machine, and GCE_METADATA_HOST if it is set."
 
-_HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
 
 _responded: set[URL] = set()
 """The metadata servers that have responded to this process: one that then fails will respond again."""
@@ -76,7 +76,8 @@ def metadata_host(environ: Mapping[str, str]) -> str:
         )
     for name in HOST_VARIABLES:
         host = environ.get(name)
-        if host and _HOST.fullmatch(host) is None:
+        match = _HOST.fullmatch(host or DEFAULT_HOST)
+        if match is None or not 0 < int(match["port"] or 80) < 65536:
             raise ConfigurationError(
                 f"the environment variable {name} is {host!r}, which is not a host",
                 hint="Write it as HOST or HOST:PORT.",

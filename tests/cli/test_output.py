@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aioresolve import errors
-from aioresolve._core.deadline import Progress
+from aioresolve import Progress, errors
 from aioresolve.cli.error_messages import error_report, exit_code
 from aioresolve.cli.formats import Table, TextTable, aligned
 from aioresolve.cli.live import show_progress

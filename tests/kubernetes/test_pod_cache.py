@@ -149,6 +149,16 @@ def test_a_member_that_is_not_ready_has_a_reason() -> None:
     assert observation.absent == ()
 
 
+def test_members_that_become_ready_or_unready_one_by_one_are_listed_by_name() -> None:
+    cache = listed_cache(*[versioned(f"train-{number}", 7) for number in (10, 9, 2, 1)])
+    ready = [versioned(f"train-{n}", 100 + n, status={"conditions": READY}) for n in (1, 2, 9, 10)]
+    cache.stores[TRAIN].apply([Modified(each) for each in ready[1:]])
+    assert [one.name for one in cache.observation(NOW).unready] == ["ml/train-1"]
+    again = [versioned(f"train-{number}", 120 + at) for at, number in enumerate((10, 2))]
+    cache.stores[TRAIN].apply([Modified(each) for each in again])
+    assert [one.name for one in cache.observation(NOW).unready] == [f"ml/train-{n}" for n in (1, 2, 10)]
+
+
 # Task indices
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, chain
@@ -188,7 +189,6 @@ class SelectorTasks:
     Attributes:
         is_stale: whether the pods have changed since the last `fill`, which has to be called then.
         absent: the pods that may become members, by name.
-        unready: the members that are not ready, by name.
         failed: the pods that have failed and have a controller, by name.
         unread_claims: the ResourceClaims of members that were not read yet.
         unknown_nodes: the nodes of members by whose labels they are ordered, and which were not read yet.
@@ -224,10 +224,12 @@ class SelectorTasks:
         live = members + [pod for pod in waiting if not (pod.has_succeeded and pod.run)]
         runs = {pod.run for pod in live} - {""}
         done = {pod.key for pod in others if pod.has_succeeded and pod.run in runs}
-        self.absent = self._missing([pod for pod in waiting if pod.key not in done])
-        self._unready = {pod.key: pod for pod in members if pod.unready is not None}
-        self.unready = self._missing(self._unready.values())
-        self.failed = self._missing([pod for pod in others if pod.failure is not None])
+        self.absent = tuple([self._missing(pod) for pod in waiting if pod.key not in done])
+        unready = [pod for pod in members if pod.unready is not None]
+        self._unready_keys = [pod.key for pod in unready]
+        self._unready = [self._missing(pod) for pod in unready]
+        self._unready_snapshot: tuple[Missing, ...] | None = None
+        self.failed = tuple([self._missing(pod) for pod in others if pod.failure is not None])
         claims = chain.from_iterable(pod.claims for pod in members if pod.claims)
         self.unread_claims = self._devices.unread(claims)
         self.selected = self._select(live, [pod for pod in others if pod.has_succeeded or pod.failure], done)
@@ -250,23 +252,21 @@ class SelectorTasks:
             self._endpoints[position] = self._with_devices(new)
             self._snapshot = None
         if new.unready != old.unready:
-            unready = {**self._unready, new.key: new}
-            self._unready = {key: pod for key, pod in sorted(unready.items()) if pod.unready is not None}
-            self.unready = self._missing(self._unready.values())
+            self._unready_snapshot = None
+            start = bisect_left(self._unready_keys, new.key)
+            place = slice(start, start + (old.unready is not None))
+            unready = [] if new.unready is None else [new]
+            self._unready_keys[place] = [pod.key for pod in unready]
+            self._unready[place] = [self._missing(pod) for pod in unready]
 
-    def _missing(self, pods: Iterable[MatchedPod]) -> tuple[Missing, ...]:
-        """Return `pods` with the reasons."""
-        return tuple(
-            [
-                Missing(
-                    self._job,
-                    pod.full_name,
-                    pod.failure or pod.fault or pod.unready or "",
-                    is_final=pod.is_final,
-                    has_succeeded=pod.is_final and pod.has_succeeded,
-                )
-                for pod in pods
-            ]
+    def _missing(self, pod: MatchedPod) -> Missing:
+        """Return `pod` with the reason."""
+        return Missing(
+            self._job,
+            pod.full_name,
+            pod.failure or pod.fault or pod.unready or "",
+            is_final=pod.is_final,
+            has_succeeded=pod.is_final and pod.has_succeeded,
         )
 
     def _select(
@@ -327,6 +327,13 @@ class SelectorTasks:
         if self._snapshot is None:
             self._snapshot = tuple(self._endpoints)
         return self._snapshot
+
+    @property
+    def unready(self) -> tuple[Missing, ...]:
+        """The members that are not ready, by name; the same tuple until one of them changes."""
+        if self._unready_snapshot is None:
+            self._unready_snapshot = tuple(self._unready)
+        return self._unready_snapshot
 
     @property
     def numbering(self) -> Numbering:

@@ -255,6 +255,20 @@ async def test_job_without_a_permission_to_read_it_is_waited_for(loopback: Loopb
     assert ranks(await task) == [(0, 0, 1)]
 
 
+async def test_job_that_may_not_be_read_is_read_once_if_a_selector_of_it_matches_nothing(
+    loopback: Loopback,
+) -> None:
+    loopback.server.inject(Answer(403), times=None, match=is_controller_read)
+    labels = {"job-name": "train"}
+    loopback.server.add(job_pod(0, labels=labels))
+    jobs = {"worker": ["job-name=train"], "ps": ["job-name=train,role=ps"]}
+    task = asyncio.ensure_future(resolver_of(loopback, jobs=jobs, namespace="ml").wait(3, timeout=30))
+    await until(loopback, lambda: any(map(is_controller_read, loopback.requests)))
+    loopback.server.add(job_pod(1, labels={**labels, "role": "ps"}))
+    assert (await task).spec.num_tasks("ps") == 1
+    assert sum(map(is_controller_read, loopback.requests)) < 5
+
+
 async def test_calls_without_a_wait_raise_for_a_pod_that_is_done_or_skip_it(
     loopback: Loopback, order_by: str
 ) -> None:

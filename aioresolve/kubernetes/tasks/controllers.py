@@ -138,6 +138,7 @@ class Controllers:
     def unread(self, jobs: Mapping[str, Sequence[SelectedPods]]) -> list[Controller]:
         """Return the controllers that have to be read, each once."""
         needed: list[Controller] = []
+        live = {one.controller for each in jobs.values() for selected in each for one in selected.live if one}
         self._without_pods = set()
         for selections in jobs.values():
             if not any(selection.live for selection in selections):
@@ -148,6 +149,7 @@ class Controllers:
                 needed += [one for one in former if one not in self.objects]
             elif self.reads_sizes:
                 needed += [one for selection in selections for one in self._unread(selection)]
+        self._without_pods -= live  # a controller may have pods in another job
         return list(dict.fromkeys(needed))
 
     async def read(self, api: ObjectAPI, controllers: Sequence[Controller], progress: Progress) -> None:

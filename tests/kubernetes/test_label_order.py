@@ -109,6 +109,19 @@ async def test_nodes_are_read_again_when_a_pod_runs_on_a_new_one(loopback: Loopb
     assert sum(request.path == "/api/v1/nodes" for request in loopback.requests) == 2
 
 
+async def test_nodes_are_not_read_in_a_loop_if_several_do_not_exist(loopback: Loopback) -> None:
+    add_topology(loopback)
+    resolver = loopback.resolver(order_by=TOPOLOGY)
+    async with aclosing(resolver.observations()) as observations:
+        while (await anext(observations)).state is None:
+            pass
+        for number in (8, 9):
+            loopback.add_trainers(f"train-{number}", node=f"gone-{number}")
+            while f"ml/train-{number}" not in str((await anext(observations)).error):
+                pass
+    assert sum(request.path == "/api/v1/nodes" for request in loopback.requests) == 3
+
+
 async def test_pods_on_nodes_without_the_label_are_reported(loopback: Loopback) -> None:
     loopback.server.add(node("node-0"))
     loopback.add_trainers("train-0", node="node-0")

@@ -105,9 +105,9 @@ class Ordering:
 
     async def read_nodes(self, api: ObjectAPI, needed: Iterable[str], progress: Progress) -> None:
         """Read the labels of all nodes; a node in `needed` may not exist."""
-
         found = await api.objects(ALL_NODES, progress)
-        self.nodes = {name: (None,) * len(self.node_keys) for name in needed}
+        # Earlier nodes are kept: pods may still run on one that no longer exists.
+        self.nodes |= dict.fromkeys(needed, (None,) * len(self.node_keys))
         for node in found.items:
             self.nodes[node.metadata.name] = tuple(map((node.metadata.labels or {}).get, self.node_keys))
 

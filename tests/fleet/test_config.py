@@ -201,11 +201,20 @@ class TestVariables:
             ("targets.a.expected", "targets: {a: {expected: '${V}', tpu: {name: ok}}}"),
             ("targets.u.union", "targets: {u: {union: ['${V}']}}"),
             ("timeout", "timeout: ${V}\ntargets: {a: {tpu: {name: ok}}}"),
+            (
+                "targets.a.gce",
+                "targets: {a: {gce: {group: projects/p/zones/z/instanceGroups/g, zone: '${V}'}}}",
+            ),
         ],
     )
     def test_no_message_shows_the_value_of_a_variable(self, place: str, text: str) -> None:
         found = problem(text, V="S3cret")
         assert found == f"{place}: the value of $V is invalid; write it here to see the reason"
+
+    def test_value_that_is_written_in_the_file_is_shown_if_other_fields_have_variables(self) -> None:
+        target = "kubernetes: {jobs: {w: a}, port: 99999, namespace: '${V}'}"
+        found = problem(f"targets: {{a: {{{target}}}}}", V="ml")
+        assert found == "targets.a.kubernetes.port: 99999 is not a port from 1 to 65535"
 
 
 @pytest.mark.parametrize(

@@ -378,6 +378,16 @@ class TestGPUs:
                 set_slurm(**step("n1", "4", local_id), GPUS_ON_NODE=gpus)
                 assert await self.devices() == visible
 
+    async def test_devices_that_are_bound_to_a_task_or_too_few_for_its_node_are_kept(
+        self, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+        set_slurm(**step("n1", "4", 1), GPUS_PER_TASK=1)
+        assert await self.devices() == "2,3"
+        set_slurm(**step("n1", "2", 1))
+        monkeypatch.setenv("SLURMD_TRES_BIND", "gres/gpu:single:1")
+        assert await self.devices(gpus_per_node=2) == "2,3"
+
     async def test_gpus_of_the_driver_count_if_nothing_else_says(
         self, set_slurm: SetVariables, monkeypatch: Any, tmp_path: Path
     ) -> None:

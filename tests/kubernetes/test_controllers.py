@@ -112,6 +112,11 @@ WORKLOADS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]
         LLM,
         groups(2, 4, leaderTemplate=template(role="leader")),
     ),
+    "LeaderWorkerSet without a number of groups": (
+        [lws_pod(0, 0), lws_pod(0, 2)],
+        LLM,
+        {"leaderWorkerTemplate": {"size": 4, "workerTemplate": template(app="llm")}},
+    ),
     "groups that are too large together": (LLM_PODS, LLM, groups(150_000, 2)),
     "Volcano Job": (
         [owned("vc-0", VOLCANO, {"volcano.sh/task-spec": "worker", "volcano.sh/job-name": "vc"})],
@@ -169,6 +174,7 @@ SELECTORS = [
     ("LeaderWorkerSet", f"{LWS}/name=llm,{LWS}/worker-index=2", None),
     ("LeaderWorkerSet", f"{LWS}/name=llm,{LWS}/group-index=1", 4),
     ("LeaderWorkerSet with a template for leaders", "role=leader", 2),
+    ("LeaderWorkerSet without a number of groups", f"{LWS}/name=llm", 4),
     ("groups that are too large together", f"{LWS}/name=llm", None),
     ("Volcano Job", "volcano.sh/job-name=vc", 8),
     ("Volcano Job", "volcano.sh/job-name=vc,volcano.sh/task-spec=worker", 7),

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import sys
+from unittest.mock import Mock, call
+
 import pytest
 
 from aioresolve import TPUClusterResolver, sync
@@ -55,7 +58,7 @@ async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
 
 
 async def test_raises_import_error_if_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(
         ImportError, match=r"tpu='local' needs TensorFlow. Run `pip install 'aioresolve\[tensorflow\]'`"
     ) as raised:
@@ -72,7 +75,7 @@ async def test_the_coordination_service_runs_on_the_first_worker() -> None:
 async def test_a_topology_needs_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = TPUClusterResolver("grpc://a")
     assert resolver.tpu_hardware_feature is None
-    monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(MissingDependencyError, match=r"set_tpu_topology\(\) needs TensorFlow"):
         resolver.set_tpu_topology(b"")
 
@@ -80,17 +83,21 @@ async def test_a_topology_needs_tensorflow(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_methods_connect_initializes_the_tpu_and_returns_a_resolver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    connected: list[tuple[list[str], str]] = []
-
-    async def initialize_system(addresses: list[str], job: str) -> None:
-        connected.append((addresses, job))
-
-    monkeypatch.setattr("aioresolve.tpu.system.initialize_system", initialize_system)
+    tensorflow = Mock()
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    given = tensorflow.distribute.cluster_resolver.TPUClusterResolver.return_value
     async with TPUWorker(4) as worker:
         resolver = await TPUClusterResolver.connect(f"grpc://{worker.address}")
-        assert connected == [([worker.address], "worker")]
+        calls = [
+            call.distribute.cluster_resolver.TPUClusterResolver(
+                f"grpc://{worker.address}", job_name="worker"
+            ),
+            call.config.experimental_connect_to_cluster(given),
+            call.tpu.experimental.initialize_tpu_system(given),
+        ]
+        assert tensorflow.mock_calls == calls
         assert await resolver.master() == f"grpc://{worker.address}"
         # TensorFlow would wait for the second one.
         with pytest.raises(ProbeError, match=r"127\.0\.0\.1:1: connection refused"):
             await TPUClusterResolver.connect(f"grpc://{worker.address},127.0.0.1:1")
-    assert len(connected) == 1
+    assert tensorflow.mock_calls == calls

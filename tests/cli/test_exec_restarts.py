@@ -284,6 +284,22 @@ async def test_signal_that_the_parent_process_ignores_does_not_prevent_a_restart
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_suspended_program_continues_to_receive_the_sigterm_before_its_restart(tmp_path: Path) -> None:
+    suspended = "trap 'echo TERM >>$0; exit 5' TERM; echo started >>$0; kill -STOP $$; exit 3"
+    supervised = Supervised(tmp_path, suspended, "exit 4")
+
+    async def script() -> None:
+        (child,) = psutil.Process().children()
+        with anyio.fail_after(TIMEOUT):
+            while child.status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110 - another process stops itself
+                await anyio.sleep(0.01)
+        supervised.changed.set()
+
+    assert await exit_code(supervised, script) == 4
+    assert supervised.lines() == ["started", "TERM"]
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_program_does_not_outlive_a_supervisor_that_fails(tmp_path: Path) -> None:
     supervised = Supervised(tmp_path, f"trap 'echo TERM >>$0; exit 5' TERM; echo started >>$0; {SLEEP}")
 

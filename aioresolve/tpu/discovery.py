@@ -371,8 +371,8 @@ def _validate_counts(
     """Raise an error if a list of processes does not fit the bounds, or the list of hosts."""
     variable = HOST_VARIABLES[-1]
     listed = {host for host, _ in _process_list(environ.get(variable, ""), f"${variable}")}
-    # GKE sets the list of hosts to `localhost` in some pods of slices with several hosts.
-    is_other_list = bool(listed) and not (listed <= LOCAL_HOSTS or hosts <= LOCAL_HOSTS)
+    # The list may be unset. GKE sets it to `localhost` in some pods of slices with several hosts.
+    is_other_list = not (LOCAL_HOSTS.issuperset(listed) or LOCAL_HOSTS.issuperset(hosts))
     problem = ""
     if bounds is not None and math.prod(bounds) != processes:
         given = environ["TPU_PROCESS_BOUNDS"]

@@ -180,6 +180,7 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
             OPEN_MPI | launched("PMI", 0, 2, 0, 1),
             ["process 1 of 2 of Open MPI ($OMPI_", "process 0 of 2 of PMI ($PMI_"],
         ),
+        (OPEN_MPI | launched("PMI", 1, 4), ["process 1 of 2 of Open MPI", "process 1 of 4 of PMI"]),
         (
             SLURM | {"PMIX_RANK": "0"},
             ["process 0 of PMIx ($PMIX_RANK)", "$SLURM_STEP_NODELIST has 2 tasks, and this is 1"],

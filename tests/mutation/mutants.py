@@ -47,7 +47,7 @@ TEST_FOLDERS = {
     "kubernetes": ("kubernetes", "sync"),
     "probe": ("probe", "tpu", "resolver", "sync", "kubernetes/test_accelerators.py"),
     "resolver": (
-        *("resolver", "contract", "sync", "kubernetes"),
+        *("resolver", "contract", "sync", "kubernetes", "environment/test_launchers.py"),
         *("tensorflow/test_classes.py", "tensorflow/test_static_against_tensorflow.py"),
     ),
     "sources": ("resolver", "contract", "fleet", "sync"),

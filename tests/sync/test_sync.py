@@ -90,6 +90,11 @@ def test_facade_has_the_members_of_the_async_class_with_their_signatures(name: s
             assert (facade[member].fset is None) == (members[member].fset is None), member
 
 
+def test_documentation_of_blocking_calls_does_not_await() -> None:
+    assert ">>> with KubernetesClusterResolver(" in (sync.KubernetesClusterResolver.__doc__ or "")
+    assert "`contextlib.closing`" in (sync.ClusterResolver.watch.__doc__ or "")
+
+
 # Resolvers of users
 
 

@@ -330,7 +330,7 @@ class _Reader:
             value = msgspec.convert(value, kind, strict=False)
             if kind is _Duration:
                 value = parse_duration(f"{value:g}" if isinstance(value, float) else value)
-            if kind is _Cluster:
+            elif kind is _Cluster:
                 value = ClusterSpec({job: [at] if isinstance(at, str) else at for job, at in value.items()})
         except ValueError as error:  # msgspec's error is one
             quote = ". Put a text in quotes" if "Expected `str" in str(error) else ""

@@ -82,15 +82,15 @@ async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
             partial(api.metadata, "/api/v1/namespaces"),
         ]
     there, *others = await gather(calls, limit=len(calls))
-    elsewhere, namespaces = others or (None, None)
+    matching, namespaces = others or (None, None)
+    elsewhere = {one.namespace for one in matching or ()} - {query.namespace}
     parts = [f"{nothing} in {query.where}"]
     if here := _why_no_member(there or (), query):
         parts = [here]
     elif elsewhere:
-        matching = {one.namespace for one in elsewhere}
-        plural = "s" if len(matching) > 1 else ""
+        plural = "s" if len(elsewhere) > 1 else ""
         found = "there is one" if noun == "Services" else "it matches pods"
-        parts.append(f"{found} in namespace{plural} {existing_names(matching, query.namespace or '')}")
+        parts.append(f"{found} in namespace{plural} {existing_names(elsewhere, query.namespace or '')}")
     elif there:
         parts.append(_existing_labels(there, query.selector, noun))
     elif there is not None:

@@ -84,6 +84,12 @@ async def test_pods_that_match_but_are_no_members_are_named(cluster: Loopback, n
     assert found.endswith("have ended or are being deleted: old-0, old-1")
 
 
+async def test_own_namespace_is_not_named_as_another_one(cluster: Loopback) -> None:
+    cluster.add_trainers("old-0", labels={"app": "old"}, deleting=True)
+    (found,) = await reasons(cluster.resolver({"worker": "app=old,tier!=gpu"}, namespace="ml"))
+    assert found.endswith("it excludes the 4 pods there, or they are being deleted or have ended")
+
+
 async def test_requests_are_sent_only_if_a_job_is_empty(cluster: Loopback) -> None:
     assert await reasons(cluster.resolver({"worker": "app=train"}, namespace="ml")) == []
     assert len(cluster.requests) == 1

@@ -469,7 +469,7 @@ class HTTPClient:
             hints: the hints of errors, in place of those of the client.
 
         Raises:
-            ConnectionFailedError: there is no complete response; TLSError if TLS is the cause.
+            ConnectionFailedError: the response did not arrive, or broke off; TLSError if TLS is the cause.
             ProtocolError: the response is not HTTP, or too long.
             ConfigurationError: the URL is invalid.
         """

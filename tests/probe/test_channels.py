@@ -68,7 +68,7 @@ async def test_a_host_whose_name_is_a_scheme_of_grpc_is_looked_up(host: str) -> 
 async def test_connection_to_a_silent_worker_is_closed_after_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(ProbeError, match=f"no gRPC connection to {address} within 0.1 s"):
+        with pytest.raises(ProbeError, match=f"no gRPC connection to {address} within 0[.]"):
             await probe_worker(address, libtpu_ports=[], timeout=0.1)
         connection, _ = silent.accept()
     with connection:

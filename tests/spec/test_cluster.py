@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError, InvalidClusterError, ResolveError, UnknownTaskError
-from aioresolve.spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint, Member, Move, host_port
+from aioresolve.spec import (
+    ClusterDiff,
+    ClusterSpec,
+    ClusterState,
+    DoneTask,
+    Endpoint,
+    Member,
+    Move,
+    host_port,
+)
 from aioresolve.spec.cluster_pb2 import ClusterDef
 
 if TYPE_CHECKING:
@@ -297,6 +308,37 @@ class TestClusterState:
         assert observed_at.tzinfo is UTC
         with pytest.raises(ConfigurationError, match="has no time zone"):
             ClusterState.from_spec(TRAINING, observed_at=datetime(2026, 1, 2))  # noqa: DTZ001
+
+    def test_state_is_json(self) -> None:
+        endpoint = Endpoint("a:1", name="train-3", uid="u3", index=3, accelerators={"google.com/tpu": 4})
+        at = datetime(2026, 1, 2, 12, tzinfo=UTC)
+        state = replace(
+            ClusterState.of({"worker": {3: endpoint}, "ps": []}, version="42", observed_at=at),
+            done=(DoneTask("worker", 0, "ml/train-0"),),
+        )
+        assert json.loads(json.dumps(state.as_dict())) == {
+            "jobs": {
+                "worker": [
+                    {
+                        "task": 3,
+                        "address": "a:1",
+                        "name": "train-3",
+                        "namespace": None,
+                        "uid": "u3",
+                        "node": None,
+                        "ready": None,
+                        "status": None,
+                        "index": 3,
+                        "restarts": 0,
+                        "accelerators": {"google.com/tpu": 4},
+                    }
+                ],
+                "ps": [],
+            },
+            "done": [{"job": "worker", "task": 0, "name": "ml/train-0", "uid": None}],
+            "version": "42",
+            "observed_at": "2026-01-02T12:00:00Z",
+        }
 
     def test_endpoints_are_read_only(self) -> None:
         endpoints: Any = ClusterState.from_spec(TRAINING).endpoints

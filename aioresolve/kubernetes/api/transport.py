@@ -212,7 +212,7 @@ def client_transport(client: Any) -> Transport:
 
 
 class AsyncClientTransport(Transport):
-    """Sends requests with a kubernetes_asyncio ApiClient."""
+    """Sends requests with a kubernetes_asyncio ApiClient; only those that read, which have no body."""
 
     def __init__(self, api_client: Any) -> None:
         self._api_client = api_client
@@ -223,8 +223,7 @@ class AsyncClientTransport(Transport):
         return origin(self._api_client.configuration.host)
 
     async def send(self, request: Request) -> Response:
-        body = None if request.body is None else json.loads(request.body)
-        async with self._open.reading(self._request(request, body=body)) as opened:
+        async with self._open.reading(self._request(request)) as opened:
             return await opened.complete()
 
     @asynccontextmanager

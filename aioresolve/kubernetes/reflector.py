@@ -1,8 +1,8 @@
 """The reflector: keeps a store up to date with a list and watches, as client-go's does.
 
-A watch begins with an event for each object that exists, and continues with each change (WatchList,
-KEP-3157). If a server does not support that, the objects are listed first, and a watch reports each change
-since the version of that list. Every watch ends sooner or later: the server ends it after a while,
+The objects are listed, and a watch reports each change since the version of that list. With the policy
+`watch_list`, a watch reports the objects too, before the changes; if the server does not support that, they
+are listed. Every watch ends sooner or later: the server ends it after a while,
 connections break, versions expire. The next watch resumes from the last version that was reported. If that
 version is too old (410), the pods are listed again. No change is missed or applied twice.
 
@@ -90,9 +90,12 @@ compacted the version.
 
 
 class WatchPolicy(msgspec.Struct, frozen=True):
-    """The timing of watches, in seconds.
+    """How watches begin, and their timing in seconds.
 
     Attributes:
+        watch_list: whether a watch begins with an event for each object that exists (WatchList, KEP-3157),
+            instead of following a list. This is one request instead of two, which helps a server that gets
+            hundreds at once; but thousands of objects arrive later than in a list.
         min_lifetime: the minimum time after which the server should end a watch; five minutes, as in
             client-go. After `max_silence` in addition, the connection is closed.
         max_lifetime: the maximum. Each watch gets a random lifetime in between, so that not all end together.
@@ -110,6 +113,7 @@ class WatchPolicy(msgspec.Struct, frozen=True):
         backoff: the waits between attempts after failures.
     """
 
+    watch_list: bool = False
     min_lifetime: float = 300.0
     max_lifetime: float = 600.0
     max_silence: float = 150.0
@@ -322,7 +326,7 @@ class Reflector:
             Whether it reported the objects. If not, they have to be listed: a list has more retries, and its
             error is the one to report.
         """
-        if not self._api.sends_initial_events:
+        if not (self._policy.watch_list and self._api.sends_initial_events):
             return False
         # A plugin may take longer to return credentials than the server may take to respond.
         prepare = partial(self._api.prepare, self._scope)

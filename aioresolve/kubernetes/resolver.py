@@ -198,7 +198,7 @@ class KubernetesClusterResolver(ClusterResolver):
     _kept_attributes = ClusterResolver._kept_attributes | {"watch_policy"}
 
     watch_policy = WatchPolicy()
-    """The timing of watches. Change it for tests and for unusual networks."""
+    """How watches begin, and their timing. Change it for tests and for unusual networks."""
 
     def __repr__(self) -> str:
         selected = self._selection

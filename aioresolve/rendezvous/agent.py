@@ -80,8 +80,8 @@ TICK = 1.0
 PAUSE, PAUSE_PER_NODE = 0.05, 0.001
 """Seconds between two evaluations while the others come to the barrier. A new world is evaluated at once."""
 
-POLICY = WatchPolicy(max_initial_silence=30.0)
-"""The timing of watches. When many nodes come together, the server takes long for the first response."""
+POLICY = WatchPolicy(watch_list=True, max_initial_silence=30.0)
+"""How watches begin. When many nodes come together, the server takes long for the first response."""
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """The name of a ConfigMap: a DNS subdomain, RFC 1123."""

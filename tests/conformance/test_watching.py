@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import anyio
+import msgspec
 import pytest
 
 from aioresolve._core.deadline import RetryPolicy
 from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.kubernetes.api.client import ObjectAPI
 from aioresolve.kubernetes.reflector import WatchPolicy
 
 from .states import pod
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.asyncio(loop_factories=["asyncio"]),
-    # A watch begins with the existing pods, or they are listed first.
+    # A watch begins with the existing pods, or follows a list.
     pytest.mark.parametrize("watch_list", [True, False]),
 ]
 
@@ -44,8 +43,8 @@ async def watching(
     resolver = KubernetesClusterResolver(
         jobs, namespace=server.namespace, kubeconfig=server.kubeconfig(folder), timeout=3.0
     )
-    resolver.watch_policy = POLICY
-    with mock.patch.object(ObjectAPI, "sends_initial_events", watch_list), anyio.fail_after(60.0):
+    resolver.watch_policy = msgspec.structs.replace(POLICY, watch_list=watch_list)
+    with anyio.fail_after(60.0):
         async with aclosing(resolver.watch()) as states:
             yield states
 

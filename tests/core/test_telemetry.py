@@ -177,9 +177,9 @@ async def test_span_of_a_watch_ends_when_the_watch_is_established(
             await anext(states)
             loopback.add_trainers("train-3")
             await anext(states)
-        (watching,) = recording.spans
+        _, watching = recording.spans
     assert attributes(watching)["aioresolve.scope"] == f"watch of {SCOPE}"
-    assert error_types(recording) == [None]
+    assert error_types(recording) == [None, None]
 
 
 async def test_requests_to_google_and_its_token_server_are_spans(recording: Recording) -> None:

@@ -76,15 +76,19 @@ async def test_each_status_has_its_error(
         assert (error.scope, error.status) == (SCOPE, fault.status)
 
 
+GRANT = "gcloud projects add-iam-policy-binding demo-project --member="
+
+
 @pytest.mark.parametrize(
     ("details", "text"),
     [
         (info("SERVICE_DISABLED"), "the reason is SERVICE_DISABLED. Correct what the message names"),
         (
             info("IAM_PERMISSION_DENIED", permission="tpu.nodes.get"),
-            "credentials= lacks the permission tpu.nodes.get (part of roles/tpu.viewer), or",
+            "lacks the permission tpu.nodes.get (part of roles/tpu.viewer), or the project or zone does not",
         ),
-        ({}, "`gcloud projects add-iam-policy-binding demo-project --member=user:ADDRESS --role=roles/"),
+        ({}, f"Run `{GRANT}user:ADDRESS --role=roles/tpu.viewer`, for a service account with --member="),
+        ({}, "--member=serviceAccount:ADDRESS."),
     ],
     ids=lambda value: value.get("reason", "none") if isinstance(value, dict) else "",
 )

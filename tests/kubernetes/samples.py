@@ -62,11 +62,11 @@ def labelled(name: str, **labels: str) -> Pod:
     return pod(name, metadata={"labels": labels})
 
 
-def watch_policy(first_wait: float = 0.01, longest_wait: float = 0.05, **timing: float) -> Any:
-    """Return a `watch_policy` with short waits between attempts, and with this timing."""
+def watch_policy(first_wait: float = 0.01, longest_wait: float = 0.05, **fields: float) -> Any:
+    """Return a `watch_policy` with short waits between attempts, and with these fields."""
     policy = KubernetesClusterResolver.watch_policy
     backoff = msgspec.structs.replace(policy.backoff, first_wait=first_wait, longest_wait=longest_wait)
-    return msgspec.structs.replace(policy, backoff=backoff, **timing)
+    return msgspec.structs.replace(policy, backoff=backoff, **fields)
 
 
 READY = [{"type": "Ready", "status": "True", "lastProbeTime": None}]

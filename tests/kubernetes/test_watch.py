@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .loopback import Loopback
 
 QUICK = watch_policy()
+WATCH_LIST = watch_policy(watch_list=True)
 
 
 def with_policy(resolver: KubernetesClusterResolver, policy: Any = QUICK) -> KubernetesClusterResolver:
@@ -93,7 +94,7 @@ async def test_the_first_state_is_immediate_and_each_change_gives_another(loopba
         state = await next_state(states)
         assert state.spec.task_address("worker", 0) == "10.9.9.9:8470"
         assert state.version == str(loopback.server.resource_version)
-    assert [request.verb for request in loopback.requests] == ["watch"]
+    assert [request.verb for request in loopback.requests] == ["list", "watch"]
 
 
 async def test_a_change_that_affects_no_member_gives_no_state(loopback: Loopback) -> None:
@@ -254,15 +255,22 @@ def begins_with_pods(request: RequestRecord) -> bool:
     return "sendInitialEvents" in request.query
 
 
-@pytest.mark.parametrize("watch_list", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "is_supported", "verbs"),
+    [
+        (QUICK, True, ["list", "watch"]),
+        (WATCH_LIST, True, ["watch"]),
+        (WATCH_LIST, False, ["watch", "list", "watch"]),
+    ],
+)
 async def test_the_first_state_is_the_same_from_a_watch_and_from_a_list(
-    loopback: Loopback, watch_list: bool
+    loopback: Loopback, policy: Any, is_supported: bool, verbs: list[str]
 ) -> None:
     loopback.add_trainers(*(f"train-{number}" for number in range(300)))
     loopback.add_trainers("train-7", ready=False)
     loopback.add_trainers("train-8", phase="Pending")
-    loopback.server.watch_list = watch_list
-    resolver = with_policy(loopback.resolver(JOBS, not_running="skip"))
+    loopback.server.watch_list = is_supported
+    resolver = with_policy(loopback.resolver(JOBS, not_running="skip"), policy)
     expected = await resolver.cluster_state()
     loopback.server.forget_requests()
     async with aclosing(resolver.observations()) as observations:
@@ -274,8 +282,7 @@ async def test_the_first_state_is_the_same_from_a_watch_and_from_a_list(
         assert (observation.state.spec, observation.state.version) == (expected.spec, expected.version)
         assert [missing.name for missing in observation.absent] == ["ml/train-8"]
         await until_connected(loopback)
-    verbs = [request.verb for request in loopback.requests]
-    assert verbs == (["watch"] if watch_list else ["watch", "list", "watch"])
+    assert [request.verb for request in loopback.requests] == verbs
 
 
 async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_request(loopback: Loopback) -> None:
@@ -284,7 +291,7 @@ async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_reques
         loopback.server.clear_faults()
         loopback.server.forget_requests()
         loopback.server.inject(Answer(status), match=begins_with_pods, times=None)
-        async with with_policy(loopback.resolver()) as resolver:
+        async with with_policy(loopback.resolver(), WATCH_LIST) as resolver:
             for _ in range(2):
                 async with aclosing(resolver.watch()) as states:
                     await next_state(states)
@@ -299,7 +306,7 @@ async def test_a_slow_response_does_not_decide_how_the_next_watch_begins(loopbac
     loopback.add_trainers("train-0")
     loopback.server.inject(Hang(), match=begins_with_pods)
     async with loopback.resolver() as resolver:
-        for policy in (watch_policy(max_initial_silence=0.05), QUICK):
+        for policy in (watch_policy(watch_list=True, max_initial_silence=0.05), WATCH_LIST):
             async with aclosing(with_policy(resolver, policy).watch()) as states:
                 await next_state(states)
     assert [request.verb for request in loopback.requests if is_list(request)] == ["watch", "list", "watch"]
@@ -340,7 +347,7 @@ def bookmark_line(loopback: Loopback, **annotations: str) -> bytes:
 async def test_the_pods_are_listed_if_a_watch_does_not_report_them(loopback: Loopback, fault: Any) -> None:
     loopback.add_trainers("train-0")
     loopback.server.inject(fault, match=begins_with_pods, times=None)
-    policy = watch_policy(max_initial_silence=0.2)
+    policy = watch_policy(watch_list=True, max_initial_silence=0.2)
     async with aclosing(with_policy(loopback.resolver(), policy).observations()) as observations:
         with anyio.fail_after(60):
             observation = await anext(observations)
@@ -359,7 +366,7 @@ async def test_the_pods_are_listed_if_the_end_of_the_initial_events_is_not_marke
     loopback.add_trainers("train-0")
     body = event_line("ADDED", pod("other", "ml", labels=TRAIN)) + bookmark_line(loopback)
     loopback.server.inject(Answer(200, body), match=begins_with_pods)
-    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+    async with aclosing(with_policy(loopback.resolver(), WATCH_LIST).watch()) as states:
         assert names(await next_state(states)) == ["train-0"]
 
 
@@ -375,7 +382,7 @@ async def test_changes_before_the_end_of_the_initial_events_count(loopback: Loop
         bookmark_line(loopback, **ENDS_INITIAL_EVENTS),
     ]
     loopback.server.inject(Answer(200, b"".join(lines)), match=begins_with_pods)
-    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+    async with aclosing(with_policy(loopback.resolver(), WATCH_LIST).watch()) as states:
         state = await next_state(states)
     assert names(state) == ["train-0", "train-1"]
     assert state.spec.task_address("worker", 0) == loopback.address("train-0")
@@ -388,7 +395,7 @@ async def test_changes_that_arrive_with_the_end_of_the_initial_events_count(loop
     mark = {"resourceVersion": str(version - 1), "annotations": ENDS_INITIAL_EVENTS}
     lines = event_line("BOOKMARK", {"metadata": mark}) + event_line("ADDED", found)
     loopback.server.inject(Answer(200, lines), match=begins_with_pods)
-    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+    async with aclosing(with_policy(loopback.resolver(), WATCH_LIST).watch()) as states:
         while names(await next_state(states)) != ["train-0"]:
             pass
         await until(loopback, lambda: has_requested(loopback, 2))
@@ -398,7 +405,8 @@ async def test_changes_that_arrive_with_the_end_of_the_initial_events_count(loop
 async def test_watches_that_begin_with_the_pods_are_limited_like_lists(loopback: Loopback) -> None:
     jobs = {f"job{number}": f"app={number}" for number in range(6)}
     loopback.server.inject(Delay(0.05), match=begins_with_pods, times=None)
-    async with aclosing(with_policy(loopback.resolver(jobs, max_concurrency=1)).watch()) as states:
+    resolver = with_policy(loopback.resolver(jobs, max_concurrency=1), WATCH_LIST)
+    async with aclosing(resolver.watch()) as states:
         await next_state(states)
     times = [request.time for request in loopback.requests if begins_with_pods(request)]
     assert len(times) == 6

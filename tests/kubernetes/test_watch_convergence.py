@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -147,15 +148,16 @@ schedules = st.lists(st.lists(steps, min_size=1, max_size=8), min_size=1, max_si
 class Follower:
     """A watch of the server of one schedule."""
 
-    def __init__(self, loopback: Loopback, config: dict[str, Any], pause: float) -> None:
+    def __init__(self, loopback: Loopback, config: dict[str, Any], pause: float, *, watch_list: bool) -> None:
         self.loopback, self.config = loopback, config
+        self._policy = msgspec.structs.replace(QUICK, watch_list=watch_list)
         self._pause = pause
         self._observation: Observation | None = None
         self._changed = asyncio.Event()
 
     def observations(self) -> AsyncGenerator[Observation, None]:
         resolver = self.loopback.resolver(**self.config)
-        resolver.watch_policy = QUICK
+        resolver.watch_policy = self._policy
         return resolver.observations()
 
     async def follow(self) -> None:
@@ -214,10 +216,9 @@ async def followed(
     With `watch_list` the watch begins with the existing pods, otherwise they are listed first.
     """
     tasks = asyncio.all_tasks()
-    cluster.server.watch_list = watch_list
     cluster.server.clear_faults()
     cluster.replace_pods([])
-    follower = Follower(cluster, config, pause)
+    follower = Follower(cluster, config, pause, watch_list=watch_list)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(follower.follow())
         yield follower
@@ -268,12 +269,10 @@ async def test_pods_of_a_restored_server_are_listed_again(
 
     async with AsyncExitStack() as stack:
         async with KubernetesServer(pods) as server:
-            server.watch_list = watch_list
             kubeconfig = server.write_kubeconfig(tmp_path / "config")
             resolver = KubernetesClusterResolver({"worker": "app=a"}, namespace="ml", kubeconfig=kubeconfig)
-            resolver.watch_policy = QUICK
+            resolver.watch_policy = msgspec.structs.replace(QUICK, watch_list=watch_list)
             observations = await stack.enter_async_context(aclosing(resolver.observations()))
             await until_there_are(3)
-        async with KubernetesServer(pods[:1], port=server.port, bookmark_interval=BOOKMARKS) as restored:
-            restored.watch_list = watch_list
+        async with KubernetesServer(pods[:1], port=server.port, bookmark_interval=BOOKMARKS):
             await until_there_are(1)

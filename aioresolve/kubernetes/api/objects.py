@@ -427,11 +427,9 @@ class EventLines(Generic[T]):
             ValueError: a line is longer than MAX_EVENT, or is not an event; the message says where it
                 differs.
         """
-        complete, newline, rest = data.rpartition(b"\n")
-        self._rest += complete
-        lines = []
-        if newline:
-            lines = bytes(self._rest).split(b"\n")
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
         self._rest += rest
         if max(map(len, [*lines, self._rest])) > MAX_EVENT:

@@ -6,13 +6,13 @@ them. `queries` has the requests for them, and `endpoint_slices` the EndpointSli
 
 from __future__ import annotations
 
-from itertools import compress
+from itertools import compress, repeat
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -225,16 +225,21 @@ NO_VALUE = "<none>"
 
 
 class Rows(NamedTuple):
-    """The columns of a Table of pods that are used, and the resourceVersion of the list.
+    """The pods of a Table, and the resourceVersion of the list.
 
-    An IP is `<none>` if the pod has none yet.
+    Attributes:
+        names: the name of each pod.
+        ips: its IP; `<none>` if it has none yet.
+        proofs: whether its row proves that it is a member.
+        columns: the cells of each column.
+        version: the resourceVersion.
     """
 
-    names: list[str]
-    statuses: list[str]
-    ips: list[str]
+    names: Sequence[str]
+    ips: Sequence[str]
+    proofs: Sequence[bool]
+    columns: Mapping[str, Sequence[Any]]
     version: str
-    table: Table
 
     @classmethod
     def from_table(cls, table: Table) -> Self:
@@ -244,54 +249,46 @@ class Rows(NamedTuple):
             ValueError: a column is missing, or a row is too short, has a cell that is not a string, or has a
                 name that is too long.
         """
-        columns = [column.name for column in table.column_definitions or ()]
-        table_rows = table.rows or ()
-        try:
-            positions = [columns.index(name) for name in ("Name", "Status", "IP")]
-        except ValueError:
-            raise ValueError(f"the Table has no column Name, Status or IP, only {columns}") from None
-        if {len(row.cells) for row in table_rows} - {len(columns)}:
-            raise ValueError(f"a row does not have one cell for each of the {len(columns)} columns")
-        names, statuses, ips = ([row.cells[position] for row in table_rows] for position in positions)
+        headers = [column.name for column in table.column_definitions or ()]
+        if not {"Name", "Status", "IP"} <= set(headers):
+            raise ValueError(f"the Table has no column Name, Status or IP, only {headers}")
+        cells = [row.cells for row in table.rows or ()]
+        if set(map(len, cells)) - {len(headers)}:
+            raise ValueError(f"a row does not have one cell for each of the {len(headers)} columns")
+        columns = dict(zip(headers, zip(*cells, strict=True) if cells else repeat(()), strict=False))
+        names, statuses, ips = (columns[name] for name in ("Name", "Status", "IP"))
         if any(set(map(type, column)) - {str} for column in (names, statuses, ips)):
             raise ValueError("the Name, Status and IP of a row are not all strings")
         if max(map(len, names), default=0) > MAX_NAME:
             raise ValueError(f"a name is longer than {MAX_NAME} characters")
-        return cls(names, statuses, ips, table.metadata.resource_version, table)
-
-    @property
-    def _proofs(self) -> list[bool]:
-        """Whether the row of each pod proves that it is a member.
-
-        The server writes `Running` only if the phase is Running and the pod is not being deleted.
-        """
-        rows = zip(self.statuses, self.ips, strict=True)
-        return [status == "Running" and ip != NO_VALUE for status, ip in rows]
+        # The server writes `Running` only if the phase is Running and the pod is not being deleted.
+        rows = zip(statuses, ips, strict=True)
+        proofs = [status == "Running" and ip != NO_VALUE for status, ip in rows]
+        return cls(names, ips, proofs, columns, table.metadata.resource_version)
 
     @property
     def conclusive(self) -> list[tuple[str, str]]:
         """The name and the IP of each pod whose row proves that it is a member."""
-        return list(compress(zip(self.names, self.ips, strict=True), self._proofs))
+        return list(compress(zip(self.names, self.ips, strict=True), self.proofs))
 
     @property
     def nodes(self) -> list[str]:
         """The node of each pod in `conclusive` if its row proves that it is ready too; else empty."""
-        columns = [column.name for column in self.table.column_definitions or ()]
         names = ("Ready", "Node", "Readiness Gates")
-        if not set(names) <= set(columns):
-            return [""] * sum(self._proofs)
-        proven = compress(self.table.rows or (), self._proofs)
-        rows = [[str(row.cells[columns.index(name)]) for name in names] for row in proven]
+        if not set(names) <= self.columns.keys():
+            return [""] * sum(self.proofs)
+        rows = compress(zip(*(self.columns[name] for name in names), strict=True), self.proofs)
         return [
-            node if gates == NO_VALUE and ready.partition("/")[0] == ready.rpartition("/")[2] else ""
+            str(node)
+            if gates == NO_VALUE and str(ready).partition("/")[0] == str(ready).rpartition("/")[2]
+            else ""
             for ready, node, gates in rows
         ]
 
     @property
     def inconclusive(self) -> list[str]:
         """The names of all other pods, which have to be read in full."""
-        rows = zip(self.names, self._proofs, strict=True)
-        return [name for name, is_proven in rows if not is_proven]
+        return [name for name, is_proven in zip(self.names, self.proofs, strict=True) if not is_proven]
 
 
 class StatusDetails(Struct, frozen=True):

@@ -43,5 +43,5 @@ def in_order_of_names(names: Sequence[str], values: Sequence[T]) -> list[T]:
     Equal names keep their order. Names that differ in leading zeros only (worker-01, worker-1) are ordered as
     text. Both hold for `MatchedPod.key` too.
     """
-    keys = zip(natural_keys(names), names, range(len(names)), strict=True)
-    return [values[position] for _, _, position in sorted(keys)]
+    keys = [f"{key}\0{name}" for key, name in zip(natural_keys(names), names, strict=True)]
+    return [values[position] for position in sorted(range(len(names)), key=keys.__getitem__)]

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -24,7 +25,7 @@ from .tasks.pods import RUNNING as RUNNING_STATUS
 from .tasks.pods import membership, not_ready_reason, raise_not_running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from aioresolve._core.deadline import Progress
 
@@ -96,11 +97,10 @@ class TableMembers:
         rows = await self.api.rows(replace(query, phases=NOT_MISSING) if skips else query, self.progress)
         if rows is None:
             return None
+        # Why a pod is not ready, only the whole pod shows.
+        proofs = rows.nodes if self.with_names else rows.proofs
         # Names are counted, because in all namespaces several pods may have the same name.
-        unread = Counter(rows.inconclusive)
-        if self.with_names:  # why a pod is not ready, only the whole pod shows
-            places = zip(rows.conclusive, rows.nodes, strict=True)
-            unread += Counter(name for (name, _), node in places if not node)
+        unread = Counter(name for name, proof in zip(rows.names, proofs, strict=True) if not proof)
         at_version = partial(replace, version=rows.version)
         try:
             if len(unread) > MAX_NAMED_REQUESTS and not skips:
@@ -123,7 +123,7 @@ class TableMembers:
         if any(each.version != rows.version for each in listed):  # not every server supports exact versions
             return None
         members = ListedMembers(self.with_names)
-        members.add_rows(rows, unread, self.selection.port)
+        members.add_rows(rows, proofs, unread, self.selection.port)
         for each in listed:
             members.add_pods(each.items, self.selection.address, self.selection.port)
         return members
@@ -147,11 +147,13 @@ class ListedMembers:
     not_running: dict[str, str] = field(default_factory=dict)
     has_succeeded: bool = False
 
-    def add_rows(self, rows: Rows, unread: Container[str], port: int) -> None:
-        """Add the members that `rows` prove, except for the names that are read in full."""
-        conclusive = rows.conclusive
-        proven = [(name, ip) for name, ip in conclusive if name not in unread]
-        names, ips = [name for name, _ in proven], [ip for _, ip in proven]
+    def add_rows(self, rows: Rows, proofs: Sequence[Any], unread: Container[str], port: int) -> None:
+        """Add the members in `rows`, except for the names that are read in full.
+
+        Rows with a true value in `proofs` are members; with names, the values are their nodes.
+        """
+        proven = [proof and name not in unread for name, proof in zip(rows.names, proofs, strict=True)]
+        names, ips = list(compress(rows.names, proven)), list(compress(rows.ips, proven))
         # One check for thousands of addresses, which are in the format of the kubelet.
         if "".join(ips).encode(errors="replace").translate(None, IP_CHARACTERS):
             for ip in ips:
@@ -161,11 +163,9 @@ class ListedMembers:
         if not self.with_names:
             self.found += addresses
             return
-        places = zip(conclusive, rows.nodes, strict=True)
-        nodes = [node for (name, _), node in places if name not in unread]
         self.found += [  # all of these are ready
             Endpoint(address, name=name, node=node, status=RUNNING_STATUS)
-            for address, name, node in zip(addresses, names, nodes, strict=True)
+            for address, name, node in zip(addresses, names, compress(proofs, proven), strict=True)
         ]
 
     def add_pods(self, pods: Iterable[Pod], choice: str | Callable[[Pod], Any], port: int) -> None:

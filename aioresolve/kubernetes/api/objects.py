@@ -6,7 +6,7 @@ them. `queries` has the requests for them, and `endpoint_slices` the EndpointSli
 
 from __future__ import annotations
 
-from itertools import compress, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -267,28 +267,18 @@ class Rows(NamedTuple):
         return cls(names, ips, proofs, columns, table.metadata.resource_version)
 
     @property
-    def conclusive(self) -> list[tuple[str, str]]:
-        """The name and the IP of each pod whose row proves that it is a member."""
-        return list(compress(zip(self.names, self.ips, strict=True), self.proofs))
-
-    @property
     def nodes(self) -> list[str]:
-        """The node of each pod in `conclusive` if its row proves that it is ready too; else empty."""
+        """The node of each pod if its row proves that it is a member and ready; else empty."""
         names = ("Ready", "Node", "Readiness Gates")
         if not set(names) <= self.columns.keys():
-            return [""] * sum(self.proofs)
-        rows = compress(zip(*(self.columns[name] for name in names), strict=True), self.proofs)
+            return [""] * len(self.names)
+        columns = (map(str, self.columns[name]) for name in names)
         return [
-            str(node)
-            if gates == NO_VALUE and str(ready).partition("/")[0] == str(ready).rpartition("/")[2]
+            node
+            if is_member and gates == NO_VALUE and ready.partition("/")[0] == ready.rpartition("/")[2]
             else ""
-            for ready, node, gates in rows
+            for is_member, ready, node, gates in zip(self.proofs, *columns, strict=True)
         ]
-
-    @property
-    def inconclusive(self) -> list[str]:
-        """The names of all other pods, which have to be read in full."""
-        return [name for name, is_proven in zip(self.names, self.proofs, strict=True) if not is_proven]
 
 
 class StatusDetails(Struct, frozen=True):

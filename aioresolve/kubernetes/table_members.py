@@ -101,7 +101,8 @@ class TableMembers:
         proofs = rows.nodes if self.with_names else rows.proofs
         # Names are counted, because in all namespaces several pods may have the same name.
         unread = Counter(name for name, proof in zip(rows.names, proofs, strict=True) if not proof)
-        at_version = partial(replace, version=rows.version)
+        version = rows.table.metadata.resource_version
+        at_version = partial(replace, version=version)
         try:
             if len(unread) > MAX_NAMED_REQUESTS and not skips:
                 others = await self.api.objects(at_version(query, phases=NOT_RUNNING), self.progress)
@@ -120,7 +121,7 @@ class TableMembers:
             if not is_expired(error):
                 raise
             return None
-        if any(each.version != rows.version for each in listed):  # not every server supports exact versions
+        if any(each.version != version for each in listed):  # not every server supports exact versions
             return None
         members = ListedMembers(self.with_names)
         members.add_rows(rows, proofs, unread, self.selection.port)

@@ -6,13 +6,12 @@ them. `queries` has the requests for them, and `endpoint_slices` the EndpointSli
 
 from __future__ import annotations
 
-from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable
 
 T = TypeVar("T")
 
@@ -219,27 +218,35 @@ class Table(Struct, kw_only=True, frozen=True):
     column_definitions: list[Column] | None = None
     rows: list[TableRow] | None = None
 
+    @property
+    def headers(self) -> list[str]:
+        """The name of each column."""
+        return [column.name for column in self.column_definitions or ()]
+
+    def column(self, name: str) -> list[Any]:
+        """Return the cells of a column."""
+        position = self.headers.index(name)
+        return [row.cells[position] for row in self.rows or ()]
+
 
 NO_VALUE = "<none>"
 """The content of a Table cell if the pod has no such value."""
 
 
 class Rows(NamedTuple):
-    """The pods of a Table, and the resourceVersion of the list.
+    """The pods of a Table.
 
     Attributes:
+        table: the Table.
         names: the name of each pod.
         ips: its IP; `<none>` if it has none yet.
         proofs: whether its row proves that it is a member.
-        columns: the cells of each column.
-        version: the resourceVersion.
     """
 
-    names: Sequence[str]
-    ips: Sequence[str]
-    proofs: Sequence[bool]
-    columns: Mapping[str, Sequence[Any]]
-    version: str
+    table: Table
+    names: list[str]
+    ips: list[str]
+    proofs: list[bool]
 
     @classmethod
     def from_table(cls, table: Table) -> Self:
@@ -249,30 +256,26 @@ class Rows(NamedTuple):
             ValueError: a column is missing, or a row is too short, has a cell that is not a string, or has a
                 name that is too long.
         """
-        headers = [column.name for column in table.column_definitions or ()]
-        if not {"Name", "Status", "IP"} <= set(headers):
-            raise ValueError(f"the Table has no column Name, Status or IP, only {headers}")
-        cells = [row.cells for row in table.rows or ()]
-        if set(map(len, cells)) - {len(headers)}:
-            raise ValueError(f"a row does not have one cell for each of the {len(headers)} columns")
-        columns = dict(zip(headers, zip(*cells, strict=True) if cells else repeat(()), strict=False))
-        names, statuses, ips = (columns[name] for name in ("Name", "Status", "IP"))
+        if not {"Name", "Status", "IP"} <= set(table.headers):
+            raise ValueError(f"the Table has no column Name, Status or IP, only {table.headers}")
+        if {len(row.cells) for row in table.rows or ()} - {len(table.headers)}:
+            raise ValueError(f"a row does not have one cell for each of the {len(table.headers)} columns")
+        names, statuses, ips = map(table.column, ("Name", "Status", "IP"))
         if any(set(map(type, column)) - {str} for column in (names, statuses, ips)):
             raise ValueError("the Name, Status and IP of a row are not all strings")
         if max(map(len, names), default=0) > MAX_NAME:
             raise ValueError(f"a name is longer than {MAX_NAME} characters")
         # The server writes `Running` only if the phase is Running and the pod is not being deleted.
         rows = zip(statuses, ips, strict=True)
-        proofs = [status == "Running" and ip != NO_VALUE for status, ip in rows]
-        return cls(names, ips, proofs, columns, table.metadata.resource_version)
+        return cls(table, names, ips, [status == "Running" and ip != NO_VALUE for status, ip in rows])
 
     @property
     def nodes(self) -> list[str]:
         """The node of each pod if its row proves that it is a member and ready; else empty."""
         names = ("Ready", "Node", "Readiness Gates")
-        if not set(names) <= self.columns.keys():
+        if not set(names) <= set(self.table.headers):
             return [""] * len(self.names)
-        columns = (map(str, self.columns[name]) for name in names)
+        columns = (map(str, self.table.column(name)) for name in names)
         return [
             node
             if is_member and gates == NO_VALUE and ready.partition("/")[0] == ready.rpartition("/")[2]

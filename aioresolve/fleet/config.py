@@ -157,7 +157,9 @@ def read_fleet(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.
             content = file.read()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigurationError(f"{source}: cannot read the fleet file: {reason}") from error
+        is_missing = isinstance(error, FileNotFoundError)
+        hint = "Check the path; `aioresolve poll FILE --init` writes a file." if is_missing else None
+        raise ConfigurationError(f"{source}: cannot read the fleet file: {reason}", hint=hint) from error
     return fleet_of(content, source=source, environ=environ)
 
 
@@ -168,11 +170,13 @@ def fleet_of(
 
     `source` is the path of the file, for messages, and for relative paths in the file.
     """
-    content = _parse(text, source)
     try:
+        content = _parse(text, source)
         return _Reader(os.path.dirname(os.path.abspath(source)), environ).read(content)
     except _InvalidFieldError as error:
         raise ConfigurationError(f"{source}: {error}") from None
+    except RecursionError:
+        raise ConfigurationError(f"{source}: it is nested too deeply, or an anchor contains itself") from None
 
 
 def _parse(text: str | bytes, source: str) -> Any:

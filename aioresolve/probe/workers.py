@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import anyio
@@ -173,9 +172,13 @@ class _Batch:
         ports = self.libtpu_ports
         if isinstance(ports, Mapping):
             self.libtpu_ports = ports = {validate_address(one): each for one, each in ports.items()}
-        per_worker = ports.values() if isinstance(ports, Mapping) else [ports]
-        for port in chain.from_iterable(per_worker):
-            validate_port("libtpu_ports", port)
+        given: Any
+        for given in ports.values() if isinstance(ports, Mapping) else [ports]:
+            if not isinstance(given, Sequence) or isinstance(given, str):
+                problem = f"{given!r} is not a list of ports"
+                raise ConfigurationError(problem, argument="libtpu_ports", hint="Pass one such as [8431].")
+            for port in given:
+                validate_port("libtpu_ports", port)
         validate_seconds("timeout", self.timeout)
         validate_seconds("worker_timeout", self.worker_timeout)
         validate_count("max_concurrency", self.max_concurrency)

@@ -330,12 +330,20 @@ class TestReading:
         assert arguments_of(file.targets["a"])["context"] == "ü"
 
     def test_unreadable_file_is_reported(self, tmp_path: Path) -> None:
-        for name, reason in (("none.yaml", "No such file"), (".", "Is a directory"), ("a\0b", "null")):
+        for name, reason in (
+            ("none.yaml", "No such file or directory. Check the path"),
+            (".", "Is a directory"),
+            ("a\0b", "null"),
+        ):
             path = os.path.join(tmp_path, name)
             with pytest.raises(ConfigurationError, match="cannot read the fleet file") as raised:
                 read_fleet(path)
             assert reason in str(raised.value)
             assert str(raised.value).startswith(f"{path}: ")
+
+    def test_anchor_that_contains_itself_is_rejected(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"fleet\.yaml: it is nested too deeply, or an anchor"):
+            fleet_of("targets: {a: {kubernetes: {jobs: &a {worker: *a}}}}")
 
 
 def test_schema_has_the_fields_of_each_kind() -> None:

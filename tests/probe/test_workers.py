@@ -173,6 +173,8 @@ async def test_results_after_the_total_deadline_show_which_probes_had_started() 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"libtpu_ports": 8431}, "8431 is not a list of ports"),
+        ({"libtpu_ports": {"a:1": "8431"}}, "'8431' is not a list of ports"),
         ({"addresses": "a:1"}, "probe_worker"),
         ({"addresses": ["a"]}, "'a' is not a worker address"),
         ({"timeout": 0}, "`timeout=`: 0"),

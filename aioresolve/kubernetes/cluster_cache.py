@@ -222,7 +222,7 @@ class ClusterCache:
         allow_gaps: bool = True,
         controllers: Controllers | None = None,
     ) -> None:
-        self._allow_gaps = allow_gaps
+        self._selection, self._allow_gaps = selection, allow_gaps
         self.ordering = Ordering(selection.order_by)
         self.devices = Devices()
         self.controllers = Controllers() if controllers is None else controllers
@@ -256,6 +256,8 @@ class ClusterCache:
         """Raise a PodNotRunningError if there are pods that are not running."""
         pods = chain.from_iterable(store.pods.values() for store in self.stores.values())
         faults = {pod.full_name: pod.fault for pod in pods if pod.fault is not None}
+        if self._selection.reads_slices:
+            raise_not_running(faults, "endpoint", "ready")
         raise_not_running(faults)
 
     def state(self, now: datetime) -> ClusterState:

@@ -65,7 +65,7 @@ def test_services_are_resolved_in_place_of_selectors(
     ("arguments", "code", "message"),
     [
         (("--service", "train"), 2, "several TCP ports: 9000 (grpc) and 80 (http). Choose one of them"),
-        (("--service", "ps"), 1, "1 matching pod is not running: ml/ps-0: not ready (Service 'ps'"),
+        (("--service", "ps"), 1, "1 endpoint is not ready: ml/ps-0: not ready (Service 'ps'"),
         (
             ("--service", "other"),
             1,

@@ -98,7 +98,7 @@ class TestMembers:
         loopback.add_trainers("train-0", ready=False)
         assert await resolved(loopback, not_running="skip") == []
         with pytest.raises(
-            PodNotRunningError, match="1 matching pod is not running: ml/train-0: not ready"
+            PodNotRunningError, match="1 endpoint is not ready: ml/train-0: not ready"
         ) as caught:
             await resolver(loopback).cluster_spec()
         assert list(caught.value.pods) == ["ml/train-0"]

@@ -185,17 +185,20 @@ HAVE_ENDED = Hint(
 )
 
 
-def raise_not_running(pods: Mapping[str, str]) -> None:
-    """Raise a PodNotRunningError for `pods` (`namespace/name` to the reason), if there are any."""
+def raise_not_running(pods: Mapping[str, str], noun: str = "matching pod", state: str = "running") -> None:
+    """Raise a PodNotRunningError for `pods` (`namespace/name` to the reason), if there are any.
+
+    `noun` and `state` say what they are and should be.
+    """
     if not pods:
         return
     has_ended = any(reason.partition(" ")[0] in ENDED for reason in pods.values())
     shown = [f"{name}: {fault}" for name, fault in list(pods.items())[:MAX_SHOWN]]
     if len(pods) > len(shown):
         shown.append(f"and {len(pods) - len(shown)} more")
-    subject = "1 matching pod is" if len(pods) == 1 else f"{len(pods)} matching pods are"
+    subject = f"1 {noun} is" if len(pods) == 1 else f"{len(pods)} {noun}s are"
     hint = HAVE_ENDED if has_ended else NOT_RUNNING
-    raise PodNotRunningError(f"{subject} not running: {'; '.join(shown)}", hint=hint, pods=pods)
+    raise PodNotRunningError(f"{subject} not {state}: {'; '.join(shown)}", hint=hint, pods=pods)
 
 
 def pod_address(pod: Pod, choice: str | Callable[[Pod], Any], port: int) -> str | None:

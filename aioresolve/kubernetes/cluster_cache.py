@@ -7,6 +7,7 @@ and `reflector` keeps it up to date. A `ClusterCache` has the stores of a cluste
 from __future__ import annotations
 
 import abc
+import operator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -151,7 +152,8 @@ class PodStore(MemberStore["Pod"]):
         return match_pods(objects, self._address, self._port, self._label_keys)
 
     def _replace(self, listed: Sequence[MatchedPod], version: str) -> None:
-        self.pods = {pod.full_name: pod for pod in listed}
+        # In the order of the tasks, so that it need not be sorted with each change.
+        self.pods = {pod.full_name: pod for pod in sorted(listed, key=operator.attrgetter("key"))}
         self._have_changed()
 
     def _apply(self, event: WatchEvent[Pod]) -> bool:

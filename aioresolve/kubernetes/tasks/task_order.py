@@ -216,14 +216,16 @@ class SelectorTasks:
         self._snapshot: tuple[Endpoint, ...] | None = None
         self._numbering: Numbering | None = None
         self._positions: dict[str, int] = {}  # of the members by key, from the first `change` on
+        # Each pod that joins ends here: thousands do while a job starts.
         by_key = sorted(pods, key=operator.attrgetter("key"))
         members = [pod for pod in by_key if pod.endpoint is not None]
         others = [pod for pod in by_key if pod.endpoint is None]
         waiting = [pod for pod in others if pod.fault is not None and not pod.is_replaced]
         # Without a controller, nothing shows that pods belong together.
         live = members + [pod for pod in waiting if not (pod.has_succeeded and pod.run)]
-        runs = {pod.run for pod in live} - {""}
-        done = {pod.key for pod in others if pod.has_succeeded and pod.run in runs}
+        succeeded = [pod for pod in others if pod.has_succeeded]
+        runs = {pod.run for pod in live if pod.run} if succeeded else ()
+        done = {pod.key for pod in succeeded if pod.run in runs}
         self.absent = tuple([self._missing(pod) for pod in waiting if pod.key not in done])
         unready = [pod for pod in members if pod.unready is not None]
         self._unready_keys = [pod.key for pod in unready]
@@ -233,7 +235,7 @@ class SelectorTasks:
         claims = chain.from_iterable(pod.claims for pod in members if pod.claims)
         self.unread_claims = self._devices.unread(claims)
         self.selected = self._select(live, [pod for pod in others if pod.has_succeeded or pod.failure], done)
-        self._order(by_key, {pod.key for pod in members} | done if others else None)
+        self._order(by_key if self._ordering.by_index or done else members, done)
 
     def change(self, old: MatchedPod | None, new: MatchedPod) -> None:
         """Replace one pod; None if it did not exist before."""
@@ -272,16 +274,16 @@ class SelectorTasks:
     def _select(
         self, live: Sequence[MatchedPod], ended: Sequence[MatchedPod], done: set[str]
     ) -> SelectedPods:
-        pod_sets = tuple(dict.fromkeys(pod.pod_set for pod in live))
+        pod_sets = tuple(dict.fromkeys([pod.pod_set for pod in live]))
         known = tuple(one for one in (*pod_sets, *(pod.pod_set for pod in ended)) if one is not None)
         self._former = tuple(dict.fromkeys(known)) or self._former
         of_done = Counter(pod.pod_set for pod in ended if pod.key in done)
         return SelectedPods(self._selector, pod_sets, of_done, () if live else self._former)
 
-    def _order(self, pods: list[MatchedPod], tasks: set[str] | None) -> None:
+    def _order(self, pods: list[MatchedPod], done: set[str]) -> None:
         """Put `pods`, which are in the order of their names, into task order.
 
-        `tasks` has the keys of the members and of the pods that are done; None if all pods are members.
+        `done` has the keys of the pods that are done.
         """
         self._indices: list[PodIndex] | None = None
         self.unindexed: list[str] = []
@@ -291,8 +293,8 @@ class SelectorTasks:
         if ordering.by_index:
             roles = {pod.label.role for pod in pods if pod.label.in_role is not None}
             keys = [pod.label.among(len(roles)) for pod in pods]
-        elif tasks is not None:
-            pods = [pod for pod in pods if pod.key in tasks]
+        elif done:
+            pods = [pod for pod in pods if pod.endpoint is not None or pod.key in done]
         if ordering.by_labels:
             keys = [ordering.key(pod.labels, pod.node or "") for pod in pods]
             self.unknown_nodes = {pod.node or "" for pod in pods if ordering.is_unknown(pod.node or "")}
@@ -311,8 +313,8 @@ class SelectorTasks:
             pods = [pod for _, pod in keyed]
             if ordering.by_index:
                 self._indices = [index for index, _ in keyed]
-        self._ordered, self._tasks = pods, tasks
-        self._members = pods if tasks is None else [pod for pod in pods if pod.endpoint is not None]
+        self._ordered, self._done = pods, done
+        self._members = [pod for pod in pods if pod.endpoint is not None]
         self._endpoints: list[Any] = [
             self._with_devices(pod) if pod.claims else pod.endpoint for pod in self._members
         ]
@@ -347,7 +349,7 @@ class SelectorTasks:
         return self._numbering
 
     def _number(self) -> Numbering:
-        if self._indices is None and self._tasks is None:  # nearly always
+        if self._indices is None and not self._done:  # nearly always
             return Numbering(range(len(self._ordered)), len(self._ordered))
         tasks: Sequence[int] = range(len(self._ordered))
         end = len(tasks)
@@ -359,7 +361,7 @@ class SelectorTasks:
         done = {
             task: pod
             for task, pod in zip(tasks, self._ordered, strict=True)
-            if pod.has_succeeded and task not in known and pod.key in (self._tasks or ())
+            if task not in known and pod.key in self._done
         }
         return Numbering(members, end, min(tasks, default=0), done, len(known) < len(members))
 

@@ -74,6 +74,11 @@ class MatchedPod(Record, frozen=True):
     failure: str | None = None
     claims: tuple[Claim, ...] = ()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the pod is not a member, but may become one, or has succeeded."""
+        return self.fault is not None and not self.is_replaced
+
 
 def match_pods(
     pods: Sequence[Pod],

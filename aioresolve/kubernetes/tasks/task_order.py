@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import re
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, chain
@@ -79,6 +79,7 @@ class Ordering:
         terms: what `validate_order_by` returned.
 
     Attributes:
+        by_name: whether their names decide.
         by_index: whether each pod has the task index that its controller gave it.
         by_labels: whether the labels of pods and of their nodes decide.
         pod_keys: the keys of the labels of pods.
@@ -88,6 +89,7 @@ class Ordering:
     """
 
     def __init__(self, terms: Sequence[str]) -> None:
+        self.by_name = "name" in terms
         self.by_index = "index" in terms
         labels = [term.partition(":") for term in terms if ":" in term]
         self.by_labels = bool(labels)
@@ -172,6 +174,45 @@ class Numbering(NamedTuple):
     repeats: bool = False
 
 
+class _Reasons:
+    """Pods of a job that are missing or not ready, in the order of their names, with the reasons."""
+
+    def __init__(self, job: str, pods: Iterable[MatchedPod]) -> None:
+        self._job = job
+        self._missing = {pod.key: self._of(pod) for pod in pods}
+        self._sorted = list(self._missing)
+        self._all: tuple[Missing, ...] | None = None
+
+    @property
+    def all(self) -> tuple[Missing, ...]:
+        """The pods with the reasons; the same tuple until one of them changes."""
+        if self._all is None:
+            self._all = tuple([self._missing[key] for key in self._sorted])
+        return self._all
+
+    def replace(self, pod: MatchedPod, *, is_one: bool) -> None:
+        """Add, change or remove a pod, which is one of them from now on or not."""
+        key, new = pod.key, self._of(pod) if is_one else None
+        if new == (old := self._missing.get(key)):
+            return
+        self._all = None
+        if new is None:
+            del self._missing[key], self._sorted[bisect_left(self._sorted, key)]
+            return
+        if old is None:
+            insort(self._sorted, key)
+        self._missing[key] = new
+
+    def _of(self, pod: MatchedPod) -> Missing:
+        return Missing(
+            self._job,
+            pod.full_name,
+            pod.failure or pod.fault or pod.unready or "",
+            is_final=pod.is_final,
+            has_succeeded=pod.is_final and pod.has_succeeded,
+        )
+
+
 class SelectorTasks:
     """The pods of one selector of a job: the members in task order, and the other pods with the reasons.
 
@@ -188,7 +229,6 @@ class SelectorTasks:
 
     Attributes:
         is_stale: whether the pods have changed since the last `fill`, which has to be called then.
-        absent: the pods that may become members, by name.
         failed: the pods that have failed and have a controller, by name.
         unread_claims: the ResourceClaims of members that were not read yet.
         unknown_nodes: the nodes of members by whose labels they are ordered, and which were not read yet.
@@ -215,23 +255,19 @@ class SelectorTasks:
         self.is_stale = False
         self._snapshot: tuple[Endpoint, ...] | None = None
         self._numbering: Numbering | None = None
-        self._positions: dict[str, int] = {}  # of the members by key, from the first `change` on
-        # Each pod that joins ends here: thousands do while a job starts.
         by_key = sorted(pods, key=operator.attrgetter("key"))
         members = [pod for pod in by_key if pod.endpoint is not None]
         others = [pod for pod in by_key if pod.endpoint is None]
-        waiting = [pod for pod in others if pod.fault is not None and not pod.is_replaced]
+        waiting = [pod for pod in others if pod.is_waiting]
         # Without a controller, nothing shows that pods belong together.
         live = members + [pod for pod in waiting if not (pod.has_succeeded and pod.run)]
         succeeded = [pod for pod in others if pod.has_succeeded]
+        self._has_succeeded = bool(succeeded)
         runs = {pod.run for pod in live if pod.run} if succeeded else ()
         done = {pod.key for pod in succeeded if pod.run in runs}
-        self.absent = tuple([self._missing(pod) for pod in waiting if pod.key not in done])
-        unready = [pod for pod in members if pod.unready is not None]
-        self._unready_keys = [pod.key for pod in unready]
-        self._unready = [self._missing(pod) for pod in unready]
-        self._unready_snapshot: tuple[Missing, ...] | None = None
-        self.failed = tuple([self._missing(pod) for pod in others if pod.failure is not None])
+        self._absent = _Reasons(self._job, [pod for pod in waiting if pod.key not in done])
+        self._unready = _Reasons(self._job, [pod for pod in members if pod.unready is not None])
+        self.failed = _Reasons(self._job, [pod for pod in others if pod.failure is not None]).all
         claims = chain.from_iterable(pod.claims for pod in members if pod.claims)
         self.unread_claims = self._devices.unread(claims)
         self.selected = self._select(live, [pod for pod in others if pod.has_succeeded or pod.failure], done)
@@ -239,36 +275,42 @@ class SelectorTasks:
 
     def change(self, old: MatchedPod | None, new: MatchedPod) -> None:
         """Replace one pod; None if it did not exist before."""
-        # Usually a member becomes ready or changes its address, and one of thousands at a time.
-        if (
-            self.is_stale
-            or old is None
-            or None in (old.endpoint, new.endpoint)
-            or replace(new, endpoint=old.endpoint, unready=old.unready) != old
-        ):
+        if self.is_stale or not self._affects_only_itself(old, new):
             self.is_stale = True
             return
-        if not self._positions:
-            self._positions = {pod.key: position for position, pod in enumerate(self._members)}
-        if (position := self._positions.get(new.key)) is not None:
+        self._absent.replace(new, is_one=new.endpoint is None)
+        self._unready.replace(new, is_one=new.unready is not None)
+        if new.endpoint is None:
+            return
+        keys = self._keys
+        if self._ordering.by_name:
+            position = bisect_left(keys, new.key)
+        else:
+            position = keys.index(new.key) if new.key in keys else len(keys)
+        if position < len(keys) and keys[position] == new.key:
             self._endpoints[position] = self._with_devices(new)
-            self._snapshot = None
-        if new.unready != old.unready:
-            self._unready_snapshot = None
-            start = bisect_left(self._unready_keys, new.key)
-            place = slice(start, start + (old.unready is not None))
-            unready = [] if new.unready is None else [new]
-            self._unready_keys[place] = [pod.key for pod in unready]
-            self._unready[place] = [self._missing(pod) for pod in unready]
+        elif self._ordering.by_name:
+            keys.insert(position, new.key)
+            self._ordered.insert(position, new)
+            self._endpoints.insert(position, new.endpoint)
+            self._numbering = None
+        self._snapshot = None
 
-    def _missing(self, pod: MatchedPod) -> Missing:
-        """Return `pod` with the reason."""
-        return Missing(
-            self._job,
-            pod.full_name,
-            pod.failure or pod.fault or pod.unready or "",
-            is_final=pod.is_final,
-            has_succeeded=pod.is_final and pod.has_succeeded,
+    def _affects_only_itself(self, old: MatchedPod | None, new: MatchedPod) -> bool:
+        """Whether nothing changes for other pods: the pod is created, starts, or becomes ready.
+
+        Thousands do, one after another, while a job starts.
+        """
+        if old is not None and None not in (old.endpoint, new.endpoint):
+            return replace(new, endpoint=old.endpoint, unready=old.unready) == old
+        return (
+            self._ordering.by_name
+            and not self._has_succeeded
+            and not new.has_succeeded
+            and (old is None or (old.is_waiting and old.pod_set == new.pod_set))
+            and (new.is_waiting or new.endpoint is not None)
+            and new.pod_set in self.selected.live
+            and not new.claims
         )
 
     def _select(
@@ -314,9 +356,10 @@ class SelectorTasks:
             if ordering.by_index:
                 self._indices = [index for index, _ in keyed]
         self._ordered, self._done = pods, done
-        self._members = [pod for pod in pods if pod.endpoint is not None]
+        members = [pod for pod in pods if pod.endpoint is not None]
+        self._keys = [pod.key for pod in members]
         self._endpoints: list[Any] = [
-            self._with_devices(pod) if pod.claims else pod.endpoint for pod in self._members
+            self._with_devices(pod) if pod.claims else pod.endpoint for pod in members
         ]
 
     def _with_devices(self, member: MatchedPod) -> Endpoint | None:
@@ -331,11 +374,14 @@ class SelectorTasks:
         return self._snapshot
 
     @property
+    def absent(self) -> tuple[Missing, ...]:
+        """The pods that may become members, by name; the same tuple until one of them changes."""
+        return self._absent.all
+
+    @property
     def unready(self) -> tuple[Missing, ...]:
         """The members that are not ready, by name; the same tuple until one of them changes."""
-        if self._unready_snapshot is None:
-            self._unready_snapshot = tuple(self._unready)
-        return self._unready_snapshot
+        return self._unready.all
 
     @property
     def numbering(self) -> Numbering:

@@ -342,13 +342,13 @@ def test_first_process_of_a_container_reaps_orphans_and_has_the_exit_code_of_the
 def test_program_continues_if_it_becomes_forbidden_to_watch(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
-    # The wait watches the cluster until it is complete; then a second watch begins, that of the program.
-    watches: list[RequestRecord] = []
+    # The wait lists the pods, which are complete; then the program's watch begins with a second list.
+    lists: list[RequestRecord] = []
 
     def is_after_the_wait(request: RequestRecord) -> bool:
-        if "sendInitialEvents" in request.query:
-            watches.append(request)
-        return len(watches) > 1
+        if request.verb == "list":
+            lists.append(request)
+        return len(lists) > 1
 
     server.inject(Answer(403), match=is_after_the_wait, times=None)
     script = f"trap 'exit 5' USR1; {LOOP}"

@@ -22,7 +22,7 @@ from aioresolve import (
     UnionClusterResolver,
     Want,
 )
-from aioresolve.errors import ConnectionFailedError, Hint
+from aioresolve.errors import ConnectionFailedError, Hint, ResolveError
 from aioresolve.resolver.checks import Check
 from tests.virtual_time import in_virtual_time
 
@@ -68,6 +68,27 @@ async def test_check_that_hangs_fails_at_its_deadline_and_delays_no_other() -> N
     assert found["2: addresses"][0] == "skipped"
     assert found["1: tasks"][0] == "ok"
     assert anyio.current_time() == 30.0
+
+
+class Retrying(Failing):
+    """Tries again after an error, without end."""
+
+    async def observe(self, want: Want, progress: Progress) -> Observation:
+        assert isinstance(self._error, ResolveError)
+        progress.failed("http://example", self._error)
+        return await anyio.sleep_forever()
+
+
+@in_virtual_time
+async def test_check_that_is_late_has_the_remedy_of_its_last_error() -> None:
+    refused = ConnectionFailedError("no route", hint="Open the firewall.")
+    for resolver, remedy in (
+        (Failing(), "Check the server and the network, or raise `check_timeout=`."),
+        (Retrying(refused), "Open the firewall."),
+    ):
+        (late, *_) = await aioresolve.doctor(resolver, check_timeout=30.0)
+        assert late.found.startswith("no result within 30 s; http://example: ")
+        assert str(late).endswith(f". {remedy}")
 
 
 @in_virtual_time

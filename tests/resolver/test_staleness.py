@@ -130,8 +130,6 @@ class Server:
             return FAILURES[self.failure]
         if "watch" not in url.query:
             return Reply(body=json.dumps(objects(url)).encode())
-        if "sendInitialEvents" in url.query:
-            return Reply(422)
         kind = objects(url)["kind"].removesuffix("List")
         bookmark = {"type": "BOOKMARK", "object": {"kind": kind, "metadata": {"resourceVersion": "6"}}}
         return Reply(read=partial(self._next, json.dumps(bookmark).encode() + b"\n"))

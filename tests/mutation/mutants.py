@@ -269,7 +269,8 @@ class Scratch:
             )
         except subprocess.TimeoutExpired:
             return None, None
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+        # A file that cannot be imported has no name of a test.
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+::.+?|\S+\.py)(?: - .*)?$", done.stdout, re.MULTILINE)
         return done.returncode, None if failed is None else failed[1]
 
 

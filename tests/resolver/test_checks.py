@@ -76,7 +76,8 @@ class Retrying(Failing):
     async def observe(self, want: Want, progress: Progress) -> Observation:
         assert isinstance(self._error, ResolveError)
         progress.failed("http://example", self._error)
-        return await anyio.sleep_forever()
+        await anyio.sleep_forever()
+        raise AssertionError
 
 
 @in_virtual_time
@@ -86,7 +87,7 @@ async def test_check_that_is_late_has_the_remedy_of_its_last_error() -> None:
         (Failing(), "Check the server and the network, or raise `check_timeout=`."),
         (Retrying(refused), "Open the firewall."),
     ):
-        (late, *_) = await aioresolve.doctor(resolver, check_timeout=30.0)
+        (late, *_) = await aioresolve.doctor(resolver, timeout=60.0, check_timeout=30.0)
         assert late.found.startswith("no result within 30 s; http://example: ")
         assert str(late).endswith(f". {remedy}")
 

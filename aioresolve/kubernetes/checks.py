@@ -18,7 +18,7 @@ from .api.errors import LIST_VERBS, WATCH_VERBS, error_from_response
 from .api.objects import status_from_json
 from .api.queries import CONTEXT_NAMESPACE
 from .api.transport import AiohttpTransport, Request
-from .tasks.task_order import ALL_NODES, NODE_LABEL
+from .tasks.ordering import ALL_NODES, NODE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -20,8 +20,9 @@ from .api.queries import CONTEXT_NAMESPACE, PodQuery
 from .tasks.accelerators import Devices
 from .tasks.controller_kinds import job_of
 from .tasks.controllers import Controllers
+from .tasks.ordering import Ordering
 from .tasks.pods import match_pods, raise_not_running
-from .tasks.task_order import Ordering, SelectorTasks, number_tasks
+from .tasks.task_order import SelectorTasks, number_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -26,8 +26,8 @@ from .selection import explain_empty, validate_jobs, validate_namespace
 from .table_members import TableMembers
 from .tasks.accelerators import device_counts
 from .tasks.controllers import Controllers
+from .tasks.ordering import NODE_LABEL, validate_order_by
 from .tasks.pods import ADDRESSES
-from .tasks.task_order import NODE_LABEL, validate_order_by
 
 if TYPE_CHECKING:
     import os

@@ -18,7 +18,7 @@ from aioresolve.kubernetes.api.objects import (
 )
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.cluster_cache import ClusterCache, Selection
-from aioresolve.kubernetes.tasks.task_order import validate_order_by
+from aioresolve.kubernetes.tasks.ordering import validate_order_by
 
 from . import samples
 

@@ -159,6 +159,18 @@ async def test_pod_that_is_done_and_was_removed_keeps_its_index(loopback: Loopba
         await resolver_of(loopback).wait(timeout=30)
 
 
+@pytest.mark.parametrize("completed", ["x-3", "0-x", "-0", "0-4000000"])
+async def test_pods_that_were_removed_have_no_index_if_the_job_reports_invalid_ones(
+    loopback: Loopback, completed: str
+) -> None:
+    loopback.server.add_controllers(indexed_job(4, succeeded=2, completedIndexes=completed))
+    loopback.server.add(job_pod(1), job_pod(2, phase="Succeeded"), job_pod(3))
+    with pytest.raises(
+        FailedClusterError, match="1 have ended with success and no longer exist, so that ranks"
+    ):
+        await resolver_of(loopback, order_by="index").wait(timeout=30)
+
+
 async def test_watch_reports_a_member_that_is_done_as_such(loopback: Loopback) -> None:
     loopback.server.add(job_pod(0), job_pod(1), job_pod(2))
     async with aclosing(resolver_of(loopback).watch()) as states:

@@ -356,6 +356,11 @@ def test_a_node_writes_its_entry_again_if_another_one_replaced_it() -> None:
     assert step_of(view(node(0, after=1), node(1), world=world(2, 1)), node(0, after=2)) is Step.JOIN
 
 
+def test_an_entry_is_an_array_that_begins_with_the_process() -> None:
+    node = Node(process="p", name="w-0", host="10.0.0.1", key="uid-0")
+    assert entry(node) == {"node.uid-0": '["p","w-0","10.0.0.1",0,0,null,"",0,false,""]'}
+
+
 def test_data_that_are_not_a_rendezvous_are_an_error_with_the_key() -> None:
     with pytest.raises(ProtocolError, match=r"ConfigMap 'x' is not the state .* 'world' is invalid"):
         decode_state({"world": "{"}, "ConfigMap 'x'")

@@ -78,6 +78,8 @@ def outer_variables(outer: str, launcher: str, hosts: Sequence[str], node: int) 
     match outer:
         case "Slurm":
             return {**job, **slurm_step(hosts, node)}
+        case "Slurm, a step on some nodes":
+            return {**job, "SLURM_JOB_NODELIST": ",".join(["other", *hosts]), **slurm_step(hosts, node)}
         case "Slurm, mpirun on the first node":
             if node > 0:
                 return {**job, **slurm_step(hosts[1:], node - 1)}
@@ -110,7 +112,13 @@ def resolve(environ: dict[str, str]) -> tuple[dict[str, Any], int] | None:
         return asyncio.run(call())
 
 
-OUTER = ("Slurm", "Slurm, mpirun on the first node", "SageMaker", "TF_CONFIG")
+OUTER = (
+    "Slurm",
+    "Slurm, a step on some nodes",
+    "Slurm, mpirun on the first node",
+    "SageMaker",
+    "TF_CONFIG",
+)
 
 
 @given(st.sampled_from(OUTER), st.sampled_from(list(VARIABLES)), st.data())
@@ -118,6 +126,7 @@ def test_processes_of_a_launcher_have_one_cluster_and_different_ranks_or_an_erro
     outer: str, launcher: str, data: st.DataObject
 ) -> None:
     assume(launcher in MPI or not outer.endswith("first node"))  # whose daemons start MPI programs
+    assume(launcher not in MPI or not outer.endswith("some nodes"))  # the nodes of `mpirun` may be others
     number = data.draw(st.integers(1, 3), "hosts")
     filled = st.integers(1, 3).map(lambda per_host: [node for node in range(number) for _ in range(per_host)])
     nodes = data.draw(filled | st.lists(st.integers(0, number - 1), min_size=1, max_size=6), "nodes by rank")

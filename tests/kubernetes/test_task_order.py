@@ -173,6 +173,8 @@ def test_missing_indices_are_reported_and_the_message_lists_at_most_ten() -> Non
 
 def test_index_larger_than_any_cluster_costs_no_memory_and_names_its_group() -> None:
     assert "claims index 999999999" in str(refused(completion("huge", "999999999")))
+    assert "claims index 199999" in str(refused(completion("huge", "199999")))
+    assert list(tasks(completion("large", "199998"), allow_gaps=True)) == [199_998]
     assert "claims index 999999999 in group 0" in str(refused(in_group(0, 999999999), in_group(1, 0)))
 
 

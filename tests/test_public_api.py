@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from enum import Enum, EnumType
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(aioresolve.__file__).parent
+DEFAULTS = Path(__file__).with_name("public_defaults.txt")
 
 
 BY_ADDRESS = """
@@ -103,6 +105,36 @@ def test_every_public_class_function_and_method_has_a_docstring() -> None:
                 continue
             undocumented += [f"{name}.{each}" for each, v in described.items() if not inspect.getdoc(v)]
     assert undocumented == []
+
+
+def public_defaults() -> list[str]:
+    """Return each public function and constructor with the defaults of its arguments.
+
+    Those of the blocking calls are derived from the others.
+    """
+    lines: dict[object, str] = {}
+    for name in PUBLIC_MODULES:
+        module = importlib.import_module(name)
+        for public in module.__all__ if not name.startswith("aioresolve.sync") else ():
+            value = getattr(module, public)
+            found = {public: value}
+            if inspect.isclass(value) and not issubclass(value, Enum):
+                found |= {f"{public}.{each}": getattr(value, each) for each in public_members(value)}
+            for path, function in found.items():
+                if not callable(function) or function in lines or isinstance(function, EnumType):
+                    continue
+                defaults = [
+                    f"{each.name}={each.default!r}"
+                    for each in inspect.signature(function).parameters.values()
+                    if isinstance(each.default, bool | int | float | str | tuple)
+                ]
+                lines[function] = " ".join([f"{name}.{path}", *defaults])
+    return [line for line in lines.values() if " " in line]
+
+
+def test_defaults_of_public_arguments_are_those_that_users_rely_on() -> None:
+    # If a change is meant, describe it in CHANGELOG.md, and write the new defaults into the file.
+    assert public_defaults() == DEFAULTS.read_text().splitlines()
 
 
 def public_members(cls: type) -> Iterator[str]:

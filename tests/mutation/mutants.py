@@ -64,6 +64,7 @@ TEST_FOLDERS = {
 
 WHOLE_PACKAGE_TESTS = (
     "test_limits.py",
+    "test_public_api.py",
     "test_no_secrets.py",
     "test_process_end.py",
     "core/test_request_rates.py",

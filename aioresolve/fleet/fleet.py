@@ -70,7 +70,7 @@ class Fleet(Copyable):
     Args:
         targets: resolvers by name.
         timeout: seconds that a request to one target may take, without the wait for its turn.
-        max_concurrency: the number of concurrent requests. A watch counts until its first response. Requests
+        max_concurrency: the number of concurrent requests. A watch counts until its first state. Requests
             that take longer than a second are counted separately, up to the same number, so that targets that
             hang do not delay the others.
         expected: target name to the number of tasks that it should have: a number, one for each job, or

@@ -112,7 +112,7 @@ class Poller:
     async def _watch_once(
         self, target: Target, report: Callable[[TargetStatus], None], interval: float
     ) -> None:
-        """Report the observations of one watch. It occupies a slot until its first response only."""
+        """Report the observations of one watch. It occupies a slot until its first observation only."""
 
         def report_late() -> None:
             release_slot()

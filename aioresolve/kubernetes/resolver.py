@@ -96,8 +96,8 @@ class KubernetesClusterResolver(ClusterResolver):
         not_running: what to do with matching pods that are not running, and endpoints that are not ready:
             `"raise"` or `"skip"`.
         timeout: the total deadline of a call, in seconds.
-        max_concurrency: the maximum number of concurrent requests. In a `Fleet` or union, resolvers with the
-            same server, credentials and maximum share connections and this limit.
+        max_concurrency: the maximum number of concurrent requests, apart from watches. In a `Fleet` or union,
+            resolvers with the same server, credentials and maximum share connections and this limit.
 
     Raises:
         ConfigurationError: an argument is invalid.

@@ -228,7 +228,7 @@ class Controllers:
                 number += max(at_a_time, min(at_a_time + of_controller, completions))
                 done += of_controller
                 sources.append(source)
-        return ExpectedTasks(number, ", ".join(dict.fromkeys(sources)), done) if number else None
+        return ExpectedTasks(number, ", ".join(sorted(set(sources))), done) if number else None
 
     def _unread(self, selection: SelectedPods) -> Iterable[Controller]:
         """Yield the controllers that have to be read to know the number of the selected pods."""

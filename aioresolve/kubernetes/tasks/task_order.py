@@ -6,7 +6,7 @@ Rows of a Table, which have names and addresses only, are ordered by the same na
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,31 +51,28 @@ class Numbering(NamedTuple):
 class _Reasons:
     """Pods of a job that are missing or not ready, in the order of their names, with the reasons."""
 
-    def __init__(self, job: str, pods: Iterable[MatchedPod]) -> None:
+    def __init__(self, job: str, pods: Sequence[MatchedPod]) -> None:
         self._job = job
-        self._missing = {pod.key: self._of(pod) for pod in pods}
-        self._sorted = list(self._missing)
+        self._keys = [pod.key for pod in pods]
+        self._missing = [self._of(pod) for pod in pods]
         self._all: tuple[Missing, ...] | None = None
 
     @property
     def all(self) -> tuple[Missing, ...]:
         """The pods with the reasons; the same tuple until one of them changes."""
         if self._all is None:
-            self._all = tuple([self._missing[key] for key in self._sorted])
+            self._all = tuple(self._missing)
         return self._all
 
     def replace(self, pod: MatchedPod, *, is_one: bool) -> None:
         """Add, change or remove a pod, which is one of them from now on or not."""
-        key, new = pod.key, self._of(pod) if is_one else None
-        if new == (old := self._missing.get(key)):
-            return
-        self._all = None
-        if new is None:
-            del self._missing[key], self._sorted[bisect_left(self._sorted, key)]
-            return
-        if old is None:
-            insort(self._sorted, key)
-        self._missing[key] = new
+        start = bisect_left(self._keys, pod.key)
+        place = slice(start, start + (self._keys[start : start + 1] == [pod.key]))
+        new = [self._of(pod)] if is_one else []
+        if self._missing[place] != new:
+            self._keys[place] = [pod.key] * is_one
+            self._missing[place] = new
+            self._all = None
 
     def _of(self, pod: MatchedPod) -> Missing:
         return Missing(

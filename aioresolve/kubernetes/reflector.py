@@ -6,9 +6,9 @@ are listed. Every watch ends sooner or later: the server ends it after a while,
 connections break, versions expire. The next watch resumes from the last version that was reported. If that
 version is too old (410), the pods are listed again. No change is missed or applied twice.
 
-The cached pods are current only while the watch of each query is established. Between two watches, and after
-a list, they count as current for `WatchPolicy.max_gap` seconds; after that, observations have an error until
-the watch is established and has reported what it missed.
+The cached pods are current only while the watch of each query is established, so that a list is reported when
+the watch that follows has begun. Between two watches they count as current for `WatchPolicy.max_gap` seconds;
+after that, observations have an error until the watch is established and has reported what it missed.
 
 A `Reflector` follows one query, and decides what follows after a watch ends or fails: resume, list again, or
 give up. `ClusterWatch` has the reflectors of a cluster.
@@ -102,10 +102,10 @@ class WatchPolicy(msgspec.Struct, frozen=True):
         max_silence: how long a watch may receive no event before its connection counts as broken. An API
             server sends a bookmark about once a minute.
         response_timeout: how long the response to a watch may take to begin.
-        max_initial_silence: how long a watch that begins with the existing objects may receive nothing before
-            the bookmark that follows them. After that, they are listed.
-        max_gap: how long the pods count as current while no watch is established: after a list, and after a
-            watch has ended.
+        max_initial_silence: how long a watch that follows a list may take to begin before the list is
+            reported as out of date; and how long one that begins with the existing objects may receive
+            nothing before the bookmark that follows them. After that, they are listed.
+        max_gap: how long the pods count as current after a watch has ended, while no other is established.
         max_replay: how long a watch that is established after a failure may take to report the changes that
             it missed; nothing marks the last of them.
         max_transit: how long to wait for an endpoint that left one EndpointSlice to appear in another one.
@@ -192,7 +192,7 @@ class Reflector:
         if lifetime is not None:
             reason = "it ended" if error is None else error.summary
             log_watch_restart(self._api.host, self._scope, reason, seconds=lifetime)
-            self._set_timer(self._policy.max_gap, self.on_gap)
+            self._set_timer(self._policy.max_gap)
         if error is not None and (wait := self.on_failure(error)):
             await self._api.sleep(wait)
 
@@ -201,24 +201,18 @@ class Reflector:
     def on_list(self) -> None:
         """Record that the pods were listed."""
         self.can_resume = self._was_just_listed = True
+        # Without a watch, a list proves only what the pods were at that moment.
         self._current_at = datetime.now(UTC)
-        # If watches fail, a list proves only what the pods were at that moment. The query is then stale until
-        # a watch is established, instead of seeming to recover with each list.
-        if self._last_watch_failure is None:
-            self._mark_current()
 
     def on_open(self, now: float) -> bool:
-        """Record that a watch was opened; return whether the query is stale until the watch has caught up."""
+        """Record that a watch was opened; return whether it has to report first what was missed."""
         self._opened_at, self._was_watched, self._has_received_event = now, True, False
         if self._timer is not None:
             self._timer.cancel()
-        if self.stale_since is not None:
-            return True
-        self._current_at = self._last_watch_failure = None
-        return False
+        return self.stale_since is not None and not self._was_just_listed
 
     def on_replay(self) -> None:
-        """Record that the watch that is open has reported the changes that it missed."""
+        """Record that the watch that is open has reported the changes that were missed."""
         self._current_at = self._last_watch_failure = None
         self._mark_current()
         self._notify()
@@ -265,10 +259,10 @@ class Reflector:
         log_retry(error, attempt=self._backoff.failures, wait=wait)
         return wait
 
-    def on_gap(self) -> None:
-        """Record that no watch was established in time."""
+    def on_gap(self, seconds: float) -> None:
+        """Record that no watch was established within so many seconds."""
         if self.stale_since is None:
-            gap = self._broken(f"it is not established after {self._policy.max_gap:g} s")
+            gap = self._broken(f"it is not established after {seconds:g} s")
             self._mark_stale(self._last_watch_failure or gap)
 
     def _mark_stale(self, error: ResolveError) -> None:
@@ -292,10 +286,11 @@ class Reflector:
         self._denials += 1
         return self._denials > MAX_DENIALS
 
-    def _set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
+    def _set_timer(self, seconds: float) -> None:
+        """Call `on_gap` unless a watch is opened within so many seconds."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, callback)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.on_gap, seconds)
 
     def _broken(self, reason: str) -> ConnectionFailedError:
         return ConnectionFailedError(
@@ -314,8 +309,7 @@ class Reflector:
 
         found = await within_deadline(self._timeout, f"the list of {self._scope}", request)
         self._replace(found.items, found.version)
-        self._set_timer(self._policy.max_gap, self.on_gap)
-        self._notify()
+        self._set_timer(self._policy.max_initial_silence)
         # From now on the watch reports everything, and the next list may be hours away.
         await self._api.close_idle()
 
@@ -361,11 +355,10 @@ class Reflector:
                     events = await self._read_initial(watch)
             else:
                 watch = await self._open(stack, self._store.version, lifetime, policy.response_timeout)
-            is_stale = self.on_open(watch.opened_at)
-            if is_initial:
+            if self.on_open(watch.opened_at):
+                self._timer = asyncio.get_running_loop().call_later(policy.max_replay, self.on_replay)
+            else:
                 self.on_replay()
-            elif is_stale:
-                self._set_timer(policy.max_replay, self.on_replay)
             self._apply(events)
             # If the server does not end the watch in time, the connection is closed from here.
             deadline = watch.opened_at + lifetime + policy.max_silence

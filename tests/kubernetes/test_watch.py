@@ -285,6 +285,22 @@ async def test_the_first_state_is_the_same_from_a_watch_and_from_a_list(
     assert [request.verb for request in loopback.requests] == verbs
 
 
+async def test_a_list_is_reported_as_out_of_date_until_its_watch_has_begun(loopback: Loopback) -> None:
+    loopback.add_trainers("train-0")
+    loopback.server.inject(Hang(), match=is_watch)
+    policy = watch_policy(max_initial_silence=0.05, response_timeout=0.5)
+    async with aclosing(with_policy(loopback.resolver(), policy).observations()) as observations:
+        with anyio.fail_after(60):
+            late = await anext(observations)
+            assert "it is not established after 0.05 s" in str(late.error)
+            async for observation in observations:
+                if observation.error is None:
+                    break
+    assert late.state == observation.state
+    assert observation.state is not None
+    assert names(observation.state) == ["train-0"]
+
+
 async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_request(loopback: Loopback) -> None:
     loopback.add_trainers("train-0")
     for status in (405, 406, 415, 422, 501):

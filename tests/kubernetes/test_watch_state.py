@@ -133,27 +133,25 @@ def test_query_is_stale_since_it_was_current_for_the_last_time() -> None:
     watch.on_open(0.0)
     watch.on_replay()
     current_at = datetime.now(UTC)
-    watch.on_gap()
+    watch.on_gap(2.0)
     since = watch.stale_since
     assert since is not None
     assert since >= current_at
 
 
-def test_list_makes_a_query_current_unless_its_watches_fail() -> None:
+def test_query_is_current_when_a_watch_follows_its_list_or_has_reported_what_was_missed() -> None:
     never_listed, failing = new_state(), listed_state()
     never_listed.on_failure(BROKEN)
+    never_listed.on_list()
+    assert never_listed.error is BROKEN
+    assert not never_listed.on_open(0.0)
     for _ in range(2):
         failing.on_failure(BROKEN)
-    errors = []
-    for watch in (never_listed, failing):
-        errors.append(watch.error)
-        watch.on_list()
-        errors.append(watch.error)
-    assert errors == [BROKEN, None, BROKEN, BROKEN]
     assert failing.on_open(0.0)
-    errors = [failing.error]
-    failing.on_replay()
-    assert [*errors, failing.error] == [BROKEN, None]
+    assert failing.error is BROKEN
+    for watch in (never_listed, failing):
+        watch.on_replay()
+        assert watch.error is None
 
 
 def test_gap_without_a_watch_reports_the_last_failure_or_else_itself() -> None:
@@ -161,6 +159,6 @@ def test_gap_without_a_watch_reports_the_last_failure_or_else_itself() -> None:
     failed.on_failure(BROKEN)
     assert failed.error is None
     for each in (watch, failed):
-        each.on_gap()
+        each.on_gap(2.0)
     assert "it is not established after 2 s" in str(watch.error)
     assert failed.error is BROKEN

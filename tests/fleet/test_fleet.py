@@ -65,6 +65,15 @@ class TestTargets:
             with pytest.raises(InvalidClusterError, match=expected):
                 Fleet(targets)
 
+    def test_invalid_name_and_resolver_are_rejected(self) -> None:
+        invalid: Any
+        for invalid in ("", 7, None):
+            with pytest.raises(ConfigurationError, match=f"^{invalid!r} is not a name for a target"):
+                Fleet().add(invalid, Scripted())
+        invalid = {"a": "b"}
+        with pytest.raises(InvalidClusterError, match=r"target 'a' is not an .*: str 'b'\. Pass a resolver"):
+            Fleet(invalid)
+
     def test_removing_an_unknown_target_lists_the_targets(self) -> None:
         with pytest.raises(ConfigurationError, match=r"no target is named 'b'; there are 't0', 't1'$"):
             Fleet(scripted(2)).remove("b")
@@ -92,6 +101,7 @@ class TestShards:
 
         targets = scripted(1000)
         before, after = shard_of(4), shard_of(5)
+        Fleet(targets, shard=(0, 5)).remove("t0")  # a target of another shard is ignored
         assert before.keys() == after.keys() == targets.keys()
         assert all(after[name] in (before[name], 4) for name in targets)
         for counts in (Counter(before.values()), Counter(after.values())):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import anyio
+import anyio.to_thread
 import pytest
 
 from aioresolve.errors import ConfigurationError, ConnectionFailedError
@@ -99,7 +101,7 @@ async def served(*names: str, **options: Any) -> AsyncIterator[Client]:
 async def test_targets_as_json() -> None:
     async with served("a", "b/ü") as client:
         assert await client.get("readyz") == (503, {"responses": 0, "targets": 2})
-        assert (await client.get("api/targets/a"))[1] == {"error": "target 'a' has no response yet"}
+        assert await client.get("api/targets/a") == (404, {"error": "target 'a' has no response yet"})
         await client.show("a", Observation(STATE))
         await client.show("b/ü", PENDING)
         assert await client.get("readyz") == (200, {"responses": 2, "targets": 2})
@@ -116,9 +118,10 @@ async def test_targets_as_json() -> None:
         assert found["reason"] == "ml/train-1: Pending <b>"
         [change] = found["history"]
         assert (change["health"], change["reason"]) == ("degraded", found["reason"])
+        assert found["since"] == change["at"].replace("+00:00", "Z")
 
 
-async def test_changes_of_health_are_kept() -> None:
+async def test_changes_of_health_are_kept_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served("a") as client:
         for found in (Observation(STATE), PENDING, PENDING, FAILED):
             await client.show("a", found)
@@ -126,6 +129,9 @@ async def test_changes_of_health_are_kept() -> None:
         _, content = await client.get("api/targets/a")
         assert [each["health"] for each in content["history"]] == ["ready", "degraded", "stale"]
         assert content["error"]["type"] == "ConnectionFailedError"
+        monkeypatch.setattr(server, "HISTORY", timedelta(0))
+        _, content = await client.get("api/targets/a")
+        assert [each["health"] for each in content["history"]] == ["stale"]
 
 
 async def test_events_are_changes_and_resume_where_a_reader_stopped() -> None:
@@ -169,7 +175,7 @@ async def test_reader_that_stops_reading_is_disconnected(monkeypatch: pytest.Mon
 
         async def is_full() -> bool:
             async with client.http.get(client.url + "events") as response:
-                return response.status == 503
+                return response.status == 503 and response.headers["Retry-After"] == "60"
 
         with socket.socket() as stuck:
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
@@ -184,6 +190,10 @@ async def test_reader_that_stops_reading_is_disconnected(monkeypatch: pytest.Mon
                 await anyio.sleep(0.02)
             while await is_full():  # noqa: ASYNC110
                 await anyio.sleep(0.01)
+            stuck.settimeout(5.0)
+            with suppress(ConnectionResetError):
+                while await anyio.to_thread.run_sync(stuck.recv, 65536):
+                    pass
 
 
 async def test_streams_end_with_the_server() -> None:
@@ -233,6 +243,7 @@ async def test_requests_for_other_hosts_are_rejected(host: str, status: int) -> 
 async def test_errors_are_json(method: str, path: str, status: int, message: str) -> None:
     async with served("trainers") as client, client.http.request(method, client.url + path) as response:
         assert (response.status, await response.json()) == (status, {"error": message})
+        assert ("GET" in response.headers.get("Allow", "")) is (status == 405)
 
 
 async def test_page_has_a_policy_that_permits_only_its_own_script() -> None:
@@ -255,7 +266,7 @@ async def test_page_has_a_policy_that_permits_only_its_own_script() -> None:
 
 
 async def test_metrics_of_two_fleets_do_not_collide() -> None:
-    async with served("a", "late") as one, served("a", 'b"') as two:
+    async with served("late", "a") as one, served("a", 'b"') as two:
         await one.show("a", Observation(STATE))
         await one.show("a", FAILED)
         await until(lambda: one.sources["a"].num_started == 2)
@@ -269,6 +280,7 @@ async def test_metrics_of_two_fleets_do_not_collide() -> None:
     assert 'aioresolve_target_health{health="stale",target="a"} 1.0' in texts[0]
     assert 'aioresolve_target_health{health="ready",target="a"} 0.0' in texts[0]
     assert 'aioresolve_target_errors_total{error="ConnectionFailedError",target="a"} 1.0' in texts[0]
+    assert 'aioresolve_target_missing_members{target="a"} 0.0' in texts[0]
     assert 'aioresolve_target_requests_total{target="a"} 2.0' in texts[0]
     assert 'aioresolve_target_requests_total{target="late"} 1.0' in texts[0]
     assert 'aioresolve_target_health{health="degraded",target="a"} 1.0' in texts[1]
@@ -313,6 +325,15 @@ class TestListening:
                 with pytest.raises(ConfigurationError, match=f"listen on port {port} of {host}: {reason}"):
                     async with Fleet().serve(host, port):
                         pass
+
+    async def test_host_without_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def not_found(*_: Any, **__: Any) -> Any:
+            raise socket.gaierror(socket.EAI_NONAME, "Name not known")
+
+        monkeypatch.setattr(socket, "getaddrinfo", not_found)
+        with pytest.raises(ConfigurationError, match=r"of fleet\.example: Name not known"):
+            async with Fleet().serve("fleet.example"):
+                pass
 
     async def test_ipv6_address(self) -> None:
         async with Fleet().serve("::1") as url, aiohttp.ClientSession() as http:

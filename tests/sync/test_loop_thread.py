@@ -8,6 +8,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,7 +20,7 @@ from aioresolve.sync import loop_thread
 from aioresolve.sync.loop_thread import LoopThread, current_loop_thread, get_loop_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
 THREADS = 32
 
@@ -98,15 +99,22 @@ def test_signal_that_does_not_wake_the_caller_interrupts_it(
     thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_thread, "SIGNAL_PERIOD", 0.01)
+    has_cleaned_up = False
 
     async def endless() -> None:
+        nonlocal has_cleaned_up
         await anyio.sleep(0.05)  # until the caller waits
         _thread.interrupt_main(signal.SIGUSR1)  # wakes no wait, as a signal just before it begins
-        await anyio.sleep_forever()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await asyncio.sleep(0.01)
+            has_cleaned_up = True
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     with pytest.raises(Interrupt):
         thread.run(endless)
+    assert has_cleaned_up
     signal.signal(signal.SIGUSR1, before)
 
 
@@ -130,7 +138,28 @@ def test_concurrent_first_calls_start_one_thread() -> None:
     assert started == {current_loop_thread()}
 
 
+def test_event_loop_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(serving: Coroutine[None, None, None]) -> None:
+        serving.close()
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(asyncio, "run", fail)
+    with pytest.raises(ResolveError, match=r"aioresolve\.sync did not start: too many open files"):
+        LoopThread()
+
+
 # Closing
+
+
+@pytest.mark.usefixtures("not_started")
+def test_exit_of_the_interpreter_ends_the_thread_and_refuses_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_thread, "_has_exited", False)
+    thread = get_loop_thread()
+    loop_thread._close_at_exit()
+    assert not thread.is_running
+    for call in (get_loop_thread, partial(thread.run, thread_name)):
+        with pytest.raises(ResolveError, match="accepts no more calls"):
+            call()
 
 
 def test_closing_cancels_the_calls_in_progress(thread: LoopThread) -> None:

@@ -324,9 +324,13 @@ class TestTelemetry:
             await take(readings, 3)
             resolver.respond = respond_with(1)
             await until(lambda: len(caplog.records) == 2)
-        assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+            await take(readings, 3)
+            resolver.respond = fail
+            await until(lambda: len(caplog.records) == 3)
+        assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING"]
         assert "target 'us-east' is unavailable: connection refused" in caplog.text
-        assert [vars(record)["target"] for record in caplog.records] == ["us-east"] * 2
+        assert [vars(record)["target"] for record in caplog.records] == ["us-east"] * 3
+        assert 0 <= vars(caplog.records[1])["seconds"] < 10
 
 
 @each_in_virtual_time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from aioresolve.errors import ConfigurationError, ConnectionFailedError
+from aioresolve.errors import ConfigurationError, ConnectionFailedError, MissingDependencyError
 from aioresolve.fleet import Fleet, server
 from aioresolve.spec import ClusterState, Endpoint, Missing, Observation
 
@@ -312,6 +313,13 @@ async def test_members_are_discovered_by_prometheus() -> None:
                 }
             ],
         )
+
+
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "aioresolve.fleet.server")
+    with pytest.raises(MissingDependencyError, match=r"prometheus_client.*pip install 'aioresolve\[serve\]'"):
+        Fleet().serve()
 
 
 class TestListening:

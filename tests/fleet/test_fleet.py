@@ -171,6 +171,25 @@ class TestResolve:
         assert readings["stuck"].latency is not None
         assert readings["stuck"].latency > 0.4
 
+    async def test_latency_is_the_duration_of_the_latest_request(self) -> None:
+        async def respond() -> ClusterState:
+            await anyio.sleep(0.5)
+            return workers(1)
+
+        async def break_down() -> ClusterState:
+            await anyio.sleep(0.25)
+            raise ConnectionFailedError("gone")
+
+        source = Scripted(respond)
+        fleet = Fleet({"a": source})
+        await anyio.sleep(7.0)
+        statuses = [(await fleet.resolve())["a"]]
+        async with aclosing(fleet.watch()) as readings:
+            statuses += await take(readings, 1)
+        source.respond = break_down
+        statuses.append((await fleet.resolve())["a"])
+        assert [status.latency for status in statuses] == pytest.approx([0.5, 0.5, 0.25])
+
     async def test_entering_the_resolver_has_the_deadline_and_its_error_is_in_the_status(self) -> None:
         class Slow(Scripted):
             async def __aenter__(self) -> Any:

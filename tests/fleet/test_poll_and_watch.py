@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -186,14 +187,18 @@ async def exhausted(fleet: Fleet, interval: float) -> None:
 class TestWatch:
     async def test_first_state_and_then_each_change_is_reported(self) -> None:
         source = Source()
-        source.emit(Observation(workers(1)))
-        async with aclosing(Fleet({"a": source}).watch()) as readings:
+        fleet = Fleet({"a": source})
+        await anyio.sleep(7.0)
+        asyncio.get_running_loop().call_later(0.5, source.emit, Observation(workers(1)))
+        async with aclosing(fleet.watch()) as readings:
             [first] = await take(readings, 1)
             assert (first.num_tasks, first.error) == (1, None)
-            assert first.latency is not None
+            assert first.latency == pytest.approx(0.5)
             source.emit(Observation(workers(1)), Observation(workers(2)))
             [second] = await take(readings, 1)
             assert (second.num_tasks, second.latency) == (2, first.latency)
+            await anyio.sleep(2 * fleet.timeout)
+            assert fleet.readings["a"] == second
         assert (source.num_started, source.num_active) == (1, 0)
 
     async def test_change_of_the_health_only_is_reported(self) -> None:
@@ -228,7 +233,8 @@ class TestWatch:
     async def test_watch_that_ends_with_an_error_is_restarted_and_the_state_is_kept(self) -> None:
         source = Source()
         source.emit(Observation(workers(1)))
-        async with aclosing(Fleet({"a": source}).watch(interval=SHORT)) as readings:
+        fleet = Fleet({"a": source})
+        async with aclosing(fleet.watch(interval=SHORT)) as readings:
             await take(readings, 1)
             source.emit(APIError("403: no", status=403), APIError("403: no", status=403))
             [stale] = await take(readings, 1)
@@ -239,6 +245,8 @@ class TestWatch:
             source.emit(Observation(workers(4)))
             [well] = await take(readings, 1)
             assert (well.num_tasks, well.error) == (4, None)
+            await anyio.sleep(2 * fleet.timeout)
+            assert fleet.readings["a"] == well
 
     async def test_backoff_of_a_watch_starts_again_after_a_healthy_one(self) -> None:
         times: list[float] = []
@@ -263,10 +271,12 @@ class TestWatch:
         assert max(waits[8:]) < 0.1
         assert waits[7] > 1.0
 
-    async def test_watch_that_starts_late_is_reported_and_continues(self) -> None:
+    async def test_watch_that_starts_late_is_reported_and_continues_while_others_start(self) -> None:
         source = Source()
-        async with aclosing(Fleet({"a": source}, timeout=0.05).watch()) as readings:
-            [late] = await take(readings, 1)
+        fleet = Fleet({"a": source, "b": Source()}, timeout=0.05, max_concurrency=1)
+        async with aclosing(fleet.watch()) as readings:
+            late, other = await take(readings, 2)
+            assert (late.name, other.name) == ("a", "b")
             assert isinstance(late.error, DeadlineExceededError)
             assert late.state is None
             source.emit(Observation(workers(1)))

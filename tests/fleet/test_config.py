@@ -82,10 +82,10 @@ class TestContent:
         assert not set(map(id, members)) & set(map(id, file.targets.values()))
 
     async def test_static_target_returns_its_tasks(self) -> None:
-        text = 'targets: {a: {static: {jobs: {worker: ["h:1", "i:2"], ps: "p:3", eval: {4: "e:5"}}}}}'
+        text = 'targets: {a: {static: {jobs: {worker: ["h:1", "i:2"], ps: "p:3", eval: {0: d, 4: "e:5"}}}}}'
         file = fleet(text)
         spec = await file.targets["a"].cluster_spec()
-        assert spec.as_dict() == {"worker": ["h:1", "i:2"], "ps": ["p:3"], "eval": {4: "e:5"}}
+        assert spec.as_dict() == {"worker": ["h:1", "i:2"], "ps": ["p:3"], "eval": {0: "d", 4: "e:5"}}
         assert (file.interval, file.timeout, file.max_concurrency) == (None, None, None)
 
     def test_timeout_applies_to_each_resolver(self) -> None:
@@ -120,6 +120,7 @@ class TestContent:
     def test_numbers_may_be_quoted_or_zero(self) -> None:
         text = 'targets: {a: {kubernetes: {jobs: {w: a}, port: "99"}}}'
         assert arguments_of(fleet(text).targets["a"])["tf_server_port"] == 99
+        assert fleet(f"max_concurrency: '1'\n{MINIMAL}").max_concurrency == 1
         target = fleet("targets: {a: {slurm: {jobs: {ps: 0, worker: 2}}}}").targets["a"]
         assert arguments_of(target)["jobs"] == {"ps": 0, "worker": 2}
 
@@ -181,6 +182,7 @@ class TestVariables:
         assert problem("targets: {a: {tpu: {name: '${A}'}}}") == (
             "targets.a.tpu.name: $A is not set; set it, or give a default: ${A:-default}"
         )
+        assert problem("targets: {a: {tpu: {name: ${A}}}}").endswith('put "${NAME}" in quotes.')
 
     @given(st.text("${}:-ab1"))
     def test_any_text_is_unchanged_if_its_dollars_are_doubled(self, text: str) -> None:
@@ -227,6 +229,8 @@ class TestVariables:
             "targets.a.kubernets: unknown kind of target; did you mean 'kubernetes'?",
         ),
         ("targets: {a: {tpu: {name: x}, static: {jobs: {w: a}}}}", "targets.a: must have one kind"),
+        (f"targets: {{{'a' * 59}.: {{}}}}", f"targets.'{'a' * 59}.': must have one kind"),
+        (f"targets: {{{'a' * 61}: {{}}}}", f"targets.'{'a' * 60}...': must have one kind"),
         (
             "targets: {a: {kubernetes: {namespace: ml}}}",
             "targets.a.kubernetes: has no `jobs` and no `service`",
@@ -350,6 +354,7 @@ def test_schema_has_the_fields_of_each_kind() -> None:
     kinds = fleet_schema()["$defs"]
     fields = kinds["kubernetes"]["properties"]
     assert {"type": "integer"} in fields["port"]["anyOf"]
+    assert kinds["kubernetes"]["additionalProperties"] is False
     assert {"jobs", "service", "namespace", "not_running"} < fields.keys()
     assert not {"override_client", "timeout", "task_id"} & fields.keys()
     assert {"tpu", "gce", "static", "slurm", "union"} < kinds["target"]["properties"].keys()

@@ -204,6 +204,7 @@ class TestExpected:
         ("written", "expected"),
         [
             ("16", 16),
+            ("1", 1),
             ("{worker: 14, ps: 2}", {"worker": 14, "ps": 2}),
             ("controller", "controller"),
             ("${N}", 3),

@@ -176,6 +176,10 @@ class TestResolve:
             await anyio.sleep(0.5)
             return workers(1)
 
+        async def respond_later() -> ClusterState:
+            await anyio.sleep(0.75)
+            return workers(2)
+
         async def break_down() -> ClusterState:
             await anyio.sleep(0.25)
             raise ConnectionFailedError("gone")
@@ -186,9 +190,11 @@ class TestResolve:
         statuses = [(await fleet.resolve())["a"]]
         async with aclosing(fleet.watch()) as readings:
             statuses += await take(readings, 1)
+            source.respond = respond_later
+            statuses += await take(readings, 1)
         source.respond = break_down
         statuses.append((await fleet.resolve())["a"])
-        assert [status.latency for status in statuses] == pytest.approx([0.5, 0.5, 0.25])
+        assert [status.latency for status in statuses] == pytest.approx([0.5, 0.5, 0.75, 0.25])
 
     async def test_entering_the_resolver_has_the_deadline_and_its_error_is_in_the_status(self) -> None:
         class Slow(Scripted):

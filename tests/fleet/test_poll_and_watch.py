@@ -194,6 +194,7 @@ class TestWatch:
             [first] = await take(readings, 1)
             assert (first.num_tasks, first.error) == (1, None)
             assert first.latency == pytest.approx(0.5)
+            await anyio.sleep(1.0)
             source.emit(Observation(workers(1)), Observation(workers(2)))
             [second] = await take(readings, 1)
             assert (second.num_tasks, second.latency) == (2, first.latency)
@@ -273,10 +274,10 @@ class TestWatch:
 
     async def test_watch_that_starts_late_is_reported_and_continues_while_others_start(self) -> None:
         source = Source()
-        fleet = Fleet({"a": source, "b": Source()}, timeout=0.05, max_concurrency=1)
+        fleet = Fleet({"a": source, "b": Source(), "c": Source()}, timeout=0.05, max_concurrency=1)
         async with aclosing(fleet.watch()) as readings:
-            late, other = await take(readings, 2)
-            assert (late.name, other.name) == ("a", "b")
+            late, *others = await take(readings, 3)
+            assert (late.name, [other.name for other in others]) == ("a", ["b", "c"])
             assert isinstance(late.error, DeadlineExceededError)
             assert late.state is None
             source.emit(Observation(workers(1)))

@@ -66,13 +66,10 @@ async def test_token_is_fetched_again_if_it_is_too_old_or_not_fresh_and_not_youn
 
 
 async def test_age_of_a_token_counts_from_its_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("aioresolve._core.secrets.monotonic", lambda: now)
-    fetch, cache = Fetches(), TokenCache[Token](max_age=10.0)
-    names = []
-    for now in (1000.0, 1009.0, 1010.0, 1019.0, 1020.0):  # noqa: B007 - the clock
-        names.append((await cache.get(fetch)).name)  # noqa: PERF401
-    assert names == ["1", "1", "2", "2", "3"]
+    fetch, cache = Fetches(), TokenCache[Token](max_age=1000.0)
+    for now, name in ((0.0, "1"), (10**6, "2"), (10**6 + 999, "2"), (10**6 + 1000, "3")):
+        monkeypatch.setattr("aioresolve._core.secrets.monotonic", lambda now=now: now)
+        assert (await cache.get(fetch)).name == name
 
 
 @pytest.mark.parametrize(("is_valid", "retryable"), [(True, True), (True, False), (False, True)])

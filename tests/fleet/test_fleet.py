@@ -27,6 +27,7 @@ from .fleets import (
     Scripted,
     Source,
     each_in_virtual_time,
+    fail,
     hang,
     respond_with,
     scripted,
@@ -173,26 +174,17 @@ class TestResolve:
 
     async def test_latency_is_the_duration_of_the_latest_request(self) -> None:
         async def respond() -> ClusterState:
-            await anyio.sleep(0.5)
-            return workers(1)
+            await anyio.sleep(delay)
+            return await fail() if delay < 0.5 else workers(int(4 * delay))
 
-        async def respond_later() -> ClusterState:
-            await anyio.sleep(0.75)
-            return workers(2)
-
-        async def break_down() -> ClusterState:
-            await anyio.sleep(0.25)
-            raise ConnectionFailedError("gone")
-
-        source = Scripted(respond)
-        fleet = Fleet({"a": source})
+        delay = 0.5
+        fleet = Fleet({"a": Scripted(respond)})
         await anyio.sleep(7.0)
         statuses = [(await fleet.resolve())["a"]]
         async with aclosing(fleet.watch()) as readings:
-            statuses += await take(readings, 1)
-            source.respond = respond_later
-            statuses += await take(readings, 1)
-        source.respond = break_down
+            for delay in (0.5, 0.75):  # noqa: B007 - `respond` reads it
+                statuses += await take(readings, 1)
+        delay = 0.25
         statuses.append((await fleet.resolve())["a"])
         assert [status.latency for status in statuses] == pytest.approx([0.5, 0.5, 0.75, 0.25])
 

@@ -334,15 +334,6 @@ class TestListening:
                     async with Fleet().serve(host, port):
                         pass
 
-    async def test_host_without_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def not_found(*_: Any, **__: Any) -> Any:
-            raise socket.gaierror(socket.EAI_NONAME, "Name not known")
-
-        monkeypatch.setattr(socket, "getaddrinfo", not_found)
-        with pytest.raises(ConfigurationError, match=r"of fleet\.example: Name not known"):
-            async with Fleet().serve("fleet.example"):
-                pass
-
     async def test_ipv6_address(self) -> None:
         async with Fleet().serve("::1") as url, aiohttp.ClientSession() as http:
             assert url.startswith("http://[::1]:")

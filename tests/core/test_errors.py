@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from aioresolve import errors
-from aioresolve.errors import APIError, CredentialsError, ProbeDeadlineError, ResolveError, TLSError
+from aioresolve.errors import APIError, ProbeDeadlineError, ResolveError, TLSError
 
 CLASSES = [
     kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ResolveError)
@@ -34,5 +34,3 @@ def test_attributes_have_the_defaults_of_their_class_and_are_not_shared() -> Non
     reasons.clear()
     assert (error.failures, error.missing, error.retryable) == ({"a:1": "silent"}, {}, True)
     assert error.code == "deadline"
-    tried = ["a file"]
-    assert CredentialsError("no", tried=tried).tried == ("a file",)

@@ -78,9 +78,8 @@ class TestTargets:
     def test_removing_an_unknown_target_lists_the_targets(self) -> None:
         with pytest.raises(ConfigurationError, match=r"no target is named 'b'; there are 't0', 't1'$"):
             Fleet(scripted(2)).remove("b")
-        for number, end in ((15, "'t14'$"), (16, r"'t14', \.\.\.$")):
-            with pytest.raises(ConfigurationError, match=end):
-                Fleet(scripted(number)).remove("b")
+        with pytest.raises(ConfigurationError, match=r"'t13', 't14', \.\.\.$"):
+            Fleet(scripted(16)).remove("b")
 
     async def test_invalid_number_is_named(self) -> None:
         invalid: Any

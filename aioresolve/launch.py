@@ -152,9 +152,9 @@ def jax_processes(part: PartialClusterError, *, port: int | None = None) -> dict
         port: the port on which process 0 runs the coordinator; by default 8482, as in JAX.
 
     Raises:
-        PartialClusterError: the coordinator, or the id of this process, is not known.
+        PartialClusterError: the coordinator, the number of processes, or the id of this one is not known.
     """
-    if part.coordinator is None or part.process_id is None:
+    if part.coordinator is None or part.num_processes is None or part.process_id is None:
         raise part
     return {
         "JAX_COORDINATOR_ADDRESS": host_port(part.coordinator, port or JAX_TPU_PORT),

@@ -7,10 +7,12 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from aioresolve import ClusterSpec, ClusterState, DoneTask, Endpoint, LaunchError, Task, launch
+from aioresolve.errors import PartialClusterError
 
 WORKERS = ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470"]})
 TWO_JOBS = ClusterSpec({"worker": ["10.0.0.2:8470"], "chief": ["10.0.0.1:8470"]})
@@ -94,6 +96,8 @@ def test_unknown_consumer_and_option_name_the_known_ones() -> None:
         launch.environment("mxnet", WORKERS, task)
     with pytest.raises(LaunchError, match=r"'torchrun' has no option 'slots'.*processes_per_task"):
         launch.environment("torchrun", WORKERS, task, slots=2)
+    with pytest.raises(LaunchError, match=r"'env' has no option 'slots'\. Leave it out"):
+        launch.environment("env", WORKERS, task, slots=2)
 
 
 def test_tensorflow_has_the_cluster_and_the_task_which_may_be_an_evaluator_outside() -> None:
@@ -145,6 +149,18 @@ class TestEqualTasks:
             "JAX_NUM_PROCESSES": "3",
             "JAX_PROCESS_ID": "2",
         }
+
+    def test_jax_needs_three_attributes_of_a_part_of_the_cluster(self) -> None:
+        known: dict[str, Any] = {"coordinator": "fd00::1", "num_processes": 8, "process_id": 5}
+        for port, found in ((None, 8482), (8476, 8476)):
+            assert launch.jax_processes(PartialClusterError("slice 1 of 2", **known), port=port) == {
+                "JAX_COORDINATOR_ADDRESS": f"[fd00::1]:{found}",
+                "JAX_NUM_PROCESSES": "8",
+                "JAX_PROCESS_ID": "5",
+            }
+        for name in known:
+            with pytest.raises(PartialClusterError):
+                launch.jax_processes(PartialClusterError("slice 1 of 2", **(known | {name: None})))
 
     def test_torchrun(self) -> None:
         assert launch.torchrun(WORKERS, WORKERS.task("worker", 1), processes_per_task=8) == {
@@ -239,6 +255,7 @@ class TestHostFiles:
         assert launch.hostfile(TWO_JOBS, slots=4) == "10.0.0.1 slots=4\n10.0.0.2 slots=4\n"
         spec = ClusterSpec({"worker": ["n1:1", "n2:1", "n1:2"]})
         assert launch.hostfile(spec, slots=2) == "n1 slots=4\nn2 slots=2\n"
+        assert launch.hostfile(SPARSE) == "10.0.0.1 slots=1\n10.0.0.3 slots=1\n"
         assert launch.host_slots(SPARSE) == "10.0.0.1:1\n10.0.0.3:1\n"
 
     @pytest.mark.parametrize(

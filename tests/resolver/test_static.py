@@ -21,7 +21,15 @@ from aioresolve.errors import (
     ResolveError,
     TaskConflictError,
 )
-from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, Missing, Observation
+from aioresolve.spec import (
+    ClusterSpec,
+    ClusterState,
+    ControllerStatus,
+    Endpoint,
+    ExpectedTasks,
+    Missing,
+    Observation,
+)
 from tests.resolver.shown import PATIENCE, Shown
 from tests.virtual_time import in_virtual_time
 
@@ -236,6 +244,26 @@ class TestWatchingUnionClusterResolver:
         merged = await UnionClusterResolver(*sources).observe(Want(), Progress())
         assert (merged.absent, merged.unready) == (tuple(absent), tuple(unready))
         assert (merged.error, merged.stale_since) == (errors[0], NOON - timedelta(minutes=1))
+
+    async def test_numbers_failed_pods_and_ended_controllers_are_merged(self) -> None:
+        failed = [Missing("worker", name, "Failed") for name in "ab"]
+        ended = [(ControllerStatus("failed", f"Job ml/{name}"),) for name in "ab"]
+        sizes = [{"worker": ExpectedTasks(2, "a label", done), "ps": ExpectedTasks(1, "x")} for done in (1, 2)]
+        one, other = (
+            replace(observe(worker=[], chief=[]), expected=each, controllers=controllers, failed=(pod,))
+            for each, controllers, pod in zip(
+                sizes, ({"worker": ended[0], "chief": ended[0]}, {"worker": ended[1]}), failed, strict=True
+            )
+        )
+        # It has a chief, whose Job has not ended, and a pending task of `ps`, of which it expects no number.
+        third = replace(
+            observe(chief=["a:1"]), expected={}, absent=(Missing("ps", "c", "Pending"),), polled_at=7.0
+        )
+        sources = [Shown(each) for each in (replace(one, polled_at=9.0), other, third)]
+        merged = await UnionClusterResolver(*sources).observe(Want(), Progress())
+        assert merged.expected == {"worker": ExpectedTasks(4, "a label", 3)}
+        assert merged.controllers == {"worker": (*ended[0], *ended[1])}
+        assert (merged.failed, merged.polled_at) == (tuple(failed), 7.0)
 
     async def test_union_is_stale_while_one_resolver_is(self) -> None:
         one, other = Shown(), Shown()

@@ -288,6 +288,7 @@ class TestMegascale:
             "MEGASCALE_SLICE_ID": "2",
             "MEGASCALE_PORT": "8081",
         }
+        assert launch.megascale(self.SPEC, self.SPEC.task("worker", 5))["MEGASCALE_NUM_SLICES"] == "1"
 
     def test_number_of_slices_that_does_not_divide_the_tasks_is_refused(self) -> None:
         for slices in (0, 4):

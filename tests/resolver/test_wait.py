@@ -111,6 +111,7 @@ ANY = WaitCondition()
     [
         (observe(worker=2, ps=1), ANY),
         (observe(worker=3), wanted(count=(2, 3))),
+        (observe(worker=3), wanted(count=(3, 3))),
         (observe(worker=3), wanted(count=(2, None))),
         (observe(worker=1, ps=1), wanted(count=2)),
         (observe(lost("a"), worker=2), wanted(count=2)),
@@ -129,6 +130,8 @@ def test_cluster_is_complete(observation: Observation, condition: WaitCondition)
 
 
 STOPPED = observe(lost("a"), worker=2).stale(DOWN, NOON)
+ENDING = Observation(replace(cluster(worker=2), done=(DoneTask("worker", 2, "ml/a", None),)))
+ALL = WaitCondition((3, 3), needs_all=True)
 CREATING = [Missing("worker", "b", "CREATING", tasks=tasks) for tasks in (None, 4)]
 
 
@@ -156,6 +159,7 @@ CREATING = [Missing("worker", "b", "CREATING", tasks=tasks) for tasks in (None, 
         (expecting(observe(worker=2, ps=0), 2), ANY, {"worker": 2, "ps": 0}, "", False),
         (expecting(observe(lost("a"), worker=1), 2), ANY, {"worker": 1}, "a", True),
         (STOPPED, ANY, {"worker": 2}, "the source, a", False),
+        (ENDING, ALL, {"worker": 2}, "ml/a", True),
     ],
 )
 def test_cluster_is_not_complete(
@@ -195,6 +199,12 @@ def test_completeness_is_formatted_as_one_line() -> None:
             ANY,
             "Job ml/train: suspended",
         ),
+        (
+            ENDING,
+            wanted(count=(4, None)),
+            "job 'worker': 3 tasks, 1 of them done, 3 of 4 or more tasks in total, 1 of them done",
+        ),
+        (ENDING, wanted(count=2), "the tasks: there are 3 instead of 2: worker-0:1, worker-1:1, ml/a (done)"),
         (observe(worker=2).stale(DOWN, NOON), ANY, f"job 'worker': 2 tasks; the source: {DOWN}"),
         (many, ANY, f"; and {1000 - MAX_REASONS} more"),
     ):

@@ -60,6 +60,10 @@ def hosts(*addresses: str) -> ClusterState:
     return ClusterState.from_spec(ClusterSpec({"worker": list(addresses)}))
 
 
+LOCAL = frozenset({"10.0.0.1"})
+FIRST = TaskClaim("worker", 1, index_source="$LWS_WORKER_INDEX")
+
+
 def completing(index: str, **more: Any) -> Process:
     return Process(**more, environ={"JOB_COMPLETION_INDEX": index})
 
@@ -76,6 +80,11 @@ def completing(index: str, **more: Any) -> Process:
         (FOUR, Process(hostname="x", local_hosts=frozenset({"10.0.0.1"})), ANY, "/job:worker/task:1"),
         (BOTH, Process(uid="uid-ml-1"), TaskClaim("worker"), "/job:worker/task:0"),
         (FOUR, completing("2", uid="uid-ml-2"), COMPLETION, "/job:worker/task:2"),
+        # An address may have no port, and members no uid and no name.
+        (hosts("n70", "n7"), Process(uid="u", name="p", hostname="n7"), ANY, "/job:worker/task:1"),
+        # The machine may be unknown, but not another one.
+        (FOUR, Process(hostname="x"), FIRST, "/job:worker/task:1"),
+        (FOUR, Process(hostname="trainer-1"), FIRST, "/job:worker/task:1"),
         # Neither is an index.
         (FOUR, completing("", uid="uid-ml-2"), COMPLETION, "/job:worker/task:2"),
         (FOUR, completing("-1", uid="uid-ml-2"), COMPLETION, "/job:worker/task:2"),
@@ -95,6 +104,10 @@ def test_first_evidence_that_matches_one_member_decides(
         # A pod that was replaced has the name of the new one: both would otherwise claim the same task.
         (FOUR, Process(uid="old", name="trainer-1", namespace="ml"), ANY, "'old' of \\$POD_UID: no member"),
         (TWO_NAMESPACES, Process(name="trainer-1"), ANY, "\\$POD_NAME: 2 members"),
+        (FOUR, Process(name="old", hostname="trainer-1"), ANY, "'old' of \\$POD_NAME: no member"),
+        (FOUR, Process(hostname="trainer-2"), FIRST, "INDEX is 1, .*:1 .* host name 'trainer-2': .*task:2 "),
+        (hosts(*["10.0.0.1:1"] * 4), Process(local_hosts=LOCAL), ANY, "4 members, .*task:3 at 10.0.0.1:1\\. Set"),
+        (hosts(*["10.0.0.1:1"] * 5), Process(local_hosts=LOCAL), ANY, "5 members, .*task:3 at .*, \\.\\.\\."),
         (FOUR, Process(hostname="trainer-2", namespace="x"), ANY, "the host name 'trainer-2': no member"),
         (FOUR, Process(hostname="10"), ANY, "the host name '10': no member"),
         (BOTH, Process(uid="uid-ml-1"), ANY, "could be several"),

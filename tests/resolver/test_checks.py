@@ -151,9 +151,20 @@ async def test_tasks_that_refuse_connections_are_named(listener: str, closed_add
 
 async def test_number_of_connections_is_limited(closed_address: str) -> None:
     host = closed_address.rpartition(":")[0]
+    assert "more" not in (await diagnose(*[closed_address] * 3))["addresses"].found
     checks = await diagnose(*(f"{host}:{port}" for port in range(2, 256)))
     assert "128 of 128 tasks accept no TCP connection" in checks["addresses"].found
     assert checks["addresses"].found.endswith("; and 125 more; 126 more were not tried")
+
+
+async def test_cluster_without_tasks_has_a_remedy_and_nothing_to_connect_to() -> None:
+    checks = await diagnose()
+    assert {name: (each.result, each.found) for name, each in checks.items()} == {
+        "tasks": ("failed", "job 'worker': 0 tasks"),
+        "addresses": ("skipped", "there is no task to connect to"),
+        "this task": ("skipped", "the cluster has no tasks"),
+    }
+    assert "Correct what selects the tasks" in str(checks["tasks"])
 
 
 async def test_process_that_should_know_its_task_but_does_not_is_a_warning(

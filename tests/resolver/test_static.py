@@ -248,7 +248,9 @@ class TestWatchingUnionClusterResolver:
     async def test_numbers_failed_pods_and_ended_controllers_are_merged(self) -> None:
         failed = [Missing("worker", name, "Failed") for name in "ab"]
         ended = [(ControllerStatus("failed", f"Job ml/{name}"),) for name in "ab"]
-        sizes = [{"worker": ExpectedTasks(2, "a label", done), "ps": ExpectedTasks(1, "x")} for done in (1, 2)]
+        sizes = [
+            {"worker": ExpectedTasks(2, "a label", done), "ps": ExpectedTasks(1, "x")} for done in (1, 2)
+        ]
         one, other = (
             replace(observe(worker=[], chief=[]), expected=each, controllers=controllers, failed=(pod,))
             for each, controllers, pod in zip(

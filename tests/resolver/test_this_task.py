@@ -106,7 +106,12 @@ def test_first_evidence_that_matches_one_member_decides(
         (TWO_NAMESPACES, Process(name="trainer-1"), ANY, "\\$POD_NAME: 2 members"),
         (FOUR, Process(name="old", hostname="trainer-1"), ANY, "'old' of \\$POD_NAME: no member"),
         (FOUR, Process(hostname="trainer-2"), FIRST, "INDEX is 1, .*:1 .* host name 'trainer-2': .*task:2 "),
-        (hosts(*["10.0.0.1:1"] * 4), Process(local_hosts=LOCAL), ANY, "4 members, .*task:3 at 10.0.0.1:1\\. Set"),
+        (
+            hosts(*["10.0.0.1:1"] * 4),
+            Process(local_hosts=LOCAL),
+            ANY,
+            "4 members, .*task:3 at 10.0.0.1:1\\. Set",
+        ),
         (hosts(*["10.0.0.1:1"] * 5), Process(local_hosts=LOCAL), ANY, "5 members, .*task:3 at .*, \\.\\.\\."),
         (FOUR, Process(hostname="trainer-2", namespace="x"), ANY, "the host name 'trainer-2': no member"),
         (FOUR, Process(hostname="10"), ANY, "the host name '10': no member"),

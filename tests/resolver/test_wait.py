@@ -104,6 +104,7 @@ def expecting(observation: Observation, number: int) -> Observation:
 
 
 ANY = WaitCondition()
+VANISHED = replace(observe(worker=2, ps=1), expected={"worker": ExpectedTasks(3, "a Job", 1)})
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,7 @@ ANY = WaitCondition()
         (expecting(observe(pending("a"), worker=2), 2), ANY),
         (expecting(observe(worker=2), 3), wanted(count=2)),
         (expecting(observe(worker=2), 3), wanted(jobs={"worker": 2})),
+        (VANISHED, wanted(jobs={"ps": 1})),
     ],
 )
 def test_cluster_is_complete(observation: Observation, condition: WaitCondition) -> None:
@@ -160,6 +162,7 @@ CREATING = [Missing("worker", "b", "CREATING", tasks=tasks) for tasks in (None, 
         (expecting(observe(lost("a"), worker=1), 2), ANY, {"worker": 1}, "a", True),
         (STOPPED, ANY, {"worker": 2}, "the source, a", False),
         (ENDING, ALL, {"worker": 2}, "ml/a", True),
+        (VANISHED, ANY, {"worker": 3, "ps": 1}, "tasks of job 'worker'", True),
     ],
 )
 def test_cluster_is_not_complete(
@@ -171,7 +174,9 @@ def test_cluster_is_not_complete(
 
 
 def test_completeness_is_formatted_as_one_line() -> None:
-    many = observe(*(pending(f"pod-{number}") for number in range(1000)), worker=1)
+    full, more = (
+        observe(*(pending(f"pod-{number}") for number in range(MAX_REASONS + extra))) for extra in (0, 1)
+    )
     for observation, condition, text in (
         (Observation(None), ANY, "no job was found"),
         (observe(pending("ml/a"), worker=1), ANY, "job 'worker': 1 task; ml/a: Pending (Unschedulable)"),
@@ -206,7 +211,8 @@ def test_completeness_is_formatted_as_one_line() -> None:
         ),
         (ENDING, wanted(count=2), "the tasks: there are 3 instead of 2: worker-0:1, worker-1:1, ml/a (done)"),
         (observe(worker=2).stale(DOWN, NOON), ANY, f"job 'worker': 2 tasks; the source: {DOWN}"),
-        (many, ANY, f"; and {1000 - MAX_REASONS} more"),
+        (full, ANY, f"; pod-{MAX_REASONS - 1}: Pending (Unschedulable)"),
+        (more, ANY, f"; pod-{MAX_REASONS - 1}: Pending (Unschedulable); and 1 more"),
     ):
         assert str(Completeness(observation, condition)).endswith(text)
 

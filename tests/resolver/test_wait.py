@@ -104,7 +104,8 @@ def expecting(observation: Observation, number: int) -> Observation:
 
 
 ANY = WaitCondition()
-VANISHED = replace(observe(worker=2, ps=1), expected={"worker": ExpectedTasks(3, "a Job", 1)})
+OF_THREE = {"worker": ExpectedTasks(3, "a Job", 1)}
+VANISHED = replace(observe(worker=2, ps=1), expected=OF_THREE)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +159,15 @@ CREATING = [Missing("worker", "b", "CREATING", tasks=tasks) for tasks in (None, 
         (observe(lost("p", "ps"), worker=2), wanted(jobs={"ps": 1}), {"ps": 0}, "p", True),
         (Observation(None, (lost("a"),)), wanted(count=1), {}, "a", False),
         (expecting(observe(), 2), ANY, {}, "", False),
+        (expecting(observe(ps=1), 1), ANY, {"ps": 1}, "", False),
         (expecting(observe(worker=2, ps=0), 2), ANY, {"worker": 2, "ps": 0}, "", False),
         (expecting(observe(lost("a"), worker=1), 2), ANY, {"worker": 1}, "a", True),
         (STOPPED, ANY, {"worker": 2}, "the source, a", False),
         (ENDING, ALL, {"worker": 2}, "ml/a", True),
         (VANISHED, ANY, {"worker": 3, "ps": 1}, "tasks of job 'worker'", True),
+        (Observation(None, expected=OF_THREE), ANY, {}, "", False),
+        # A member whose end the watch has not reported yet.
+        (replace(observe(worker=3), expected=OF_THREE), ANY, {"worker": 4}, "the tasks", False),
     ],
 )
 def test_cluster_is_not_complete(

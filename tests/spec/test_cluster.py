@@ -231,6 +231,13 @@ def test_invalid_host_raises_an_error(host: str) -> None:
         host_port(host, 8470)
 
 
+def test_port_is_from_0_to_65535() -> None:
+    assert (host_port("n1", 0), host_port("n1", 65535)) == ("n1:0", "n1:65535")
+    for port in (-1, 65536):
+        with pytest.raises(ConfigurationError, match=f"port {port} of host 'n1' is not in 0 to 65535"):
+            host_port("n1", port)
+
+
 NAMES = st.none() | st.sampled_from(["", "trainer-0", "trainer-1", "trainer-2"])
 ENDPOINTS = st.builds(
     Endpoint,
@@ -262,6 +269,7 @@ def with_other_node(state: ClusterState, *, ready: bool, node: str) -> ClusterSt
 
 def test_identity_is_the_uid_or_else_the_name_or_else_the_address() -> None:
     assert Endpoint("a:1", uid="u1", name="trainer-0").identity == ("uid", "u1")
+    assert Endpoint("a:1", uid="u1", restarts=1).identity == ("uid", "u1, restart 1")
     assert Endpoint("a:1", namespace="default", name="trainer-0").identity == ("name", "default/trainer-0")
     assert Endpoint("a:1", name="tpu-0").identity == ("name", "tpu-0")
     assert Endpoint("a:1", namespace="default").identity == ("address", "a:1")
@@ -346,6 +354,7 @@ class TestClusterState:
             endpoints["worker"] = ()
         with pytest.raises(KeyError):
             endpoints["chief"]
+        assert (len(endpoints), list(endpoints)) == (2, ["worker", "ps"])
 
     @given(STATES)
     def test_pickling_and_copying_return_an_equal_state(self, state: ClusterState) -> None:
@@ -365,6 +374,7 @@ class TestClusterState:
         unready = with_other_node(one, ready=False, node="n9")
         assert one == later == unready
         assert hash(one) == hash(later) == hash(unready)
+        assert (one == one.endpoints) is False
 
 
 class TestClusterDiff:
@@ -386,6 +396,13 @@ class TestClusterDiff:
         new = ClusterState.of({"worker": [Endpoint("a:1", uid="u1", namespace="default", name="trainer-0")]})
         diff = new.diff(old)
         assert (len(diff.joined), len(diff.left), len(diff.moved)) == (1, 1, 0)
+
+    def test_member_that_has_ended_with_success_is_done_and_has_not_left(self) -> None:
+        pods = [Endpoint(f"{n}:1", uid=f"u{n}", namespace="ml", name=f"train-{n}") for n in range(3)]
+        old, new = ClusterState.of({"worker": pods}), ClusterState.of({"worker": {1: pods[1]}})
+        diff = replace(new, done=(DoneTask("worker", 0, "ml/train-0", "u0"),)).diff(old)
+        assert diff == ClusterDiff(left=old.members[2:], done=old.members[:1])
+        assert ClusterDiff(done=diff.done)
 
     def test_diff_is_formatted_as_one_line(self) -> None:
         old = ClusterState.of(

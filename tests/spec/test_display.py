@@ -62,6 +62,8 @@ def test_cluster() -> None:
     assert repr(PODS) == "<ClusterState of 1 task: worker 1>"
     assert displayed(PODS)[-6:] == ["worker", "0", "10.0.0.1:1", f"ml/{MARKUP}", "a", "Running"]
     assert displayed(MANY)[-1] == "and 800 more"
+    assert displayed(ClusterSpec({"worker": ADDRESSES[:200]}))[-1] == ADDRESSES[199]
+    assert displayed(ClusterSpec({"worker": []}))[1:] == ["job", "task", "address"]
     assert repr(MANY.spec) == "<ClusterSpec of 1000 tasks: worker 1000>"
     ending = replace(PODS, done=(DoneTask("worker", 1, "ml/train-1"),))
     assert repr(ending) == "<ClusterState of 1 task: worker 1; 1 done>"

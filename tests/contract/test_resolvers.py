@@ -105,6 +105,8 @@ class TestResults:
         for _ in range(2):
             async with resolver as entered:
                 assert entered is resolver
+                with pytest.raises(ConfigurationError, match="is already entered"):
+                    await resolver.__aenter__()
                 specs = await asyncio.gather(*(resolver.cluster_spec() for _ in range(5)))
                 assert specs == [expected] * 5
         assert await resolver.cluster_spec() == expected

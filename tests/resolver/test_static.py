@@ -245,27 +245,19 @@ class TestWatchingUnionClusterResolver:
         assert (merged.absent, merged.unready) == (tuple(absent), tuple(unready))
         assert (merged.error, merged.stale_since) == (errors[0], NOON - timedelta(minutes=1))
 
-    async def test_numbers_failed_pods_and_ended_controllers_are_merged(self) -> None:
-        failed = [Missing("worker", name, "Failed") for name in "ab"]
-        ended = [(ControllerStatus("failed", f"Job ml/{name}"),) for name in "ab"]
-        sizes = [
-            {"worker": ExpectedTasks(2, "a label", done), "ps": ExpectedTasks(1, "x")} for done in (1, 2)
+    async def test_numbers_and_controllers_are_merged_unless_a_resolver_has_other_tasks(self) -> None:
+        pod, ended = Missing("worker", "a", "Failed"), ControllerStatus("failed", "Job ml/train")
+        two = ExpectedTasks(2, "a label", 1)
+        jobs = {"worker": (ended,), "chief": (ended,)}
+        observations = [
+            Observation(None, expected={"worker": two, "ps": two}, controllers=jobs, polled_at=9.0),
+            Observation(None, expected={"worker": two}, controllers={"worker": (ended,)}, failed=(pod,)),
+            replace(observe(chief=["a:1"]), absent=(Missing("ps", "b", "Pending"),), polled_at=7.0),
         ]
-        one, other = (
-            replace(observe(worker=[], chief=[]), expected=each, controllers=controllers, failed=(pod,))
-            for each, controllers, pod in zip(
-                sizes, ({"worker": ended[0], "chief": ended[0]}, {"worker": ended[1]}), failed, strict=True
-            )
-        )
-        # It has a chief, whose Job has not ended, and a pending task of `ps`, of which it expects no number.
-        third = replace(
-            observe(chief=["a:1"]), expected={}, absent=(Missing("ps", "c", "Pending"),), polled_at=7.0
-        )
-        sources = [Shown(each) for each in (replace(one, polled_at=9.0), other, third)]
-        merged = await UnionClusterResolver(*sources).observe(Want(), Progress())
-        assert merged.expected == {"worker": ExpectedTasks(4, "a label", 3)}
-        assert merged.controllers == {"worker": (*ended[0], *ended[1])}
-        assert (merged.failed, merged.polled_at) == (tuple(failed), 7.0)
+        merged = await UnionClusterResolver(*map(Shown, observations)).observe(Want(), Progress())
+        assert merged.expected == {"worker": ExpectedTasks(4, "a label", 2)}
+        assert merged.controllers == {"worker": (ended, ended)}
+        assert (merged.failed, merged.polled_at) == ((pod,), 7.0)
 
     async def test_union_is_stale_while_one_resolver_is(self) -> None:
         one, other = Shown(), Shown()

@@ -127,6 +127,15 @@ async def test_services_are_read_with_a_client(loopback: Loopback) -> None:
     assert {request.resource for request in loopback.requests} == {"endpointslices"}
 
 
+async def test_error_for_a_denied_watch_has_the_message_of_the_server(loopback: Loopback) -> None:
+    loopback.add_trainers(*NAMES)
+    loopback.server.verbs["alice"] = {"list"}
+    async with client_of("async ApiClient", loopback) as client:
+        with pytest.raises(ForbiddenError, match="user 'alice' may not watch pods"):
+            async with aclosing(resolver_of(client, loopback).watch()) as states:
+                _ = [state async for state in states]
+
+
 @both_clients
 async def test_client_is_not_closed_by_the_resolver(loopback: Loopback, kind: str) -> None:
     loopback.add_trainers(*NAMES)

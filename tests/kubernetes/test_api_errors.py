@@ -62,11 +62,11 @@ async def test_each_status_has_its_class_its_hint_and_whether_it_is_retryable(lo
             False,
             "context 'loopback'. Log in again, or renew the token there.",
         ),
-        (404, APIError, False, "Correct the server in the kubeconfig."),
-        (410, APIError, False, "Try again."),
+        (404, APIError, False, "there is no pods API at that address. Correct the server in the kubeconfig."),
+        (410, APIError, False, "expired faster than they could be read. Try again."),
         (418, APIError, False, "Check that this is a Kubernetes API server, and check its log."),
-        (429, APIError, True, "Try again later."),
-        (503, APIError, True, "Try again later."),
+        (429, APIError, True, "the server is overloaded or unhealthy. Try again later."),
+        (503, APIError, True, "the server is overloaded or unhealthy. Try again later."),
     ):
         error = await error_for(loopback, Answer(code, status(code, "message of the server", "Why")))
         assert (type(error), error.retryable) == (kind, retryable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import traceback
@@ -152,7 +153,8 @@ async def test_replaced_client_certificate_makes_a_new_context(tmp_path: Path) -
 
     write()
     connection = await connect_as({"client-certificate": "client.pem", "client-key": "client.key"}, tmp_path)
-    before = await context_of(connection)
+    before, other = await asyncio.gather(context_of(connection), context_of(connection))
+    assert other is before
     assert await headers_of(connection) == {}
     assert not await renew(connection)
     assert await context_of(connection) is before

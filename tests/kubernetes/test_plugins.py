@@ -30,6 +30,7 @@ from .kubeconfigs import (
     headers_of,
     isolate,
     kubeconfig,
+    renew,
     runs_of,
     write_file,
     write_plugin,
@@ -228,6 +229,10 @@ async def test_what_the_command_was_given_is_removed_from_its_standard_error(fol
     assert message == (
         "it exited with code 1: (secret), (secret), (secret), (secret) and abcd: --region not found"
     )
+    nested = [{"name": "A", "value": "harbor"}, {"name": "B", "value": "harbor-of-ada"}]
+    assert await failure(folder, "sys.exit('harbor-of-ada, harbors')", env=nested) == (
+        "it exited with code 1: (secret), (secret)s"
+    )
 
 
 # Processes
@@ -304,6 +309,13 @@ open({str(fifo)!r}, "w").write(str(child.pid))
     await wait_for_exit(pid)
 
 
+async def test_plugin_gets_the_cluster_only_if_it_is_to(folder: Path) -> None:
+    code = """spec = json.loads(os.environ["KUBERNETES_EXEC_INFO"])["spec"]
+credential({"token": "-".join(["has", *spec.get("cluster", {})])})"""
+    assert await token_from(folder, code) == "has"
+    assert await token_from(folder, code, provideClusterInfo=True) == "has-server"
+
+
 # How long the credentials are used
 
 
@@ -331,6 +343,17 @@ async def test_plugin_runs_again_when_its_credentials_expire(
     later = time.monotonic() + 10.0
     monkeypatch.setattr("aioresolve._core.secrets.monotonic", lambda: later)
     assert [await bearer_of(connection) for _ in range(2)] == ["t2", "t2"]
+
+
+async def test_plugin_runs_again_once_its_credentials_are_rejected(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await connect_with(folder, 'credential({"token": f"t{runs}"})')
+    assert await bearer_of(connection) == "t1"
+    later = time.monotonic() + 10.0
+    monkeypatch.setattr("aioresolve._core.secrets.monotonic", lambda: later)
+    assert await renew(connection)
+    assert await bearer_of(connection) == "t2"
 
 
 async def test_error_at_the_deadline_names_the_credentials_that_are_waited_for(folder: Path) -> None:

@@ -140,8 +140,8 @@ class Connection(Auth):
         self.fixed_headers = discovered.headers
         self._last = discovered
         self._files = TokenCache(discovered, max_age=ROTATION_PERIOD if discovered.rotates else None)
-        self._plugin = discovered.plugin
-        self._printed = None if discovered.plugin is None else cache[discovered.plugin]
+        plugin = discovered.plugin
+        self._plugin = None if plugin is None else (plugin, cache[plugin])
         self._built: tuple[tuple[Trust, ClientCertificate | None], ssl.SSLContext] | None = None
 
     def __repr__(self) -> str:
@@ -174,8 +174,9 @@ class Connection(Auth):
 
     async def identity(self) -> Identity:
         """Return what authenticates the client, renewed if it has expired."""
-        if self._printed is not None and self._plugin is not None:
-            return await self._printed.get(self._plugin.identity)
+        if self._plugin is not None:
+            plugin, printed = self._plugin
+            return await printed.get(plugin.identity)
         return (await self._files.get(self._read_files)).identity
 
     async def renew_trust(self, rejected: ssl.SSLContext) -> ssl.SSLContext | None:
@@ -194,8 +195,9 @@ class Connection(Auth):
         credentials are the same, because a starting API server also rejects valid ones.
         """
         if (await self.identity()).headers == rejected.headers:
-            if self._printed is not None and self._plugin is not None:
-                await self._printed.renew(self._plugin.identity)
+            if self._plugin is not None:
+                plugin, printed = self._plugin
+                await printed.renew(plugin.identity)
             else:
                 await self._files.renew(self._read_files)
         return await self.credentials()

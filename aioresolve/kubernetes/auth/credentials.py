@@ -109,7 +109,7 @@ def jwt_claims(token: str) -> dict[str, Any] | None:
     if token.isascii() and token.count(".") == 2:
         payload = token.split(".")[1]
         with suppress(binascii.Error, msgspec.MsgspecError, UnicodeError, RecursionError):
-            content = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+            content = base64.urlsafe_b64decode(payload + "==")  # more than it needs is ignored
             return msgspec.json.decode(content, type=dict[str, Any])
     return None
 
@@ -333,7 +333,7 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
             "server": cluster.server,
             "tls-server-name": cluster.tls_server_name,
             "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
-            "certificate-authority-data": authorities and base64.b64encode(authorities).decode("ascii"),
+            "certificate-authority-data": authorities,  # msgspec writes bytes as base64
             "proxy-url": cluster.proxy_url,
             "disable-compression": cluster.disable_compression,
             "config": extensions.get("client.authentication.k8s.io/exec"),

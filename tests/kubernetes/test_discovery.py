@@ -94,6 +94,22 @@ async def test_files_of_the_variable_are_merged_and_missing_ones_skipped(
     assert await context_of(connection) is not None
 
 
+async def test_file_of_the_variable_with_only_one_part_is_an_incomplete_kubeconfig(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_file(home / ".kube/config", kubeconfig({"token": "home"}))
+    for part, problem in (
+        ("clusters", "no current-context is set"),
+        ("contexts", "no current-context is set; there are: 'dev'"),
+        ("users", "no current-context is set"),
+        ("current-context", "there is no context 'dev'"),
+    ):
+        file = write_file(tmp_path / "part", {part: kubeconfig()[part]})
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        with pytest.raises(ConfigurationError, match=problem):
+            await connect()
+
+
 async def test_tilde_is_the_home_folder_in_an_argument_and_a_name_in_the_variable(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +279,7 @@ async def test_given_server_replaces_that_of_the_kubeconfig_but_not_its_authorit
     connection = await connect(path, server="https://10.0.0.7:6443/")
     assert (connection.server, connection.tls_server_name) == ("https://10.0.0.7:6443", None)
     assert (connection.proxy, await bearer_of(connection)) == ("http://p:1", "t")
+    assert connection.source.endswith("with the given server")
     assert (await context_of(connection)).cert_store_stats()["x509_ca"] == 1
 
 
@@ -288,6 +305,9 @@ async def test_impersonation_replaces_only_the_fields_that_are_given(tmp_path: P
     async def sent(**overrides: Any) -> list[tuple[str, str]]:
         headers = (await connect(path, **overrides)).fixed_headers
         return sorted((name.removeprefix("Impersonate-"), value) for name, value in headers)
+
+    given = (await connect(path, impersonate="ada", server=SERVER)).source
+    assert given.endswith("with the given server and impersonation")
 
     groups = [("Group", "a"), ("Group", "b")]
     assert await sent(impersonate="ada") == [*groups, ("Uid", "7"), ("User", "ada")]

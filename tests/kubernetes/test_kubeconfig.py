@@ -28,6 +28,7 @@ from .kubeconfigs import (
     context_of,
     exec_user,
     headers_of,
+    id_token,
     isolate,
     kubeconfig,
     write_file,
@@ -89,7 +90,8 @@ async def test_relative_paths_are_relative_to_the_kubeconfig(folder: Path) -> No
         write_file(folder / name, content)
     (folder / "sub/bin").mkdir()
     write_plugin(folder / "sub/bin", 'credential({"token": "printed"})', "login")
-    user = {"tokenFile": "../token", "client-certificate": "../c", "client-key": f"{folder}/sub/k"}
+    (folder / "link").symlink_to(folder / "sub/bin")
+    user = {"tokenFile": "../token", "client-certificate": "../c", "client-key": f"{folder}/link/../k"}
     connection = await read(folder / "sub", kubeconfig(user, **{"certificate-authority": "../ca"}))
     assert await bearer_of(connection) == "t"
     assert (await context_of(connection)).cert_store_stats()["x509_ca"] == 1
@@ -108,11 +110,14 @@ async def test_empty_fields_are_missing_fields(folder: Path) -> None:
 async def test_text_of_a_user_is_the_kind_of_its_credentials(folder: Path) -> None:
     password: dict[str, Any] = {**CERTIFICATE, "username": "u", "as": "ada"}
     plugin = exec_user("/bin/plugin")
+    provider = {"auth-provider": {"name": "oidc", "config": {"id-token": id_token()}}}
     for user, text in (
         ({}, "no credentials"),
         ({"token": "t", **plugin}, "token"),
         (password, "client certificate and user name and password, acting as 'ada'"),
         (plugin, "exec plugin 'plugin'"),
+        (provider, "auth-provider 'oidc'"),
+        ({"token": "t", **provider}, "token"),
     ):
         assert (await read(folder, kubeconfig(user))).user == f"user 'dev': {text}"
 
@@ -171,6 +176,7 @@ async def test_server_without_scheme_uses_https_if_the_cluster_has_options_for_i
 
 async def test_credentials_are_those_that_kubectl_uses(folder: Path) -> None:
     write_file(folder / "token", "from-file\n")
+    acting = {"as": "u", "as-uid": "7", "as-groups": ["g"]}
     for user, authorization in (
         ({"token": "t", "tokenFile": "token", **CERTIFICATE, **PLUGIN}, "Bearer from-file"),
         ({"token": " t\n", "unknown": "x"}, "Bearer t"),
@@ -181,6 +187,7 @@ async def test_credentials_are_those_that_kubectl_uses(folder: Path) -> None:
         ({"token": "t", "client-key": "k.pem", "client-key-data": "aw=="}, "Bearer t"),
         ({"token": "t", **exec_user("x", interactiveMode="Always")}, "Bearer t"),
         ({"as": "u", "extensions": [{"name": "x"}]}, None),
+        ({**acting, "as-user-extra": {"a": ["b"]}, "extensions": [{"name": "x"}]}, None),
     ):
         connection = await read(folder, kubeconfig(user))
         assert (await headers_of(connection)).get("Authorization") == authorization
@@ -302,6 +309,7 @@ async def test_error_for_an_invalid_user_names_file_and_field(folder: Path, user
                 "ftp://h",
                 "https://",
                 "https://h:99999",
+                "https://h:0",
                 "https://[fd00::1",
                 "https://h h",
                 "a/path",

@@ -37,9 +37,9 @@ def temporary(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
     return tmp_path
 
 
-def server_context(authority: trustme.CA, host: str = HOST) -> ssl.SSLContext:
+def server_context(authority: trustme.CA, host: str = HOST, common_name: str | None = None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(host).configure_cert(context)
+    authority.issue_cert(host, common_name=common_name).configure_cert(context)
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_OPTIONAL
     return context
@@ -69,6 +69,8 @@ def test_only_the_host_and_the_authority_of_the_cluster_are_trusted(authority: t
         seen_by_server(context, server_context(trustme.CA()))
     with pytest.raises(ssl.SSLCertVerificationError):
         seen_by_server(context, server_context(authority), "other.example")
+    with pytest.raises(ssl.SSLCertVerificationError):  # as in Go, a common name is no host name
+        seen_by_server(context, server_context(authority, "admin@api.example", HOST))
 
 
 def test_roots_of_the_system_are_trusted_only_without_an_authority(

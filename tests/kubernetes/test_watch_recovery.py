@@ -134,7 +134,7 @@ async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback
         (b'{"type": "ADDED", "obj', "in the middle of an event"),
         (
             b'{"type": "ERROR", "object": {"message": "etcd is full"}}\n',
-            "500 for the watch of selector 'app=train' in all namespaces ('etcd is full'): the server is over",
+            "500 for the watch of selector 'app=train' in all namespaces ('etcd is full'): the server is o",
         ),
         (
             b'{"type": "ERROR", "object": {"code": 410}}\n',

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from aioresolve.errors import (
@@ -27,6 +28,7 @@ from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import Answer, Cut, Endless, Hang, Reset, Trickle, service
 
 from .loopback import TOKEN, Loopback, addresses, all_text, client_sockets, outcome, request_kind
+from .samples import watch_policy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -131,9 +133,22 @@ async def test_error_for_a_denied_watch_has_the_message_of_the_server(loopback: 
     loopback.add_trainers(*NAMES)
     loopback.server.verbs["alice"] = {"list"}
     async with client_of("async ApiClient", loopback) as client:
+        resolver = resolver_of(client, loopback)
+        resolver.watch_policy = watch_policy()
         with pytest.raises(ForbiddenError, match="user 'alice' may not watch pods"):
-            async with aclosing(resolver_of(client, loopback).watch()) as states:
+            async with aclosing(resolver.watch()) as states:
                 _ = [state async for state in states]
+
+
+async def test_closing_the_resolver_ends_a_watch_over_a_client(loopback: Loopback) -> None:
+    loopback.add_trainers(*NAMES)
+    async with client_of("async ApiClient", loopback) as client:
+        async with resolver_of(client, loopback) as resolver:
+            states = resolver.watch()
+            await anext(states)
+            await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
+        with anyio.fail_after(30), pytest.raises(ConnectionFailedError, match="was closed"):
+            await anext(states)
 
 
 @both_clients

@@ -180,7 +180,7 @@ class ComputeAPI:
         self, project: str, zone: str, names: Sequence[str], progress: Progress
     ) -> list[Instance]:
         """Return those instances of a zone that exist. `names` are one of `batches`."""
-        more = f" and {len(names) - 1} others" if len(names) > 1 else ""
+        more = f" and {len(names) - 1} other{'s' if len(names) > 2 else ''}" if len(names) > 1 else ""
         request = APIRequest(
             f"/compute/v1/projects/{project}/zones/{zone}/instances",
             f"instances {names[0]}{more} of projects/{project}/zones/{zone}",

@@ -103,6 +103,9 @@ async def test_pages_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {request.query["maxResults"] for request in requested(google)} == {"500"}
         observation = await observe(workers())
         assert (numbers(observation), observation.absent) == ({"worker": 5}, ())
+        monkeypatch.setattr("aioresolve.gcp.client.MAX_PAGES", 2)
+        with pytest.raises(ProtocolError, match="its pages do not end"):
+            await workers().cluster_spec()
 
 
 async def test_regional_group_has_instances_of_several_zones(google: GoogleServer) -> None:
@@ -197,14 +200,27 @@ async def test_missing_group_is_a_404_with_the_command_that_lists_groups(google:
     assert "gcloud compute instance-groups list --project=demo-project" in str(raised.value)
 
 
-@pytest.mark.parametrize("permission", ["compute.instanceGroups.list", "compute.instances.list"])
-async def test_missing_permission_is_named_with_its_role(google: GoogleServer, permission: str) -> None:
-    add_group(google, "vm-0")
+@pytest.mark.parametrize(
+    ("permission", "names", "scope"),
+    [
+        ("compute.instanceGroups.list", ["vm-0"], "instances of projects/"),
+        ("compute.instances.list", ["vm-0"], "instances vm-0 of projects/"),
+        ("compute.instances.list", ["vm-0", "vm-1"], "instances vm-0 and 1 other of projects/"),
+        ("compute.instances.list", ["vm-0", "vm-1", "vm-2"], "instances vm-0 and 2 others of projects/"),
+    ],
+)
+async def test_missing_permission_is_named_with_its_role(
+    google: GoogleServer, permission: str, names: list[str], scope: str
+) -> None:
+    add_group(google, *names)
     google.denied.add(permission)
     with pytest.raises(ForbiddenError) as raised:
         await workers().cluster_spec()
     assert permission in str(raised.value)
+    assert scope in str(raised.value)
     assert "--role=roles/compute.viewer" in str(raised.value)
+    with pytest.raises(ForbiddenError):
+        await observe(workers())
 
 
 async def test_responses_that_are_not_from_the_api_are_protocol_errors(google: GoogleServer) -> None:
@@ -315,6 +331,9 @@ async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer
     add_group(google, "vm-0")
     google.denied.add("compute.instanceGroupManagers.get")
     assert (await workers().wait(1, timeout=PATIENCE)).spec.num_tasks("worker") == 1
+    google.patch("vm-0", status="TERMINATED")
+    (absent,) = (await observe(workers())).absent
+    assert not absent.is_final  # its group may start it again
 
 
 async def test_watch_yields_the_cluster_after_each_change(google: GoogleServer) -> None:

@@ -20,6 +20,7 @@ from aioresolve import (
     sync,
 )
 from aioresolve.errors import (
+    APIError,
     ConfigurationError,
     DeadlineExceededError,
     EnvironmentVariableError,
@@ -28,7 +29,7 @@ from aioresolve.errors import (
     ResolveError,
     TaskIdentityError,
 )
-from aioresolve.testing import GoogleServer, Hang, KubernetesServer, instance, pod, tpu_vm
+from aioresolve.testing import Answer, GoogleServer, Hang, KubernetesServer, instance, pod, tpu_vm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -332,14 +333,15 @@ async def test_pods_of_a_workload_have_one_cluster_whatever_their_tpu_variables(
     name: str, cluster: ThreadedKubernetesServer
 ) -> None:
     pods = WORKLOADS[name]
+    names = [f"p-{-number % len(pods)}" for number in range(len(pods))]  # in another order than the tasks
     for number, (labels, _) in enumerate(pods):
-        cluster.add(pod(f"p-{number}", "ml", labels=labels, ip=f"127.0.0.{number + 1}"))
+        cluster.add(pod(names[number], "ml", labels=labels, ip=f"127.0.0.{number + 1}"))
     other = group(7, 0) | {f"{LWS}/name": "other"}
     cluster.add(pod("other", "ml", labels=other, ip="127.0.1.1"))
     found = []
     for number, (_, variables) in enumerate(pods):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            set_all(monkeypatch, {**variables, "POD_NAME": f"p-{number}"})
+            set_all(monkeypatch, {**variables, "POD_NAME": names[number]})
             detected = await aioresolve.detect()
             state = await detected.resolver.cluster_state()
             found.append((detected.source, await detected.resolver.this_task(state), state.spec))
@@ -420,6 +422,7 @@ async def test_workload_that_is_only_one_slice_of_several_is_not_the_cluster(
     [
         (tpu(1, "t-0.t", "t-1.t"), None),
         (tpu(0, "localhost", **multislice(1)), "slice 1 of 2"),
+        (tpu(0, *SERVE, LWS_GROUP_SIZE="4", **multislice(1)), "slice 1 of 2"),
         (tpu(1, "t-0.t", "t-1.t", LWS_GROUP_SIZE="2"), None),
         (tpu(0, *SERVE, LWS_GROUP_SIZE="3"), r"on 2 hosts, but \$LWS_GROUP_SIZE=3"),
         (tpu(-1, *SERVE), r"without this process: \$TPU_WORKER_ID=-1"),
@@ -542,6 +545,14 @@ async def test_vm_of_google_cloud_waits_for_its_metadata_server(
         await aioresolve.detect()
     (tmp_path / "product_name").write_text("Google Compute Engine\n")
     assert (await aioresolve.detect()).source == "TPU VM"
+
+
+async def test_metadata_server_that_fails_for_a_while_is_an_error(google: GoogleServer) -> None:
+    later = {"Metadata-Flavor": "Google", "Retry-After": "3600"}
+    google.inject(Answer(503, headers=later), times=None)
+    with pytest.raises(APIError) as raised:
+        await aioresolve.detect()
+    assert raised.value.status == 503
 
 
 async def test_detection_ends_by_its_deadline(google: GoogleServer) -> None:

@@ -201,6 +201,7 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
                 "$SLURM_JOB_NODELIST has 2 nodes, and this is algo-2 ($SLURM_NODEID)",
             ],
         ),
+        (SLURM | OPEN_MPI | {"SLURM_NODEID": "2"}, ["has 2 nodes, and $SLURM_NODEID is 2"]),
         (SLURM | OPEN_MPI | {"SLURM_HET_SIZE": "2"}, ["$SLURM_HET_SIZE is 2"]),
         (SLURM | OPEN_MPI | {"OMPI_MCA_orte_rankfile": "ranks"}, ["$OMPI_MCA_orte_rankfile is 'ranks'"]),
         (

@@ -339,6 +339,8 @@ class TestGPUs:
                 EnvironmentVariableError, match=r"\$SLURM_GPUS_PER_NODE is .*, not a number of"
             ):
                 await self.gpus()
+        set_slurm(GPUS_PER_NODE="1024")
+        assert await self.gpus() == 512
 
     @pytest.mark.parametrize(
         "variables",
@@ -401,7 +403,7 @@ class TestGPUs:
         set_slurm(**step("n1", "2", 1), GPUS_ON_NODE=8, GPUS_PER_TASK=4)
         assert await self.gpus() == 4
         assert await self.gpus(gpus_per_node=4) == 2
-        assert await self.gpus(gpus_per_task=3) == 3
+        assert await self.gpus(gpus_per_task=4) == 4
         with pytest.raises(RuntimeError, match="2 tasks with 5 GPUs each share a node, which has only 8"):
             await self.gpus(gpus_per_task=5)
         assert await self.devices(gpus_per_node=4, gpus_per_task=1) == "1"

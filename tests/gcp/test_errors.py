@@ -57,6 +57,7 @@ async def error_of(fault: Any) -> ResolveError:
         (failure(409), APIError, False, '("the server\'s message")'),
         (failure(503), APIError, True, "the server is overloaded or unavailable. Try again later"),
         (Answer(500, b"<html>", headers=LATER), APIError, True, "(no reason given)"),
+        (Answer(400, b"<html>"), ProtocolError, False, "not in the format of Google's APIs"),
         (Answer(403, b"<html>"), ProtocolError, False, "not in the format of Google's APIs"),
         (Answer(404, b'{"error": "Not Found"}'), ProtocolError, False, "any proxy in front of it"),
         (Answer(404, b"[]"), ProtocolError, False, "not in the format of Google's APIs"),

@@ -78,7 +78,7 @@ def test_the_host_is_found_as_by_google_auth() -> None:
         metadata_host({**both, "NO_GCE_CHECK": "True"})
     with pytest.raises(ConfigurationError, match=r"^the environment variable GCE_METADATA_IP is 'a/b'"):
         metadata_host({"GCE_METADATA_IP": "a/b"})
-    for host in ("http://a", "a/b", "a b", "user@a", "[::1", "a:99999"):
+    for host in ("http://a", "a/b", "a b", "user@a", "[::1", "a:0", "a:65536"):
         with pytest.raises(ConfigurationError, match="Write it as HOST or HOST:PORT"):
             metadata_host({"GCE_METADATA_HOST": host})
 

@@ -26,6 +26,7 @@ def test_a_tpu_has_an_id_in_a_project_and_zone_or_a_full_name() -> None:
     assert str(name) == FULL
     assert tpu_name("my-tpu", "demo-project", "us-central2-b") == name
     assert tpu_name(FULL) == tpu_name(FULL, "demo-project", "us-central2-b") == name
+    assert tpu_name(FULL, "123456789012") == name  # may be the number of that project
     assert (is_full_name(FULL), is_full_name("my-tpu")) == (True, False)
     queued = f"{PLACE}/queuedResources/q"
     assert str(tpu_name(queued, collection="queuedResources")) == queued

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import anyio
 import pytest
 
@@ -20,6 +23,9 @@ from .loopback import (
     tls_server,
     user_credentials,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
@@ -49,6 +55,17 @@ async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pyte
                     assert await opened.nodes()
 
 
+@pytest.fixture
+def local_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another time zone than UTC, in which google-auth reports when a token expires."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC+8")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("local_time")
 async def test_a_token_is_renewed_before_it_expires() -> None:
     async with tls_server() as server:
         async with new_resolver(refreshable_credentials(server, TOKEN, expires_in=220)) as opened:

@@ -26,7 +26,9 @@ def probe_with(**counts: int) -> WorkerProbe:
 
 
 def failed_probe(address: str, code: str) -> WorkerProbe:
-    error = ProbeError(f"{address} is {code}", address=address, code=code, retryable=code != "tls")
+    error = ProbeError(
+        f"{address} is {code}", hint=f"Remedy {code}.", address=address, code=code, retryable=code != "tls"
+    )
     return WorkerProbe(address, error=error)
 
 
@@ -64,7 +66,7 @@ def test_operation_timeout_is_in_milliseconds_and_zero_means_none() -> None:
     assert operation_timeout(SimpleNamespace(operation_timeout_in_ms=2500)) == 2.5
     assert operation_timeout(SimpleNamespace(operation_timeout_in_ms=0)) is None
     assert operation_timeout(None) is None
-    for config in (SimpleNamespace(operation_timeout_in_ms="1"), 5):
+    for config in (*(SimpleNamespace(operation_timeout_in_ms=value) for value in ("1", -1)), 5):
         with pytest.raises(ConfigurationError, match="config_proto"):
             operation_timeout(config)
 
@@ -95,10 +97,12 @@ def test_failed_workers_are_listed_with_the_reasons() -> None:
         common_accelerators(probes, 1.0)
     assert caught.value.failures == {"/task:1": "b:1 is refused", "/task:2": "c:1 is tls"}
     assert (caught.value.code, caught.value.address, caught.value.retryable) == ("failed", None, False)
+    assert "Remedy" not in str(caught.value)
     del probes["/task:2"]
     with pytest.raises(ProbeError) as caught:
         common_accelerators(probes, 1.0)
     assert (caught.value.code, caught.value.address, caught.value.retryable) == ("refused", "b:1", True)
+    assert "Remedy refused." in str(caught.value)
 
 
 def test_deadline_error_lists_the_reached_and_the_missing_workers() -> None:

@@ -125,9 +125,16 @@ async def test_each_process_of_a_host_has_its_own_devices(monkeypatch: pytest.Mo
         assert first.calls == second.calls
 
 
-async def test_processes_of_a_host_have_metrics_ports_from_8431_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("reported", "first_ports"),
+    [("", (8431, 8432)), ("8435,8436,8437", (8435, 8436)), ("8435,8436,8437,8438", (8435, 8437))],
+)
+async def test_processes_of_a_host_have_a_share_of_its_metrics_ports_by_default_from_8431_on(
+    reported: str, first_ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "127.0.0.9:8476,127.0.0.9:8477")
-    for port, probe in zip((8431, 8432), await TPUClusterResolver().probe(), strict=True):
+    monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", reported)
+    for port, probe in zip(first_ports, await TPUClusterResolver().probe(), strict=True):
         assert probe.error is not None
         assert f"libtpu did not report devices either: nothing listens at 127.0.0.9:{port}" in str(
             probe.error

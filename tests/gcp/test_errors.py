@@ -52,7 +52,13 @@ async def error_of(fault: Any) -> ResolveError:
     [
         (failure(400, status="INVALID_ARGUMENT"), ConfigurationError, False, "`project=` or `zone=`"),
         (failure(400, status="FAILED_PRECONDITION"), APIError, False, "unexpected status"),
-        (failure(401), UnauthorizedError, False, "gcloud auth application-default login"),
+        (
+            failure(401),
+            UnauthorizedError,
+            False,
+            "application-default login`; for a service account, check that",
+        ),
+        (failure(401), UnauthorizedError, False, "check that it and its key still exist"),
         (failure(401, info("RATE_LIMIT_EXCEEDED")), UnauthorizedError, False, "rejects the credentials"),
         (failure(409), APIError, False, '("the server\'s message")'),
         (failure(503), APIError, True, "the server is overloaded or unavailable. Try again later"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from google.auth.exceptions import RefreshError
 
 from aioresolve.errors import APIError, CredentialsError, UnauthorizedError
 from aioresolve.testing import Answer, Delay, Hang
 
 from .loopback import (
     TOKEN,
+    BlockingCredentials,
     all_text,
     error_from,
     new_resolver,
@@ -107,6 +109,22 @@ async def test_a_rejected_token_is_renewed_once() -> None:
             server.revoke_tokens()
             assert await opened.nodes()
         assert services(server) == ["oauth2", "tpu", "tpu", "oauth2", "tpu"]
+
+
+async def test_a_renewal_that_fails_for_a_while_is_retried() -> None:
+    failures = [RefreshError("busy", retryable=True)]
+
+    class Busy(BlockingCredentials):
+        def refresh(self, request: Any) -> None:
+            if failures:
+                raise failures.pop()
+            self.token = TOKEN
+
+    async with tls_server():
+        given = Busy()
+        given.token = "revoked"
+        assert (await request_my_tpu(given)).state == "READY"
+    assert not failures
 
 
 async def test_a_rejected_new_token_is_an_error() -> None:

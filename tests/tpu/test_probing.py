@@ -127,7 +127,7 @@ async def test_each_process_of_a_host_has_its_own_devices(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("reported", "first_ports"),
-    [("", (8431, 8432)), ("8435,8436,8437", (8435, 8436)), ("8435,8436,8437,8438", (8435, 8437))],
+    [("", (8431, 8432)), ("8435,8436,8437,8438,8439", (8435, 8436)), ("8435,8436,8437,8438", (8435, 8437))],
 )
 async def test_processes_of_a_host_have_a_share_of_its_metrics_ports_by_default_from_8431_on(
     reported: str, first_ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch

@@ -158,9 +158,12 @@ def test_launcher_has_a_host_file_by_default_and_is_not_a_task(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_host_file_that_cannot_be_written_is_one_error(run: Run, env: dict[str, str]) -> None:
-    result = run((*EXEC, "--for", "mpi", "--hostfile", "/dev/full", *ECHO), env)
-    assert result == Result(1, "", "error: cannot write the host file /dev/full: No space left on device\n")
+def test_host_file_that_cannot_be_written_is_one_error(run: Run, env: dict[str, str], tmp_path: Path) -> None:
+    # A link to the device, which is written to, and not replaced.
+    (full := tmp_path / "full").symlink_to("/dev/full")
+    result = run((*EXEC, "--for", "mpi", "--hostfile", str(full), *ECHO), env)
+    assert result == Result(1, "", f"error: cannot write the host file {full}: No space left on device\n")
+    assert full.is_symlink()
 
 
 # Errors

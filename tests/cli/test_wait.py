@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from typing import TYPE_CHECKING, Any
 from unittest.mock import AsyncMock
@@ -174,19 +173,6 @@ def test_a_terminal_shows_missing_tasks_and_at_the_end_only_the_cluster(
         sent, shown = terminal.sent, terminal.shown
     assert sent.count(HIDE_CURSOR) == sent.count(SHOW_CURSOR) == 1
     assert [line.split()[0] for line in shown if line] == ["JOB", *["worker"] * 4]
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_the_list_of_missing_tasks_on_the_terminal(env: dict[str, str]) -> None:
-    with Terminal(("wait", "kubernetes", "-l", "app=trian"), env) as terminal:
-        terminal.wait_for_text("values of app there: ps, stuck, train")
-        assert terminal.wait_for_exit(signal.SIGINT) == 130
-        shown = " ".join(line.strip() for line in terminal.shown)
-    assert "waiting for -l app=trian: " in shown
-    assert (
-        "app=trian   no pod matches app=trian in namespace 'ml'; values of app there: ps, stuck, train"
-        in shown
-    )
 
 
 # TPUs

@@ -200,21 +200,6 @@ def test_what_has_no_changes_is_invalid_usage(
     assert message in refused.stderr
 
 
-# Exiting
-
-
-@pytest.mark.slow
-def test_a_reader_that_closes_stdout_ends_it_without_a_change(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    with Running(TRAIN, env) as watch:
-        assert watch.line().startswith("EVENT")
-        watch.stdout.close()
-        ended = watch.wait_for_exit()
-    assert (ended.code, ended.stderr) == (141, "")
-    server.until(lambda: server.connections == 0)
-
-
 # On a terminal
 
 

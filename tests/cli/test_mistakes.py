@@ -61,6 +61,8 @@ def env(
         pytest.param(
             ("k8s", "app=train"), 2, "pass a selector with -l, such as -l app=train", id="no-option"
         ),
+        pytest.param(("k8s", "train"), 2, "pass a selector with -l, such as -l app=trainer", id="no-equals"),
+        pytest.param(("poll", "a.yaml", "b.yaml"), 2, "unexpected extra argument (b.yaml)", id="two-files"),
         pytest.param(
             ("wait", "app=train"),
             2,

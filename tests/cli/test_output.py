@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aioresolve import Progress, errors
+from aioresolve import ClusterState, Observation, Progress, errors
 from aioresolve.cli.error_messages import error_report, exit_code
 from aioresolve.cli.formats import Table, TextTable, aligned
-from aioresolve.cli.live import show_progress
+from aioresolve.cli.live import StatusReporter, progress_line, show_progress
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -86,6 +87,27 @@ async def test_failures_of_concurrent_requests_are_reported_once(capsys: pytest.
             progress.failed(name, errors.ConnectionFailedError(f"{name} is down"))
             await anyio.sleep(1)
     assert capsys.readouterr().err == "retrying: a is down\nretrying: b is down\n"
+
+
+def test_progress_names_the_first_part_that_is_missing_and_how_many_are_not() -> None:
+    progress = Progress()
+    assert progress_line(progress) == "looking for the API server and credentials"
+    progress.waiting("a", "no response")
+    assert progress_line(progress) == "waiting for a: no response"
+    progress.waiting("b", "no response")
+    assert progress_line(progress) == "waiting for a (0 of 2 received): no response"
+
+
+def test_status_of_a_watched_source_is_reported_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    good = Observation(ClusterState.of({}))
+    bad = good.stale(errors.ConnectionFailedError("a is down"), datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    loud, quiet = StatusReporter(quiet=False), StatusReporter(quiet=True)
+    for each in (good, bad, bad, good, good):
+        loud.report(each)
+        quiet.report(each)
+    assert capsys.readouterr().err == (
+        "not up to date since 2026-01-02T03:04:05Z; retrying: a is down\nup to date again\n"
+    )
 
 
 def report(**fields: Any) -> list[str]:

@@ -300,7 +300,10 @@ async def test_sick_targets_without_a_row_are_listed_by_name() -> None:
     assert shown[1].startswith("sick-0")
     assert set(re.findall("sick-[0-9]+", "\n".join(shown))) == set(fleet.targets)
     shown = await drawn(fleet, 80, 6)
-    assert shown[-3] == "... and more: 60 targets are not ready"
+    assert [line[:22] for line in shown[1:]] == [
+        *("and 60 more: sick-0, s", shown[2][:22], "... and more: 60 targe"),
+        *("", "0 of 60 targets ready,"),
+    ]
 
 
 async def test_a_terminal_of_80_columns_shows_each_status_and_a_part_of_the_reason() -> None:
@@ -312,6 +315,13 @@ async def test_a_terminal_of_80_columns_shows_each_status_and_a_part_of_the_reas
     assert header.split() == ["TARGET", "STATUS", "TASKS", "AGE", "REASON"]
     assert row.split()[1:3] == ["Degraded", "3/4"]
     assert "ml/train-7: Pending (Unschedulable)" in row
+
+
+async def test_summary_of_one_task() -> None:
+    state = ClusterState.from_spec(ClusterSpec({"worker": ["10.0.0.1:1"]}))
+    found = await statuses_of(Observation(state), BROKEN)
+    assert poll.fleet_summary(3, found) == "1 of 3 targets ready, 1 task; 1 error"
+    assert poll.fleet_summary(3, found[1:]) == "0 of 3 targets ready, 0 tasks; 1 error"
 
 
 # The server

@@ -151,6 +151,17 @@ def test_progress_is_removed_and_not_drawn_between_log_lines_nor_if_only_errors_
     assert not any(until in line for line in err.lines)
 
 
+def test_a_round_on_a_terminal_shows_how_many_targets_are_done(
+    fleet: str, env: dict[str, str], server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.cli.live.SHOW_AFTER", 0.0)
+    server.inject(Hang(), times=None)
+    with open(fleet, "a") as file:
+        file.write("  east: {kubernetes: {namespace: ml, jobs: {worker: app=train}}}\n")
+    err = Screen("2 of 3 done")
+    assert run_on(Screen(), err, ("poll", fleet, "--once"), env) == 130
+
+
 # Broken streams
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -106,6 +107,20 @@ def test_terminal_shows_a_task_that_ends_with_success_as_done() -> None:
         ["worker", "0", "step-0", "<none>", "done"],
     ]
     assert shown[4][1:] == ["DONE", "/job:worker/task:0", "at", "10.0.1.0:8470", "(ml/step-0)"]
+    assert re.fullmatch("1 task, last changed at [0-9:]{8}: -l app=step", " ".join(shown[-1]))
+
+
+def test_terminal_shows_the_age_of_a_stale_state_and_the_first_eight_reasons() -> None:
+    state = ClusterState.of({"worker": [Endpoint("10.0.0.1:1"), Endpoint("10.0.0.2:1")]})
+    missing = tuple(Missing("worker", f"ml/pod-{number}", f"exit code {number}") for number in range(9))
+    view = WatchView("-l app=step", Observation(state), is_wide=False)
+    error = ConnectionFailedError("nothing listens")
+    for number in (8, 9):
+        stale = Observation(state, missing[:number]).stale(error, datetime.now(UTC) - timedelta(seconds=312))
+        view.update(stale)
+        *_, last, empty, status = map(str, getattr(view.render(80, 40), "renderables", []))
+        assert (last, empty) == ("ml/pod-7: exit code 7" if number == 8 else "and 1 more reasons", "")
+        assert re.fullmatch("2 tasks as of [0-9:]{8}, 5m1.s ago; no newer state: nothing listens", status)
 
 
 # Documents

@@ -23,7 +23,7 @@ from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.spec import Missing
 from aioresolve.testing import Hang
 
-from .process import SHOW_CURSOR, Run, Running, Terminal, cluster, environment
+from .process import Run, Running, cluster, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,31 +121,6 @@ def test_watching_prints_each_change_and_nothing_else(
         change = json.loads(running.line())
         assert (change["name"], change["tasks"]) == ("east", {"worker": 2, "ps": 1})
         assert change["latency"] > 0
-
-
-# On a terminal
-
-
-@pytest.mark.slow
-def test_a_terminal_shows_all_targets_in_place(
-    fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
-) -> None:
-    with Terminal(("poll", str(fleet)), env) as terminal:
-        shown = terminal.wait_for_text("2 of 3 targets ready, 8 tasks; 1 degraded")
-        assert [line.split()[:3] for line in shown[:4]] == [
-            ["TARGET", "STATUS", "TASKS"],
-            ["east", "Degraded", "3/4"],
-            ["west", "Ready", "3/3"],
-            ["fixed", "Ready", "1/1"],
-        ]
-        with west.down():
-            shown = terminal.wait_for_text("1 of 3 targets ready, 8 tasks; 1 stale, 1 degraded")
-            assert shown[1].startswith("west")
-            assert west.url[:20] in shown[1]
-        terminal.wait_for_text("2 of 3 targets ready")
-        assert terminal.wait_for_exit(signal.SIGTERM) == 143
-        assert terminal.sent.endswith(SHOW_CURSOR)
-        assert terminal.shown[1].split()[0] == "east"
 
 
 # Shards
@@ -300,10 +275,7 @@ async def test_sick_targets_without_a_row_are_listed_by_name() -> None:
     assert shown[1].startswith("sick-0")
     assert set(re.findall("sick-[0-9]+", "\n".join(shown))) == set(fleet.targets)
     shown = await drawn(fleet, 80, 6)
-    assert [line[:22] for line in shown[1:]] == [
-        *("and 60 more: sick-0, s", shown[2][:22], "... and more: 60 targe"),
-        *("", "0 of 60 targets ready,"),
-    ]
+    assert (len(shown), shown[-3]) == (6, "... and more: 60 targets are not ready")
 
 
 async def test_a_terminal_of_80_columns_shows_each_status_and_a_part_of_the_reason() -> None:
@@ -321,7 +293,6 @@ async def test_summary_of_one_task() -> None:
     state = ClusterState.from_spec(ClusterSpec({"worker": ["10.0.0.1:1"]}))
     found = await statuses_of(Observation(state), BROKEN)
     assert poll.fleet_summary(3, found) == "1 of 3 targets ready, 1 task; 1 error"
-    assert poll.fleet_summary(3, found[1:]) == "0 of 3 targets ready, 0 tasks; 1 error"
 
 
 # The server

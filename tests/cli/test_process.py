@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,11 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.testing import Delay
-
 from .process import (
     COMMAND,
-    SHOW_CURSOR,
     TIMEOUT,
     run_as_first_process,
     run_on_terminal,
@@ -40,16 +36,6 @@ def run_program(program: str, *arguments: str, env: dict[str, str]) -> subproces
 # Pipes and terminals
 
 
-def test_a_terminal_shows_progress_and_then_the_cursor_again(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    server.inject(Delay(0.9))
-    code, sent = run_on_terminal((*TRAIN, "-o", "name"), env)
-    assert code == 0
-    assert "waiting for selector 'app=train' in namespace 'ml'" in without_colors(sent)
-    assert sent.rindex(SHOW_CURSOR) < sent.index("10.0.0.1:8470")
-
-
 def test_an_error_on_a_terminal_is_red_and_wrapped_at_words(env: dict[str, str]) -> None:
     code, sent = run_on_terminal(("kubernetes", "-l", "app=trian"), env)
     assert (code, sent.startswith("\x1b[31merror:\x1b[0m no pod matches app=trian in namespace 'ml'; ")) == (
@@ -69,16 +55,6 @@ def test_the_result_follows_what_the_calling_program_printed_before(env: dict[st
 
 
 # Closed streams and full disks
-
-
-def test_a_closed_stdout_ends_it_as_sigpipe_does(env: dict[str, str]) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        done = subprocess.run([*COMMAND, *TRAIN], env=env, stdout=write, stderr=subprocess.PIPE, check=False)
-    finally:
-        os.close(write)
-    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize("closed", [1, 2])

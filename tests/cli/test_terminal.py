@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import sys
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
     from aioresolve.testing import ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus no POSIX pipes")
-needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 
 FLEET = """
 interval: 1h
 targets:
   first: {static: {jobs: {worker: ["10.9.0.1:8470"]}}}
   second: {static: {jobs: {worker: ["10.9.0.2:8470", "10.9.0.3:8470"]}}}
+"""
+SICK = """
+  broken: {kubernetes: {kubeconfig: none, jobs: {worker: app=train}}}
+  hangs: {kubernetes: {jobs: {worker: app=train}}}
 """
 
 
@@ -59,11 +63,14 @@ class Screen(io.StringIO):
         return [line.rstrip() for line in displayed(without_colors(self.getvalue()))]
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> str:
-    file = tmp_path / "fleet.yaml"
-    file.write_text(FLEET)
-    return str(file)
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in the working directory; and progress is shown at once."""
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    (tmp_path / "sick.yaml").write_text(FLEET + SICK)
+    (tmp_path / "wide.yaml").write_text(FLEET.replace("first", "a" * 59))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("aioresolve.cli.live.SHOW_AFTER", 0.0)
 
 
 def run_on(out: Screen, err: Screen, arguments: tuple[str, ...], env: dict[str, str]) -> object:
@@ -81,10 +88,10 @@ def run_on(out: Screen, err: Screen, arguments: tuple[str, ...], env: dict[str, 
 
 @pytest.mark.parametrize("variable", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_terminal_has_colors_unless_they_are_disabled(
-    run: Run, env: dict[str, str], fleet: str, variable: dict[str, str]
+    run: Run, env: dict[str, str], variable: dict[str, str]
 ) -> None:
     out, err = Screen(), Screen()
-    arguments = ("poll", fleet, "--once", "-q")
+    arguments = ("poll", "fleet.yaml", "--once", "-q")
     assert run_on(out, err, arguments, env | variable) == 0
     assert (ESCAPE in out.getvalue()) == (not variable)
     assert without_colors(out.getvalue()) == run(arguments, env).stdout
@@ -92,84 +99,67 @@ def test_a_terminal_has_colors_unless_they_are_disabled(
     assert err.getvalue().startswith("error: " if variable else "\x1b[31merror:\x1b[0m ")
 
 
-def test_a_terminal_of_unknown_width_has_80_columns(env: dict[str, str], tmp_path: Path) -> None:
-    file = tmp_path / "fleet.yaml"
-    file.write_text(FLEET.replace("first", "a" * 59))
+def test_a_terminal_of_unknown_width_has_80_columns(env: dict[str, str]) -> None:
     out, err = Screen(), Screen()
-    assert run_on(out, err, ("poll", str(file), "--once", "-q"), env) == 0
+    assert run_on(out, err, ("poll", "wide.yaml", "--once", "-q"), env) == 0
     lines = without_colors(out.getvalue()).splitlines()
     assert lines[0].split() == ["TARGET", "STATUS", "REASON"]
     assert max(map(len, lines)) == 59 + 3 + len("Ready 2/2") + 3 + len("<none>") == 80
-    assert run_on(out, err, ("poll", str(file), "--listen", "8080"), env) == 2
-    *error, hint = without_colors(err.getvalue()).splitlines()
+    assert run_on(out, err, ("poll", "wide.yaml", "--listen", "8080"), env) == 2
+    *error, _ = without_colors(err.getvalue()).splitlines()
     assert (len(error), max(map(len, error)) <= 80) == (2, True)
-    assert hint == "Try 'aioresolve poll --help'."
 
 
 # Drawn in place
 
 
-def test_watch_and_poll_keep_their_tables_after_ctrl_c(env: dict[str, str], fleet: str) -> None:
-    for until, arguments, first in (
-        ("3 tasks", ("watch", "kubernetes", "-l", "app=train"), ["worker", "0", "train-1"]),
-        ("2 of 2 targets ready, 3 tasks", ("poll", fleet), ["first", "Ready", "1/1"]),
-    ):
-        out, err = Screen(until), Screen()
-        assert run_on(out, err, arguments, env) == 130
-        assert out.lines[1].split()[:3] == first
-        assert any(until in line for line in out.lines)
-        assert out.getvalue().count(HIDE_CURSOR) == out.getvalue().count(SHOW_CURSOR) == 1
-
-
-def test_wait_keeps_the_missing_tasks_after_ctrl_c(
-    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("arguments", "until", "row"),
+    [
+        ("watch kubernetes -l app=train", "3 tasks", ["worker", "0", "train-1"]),
+        ("poll fleet.yaml", "2 of 2 targets ready, 3 tasks", ["first", "Ready", "1/1"]),
+        ("wait kubernetes -l app=stuck --count 2", "stuck-1   Pending", ["worker", "1", "2"]),
+        ("kubernetes -l app=hangs", "waiting for selector 'app=hangs' in namespace 'ml': ", None),
+        ("poll sick.yaml --once", "3 of 4 done, 1 failed", None),
+    ],
+)
+def test_ctrl_c_keeps_tables_and_removes_progress(
+    env: dict[str, str], server: ThreadedKubernetesServer, arguments: str, until: str, row: list[str] | None
 ) -> None:
-    monkeypatch.setattr("aioresolve.cli.live.SHOW_AFTER", 0.0)
-    err = Screen("stuck-1   Pending")
-    assert run_on(Screen(), err, ("wait", "kubernetes", "-l", "app=stuck", "--count", "2"), env) == 130
-    assert err.lines[0].startswith("waiting for -l app=stuck: ")
-    assert err.lines[0].endswith(" of 10m")
-    assert err.lines[1].split() == ["MISSING", "REASON"]
-    assert ["worker", "1", "2"] in [line.split() for line in err.lines]
+    if row is None:
+        server.inject(Hang(), times=None)
+    screen = Screen(until)
+    streams = (screen, Screen()) if row and "wait" not in arguments else (Screen(), screen)
+    assert run_on(*streams, tuple(arguments.split()), env) == 130
+    assert (row is None) or row in [line.split()[:3] for line in screen.lines]
+    assert any(until in line for line in screen.lines) == (row is not None)
+    assert screen.getvalue().count(HIDE_CURSOR) == screen.getvalue().count(SHOW_CURSOR) == 1
 
 
-@pytest.mark.parametrize("options", [(), ("-v",), ("-q",)])
-def test_progress_is_removed_and_not_drawn_between_log_lines_nor_if_only_errors_are_wanted(
-    env: dict[str, str],
-    server: ThreadedKubernetesServer,
-    monkeypatch: pytest.MonkeyPatch,
-    options: tuple[str, ...],
+def test_watch_says_that_there_are_no_tasks_yet(env: dict[str, str]) -> None:
+    out, err = Screen(), Screen("no tasks yet: no pod matches app=none")
+    assert run_on(out, err, ("watch", "kubernetes", "-l", "app=none", "-o", "json"), env) == 130
+    assert json.loads(out.getvalue())["jobs"] == {"worker": []}
+
+
+@pytest.mark.parametrize("option", ["-v", "-q"])
+def test_nothing_is_drawn_between_log_lines_or_if_only_errors_are_wanted(
+    env: dict[str, str], server: ThreadedKubernetesServer, option: str
 ) -> None:
-    monkeypatch.setattr("aioresolve.cli.live.SHOW_AFTER", 0.0)
     server.inject(Hang(), times=None)
-    until = "waiting for selector 'app=train' in namespace 'ml': "
-    err = Screen("" if options else until)
-    arguments = ("kubernetes", "-l", "app=train", "--timeout", "300ms" if options else "1m", *options)
-    assert run_on(Screen(), err, arguments, env) == (3 if options else 130)
-    assert err.getvalue().count(HIDE_CURSOR) == err.getvalue().count(SHOW_CURSOR) == (not options)
-    assert (until in without_colors(err.getvalue())) == (not options)
-    assert not any(until in line for line in err.lines)
-
-
-def test_a_round_on_a_terminal_shows_how_many_targets_are_done(
-    fleet: str, env: dict[str, str], server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aioresolve.cli.live.SHOW_AFTER", 0.0)
-    server.inject(Hang(), times=None)
-    with open(fleet, "a") as file:
-        file.write("  east: {kubernetes: {namespace: ml, jobs: {worker: app=train}}}\n")
-    err = Screen("2 of 3 done")
-    assert run_on(Screen(), err, ("poll", fleet, "--once"), env) == 130
+    err = Screen()
+    assert run_on(Screen(), err, ("kubernetes", "-l", "app=train", "--timeout", "300ms", option), env) == 3
+    assert HIDE_CURSOR not in err.getvalue()
 
 
 # Broken streams
 
 
-@needs_full
-def test_a_stdout_that_is_closed_or_full_or_has_no_reader_ends_the_command(
-    fleet: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_broken_stdout_ends_the_command_and_a_broken_stderr_does_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for arguments in (("poll", fleet, "--once", "-q"), ("poll", fleet)):
+    for arguments in (("poll", "fleet.yaml", "--once", "-q"), ("poll", "fleet.yaml")):
         monkeypatch.setattr(sys, "stdout", None)
         assert main(arguments) == 1
         assert capsys.readouterr().err == "error: cannot write the result: stdout is closed\n"
@@ -186,20 +176,15 @@ def test_a_stdout_that_is_closed_or_full_or_has_no_reader_ends_the_command(
             with pytest.raises(SystemExit, match="141"):
                 main(arguments)
         assert capsys.readouterr().err == ""
-
-
-@needs_full
-def test_a_stderr_that_is_closed_or_full_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Errors that nobody can read are not errors of their own.
     monkeypatch.setattr(sys, "stderr", None)
-    assert main(("poll", "/no/fleet.yaml")) == 2
+    assert main(("poll", "none.yaml")) == 2
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
-        assert main(("poll", "/no/fleet.yaml")) == 2
+        assert main(("poll", "none.yaml")) == 2
 
 
-def test_a_poll_ends_as_soon_as_the_reader_of_its_lines_is_gone(
-    fleet: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_poll_ends_as_soon_as_the_reader_of_its_lines_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     found: list[str] = []
 
@@ -212,7 +197,6 @@ def test_a_poll_ends_as_soon_as_the_reader_of_its_lines_is_gone(
     with open(writer, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         with pytest.raises(SystemExit, match="141"):
-            main(("poll", fleet))
+            main(("poll", "fleet.yaml"))
     thread.join()
     assert sorted(line.split()[0] for line in found) == ["TARGET", "first", "second"]
-    assert capsys.readouterr().err == ""

@@ -122,11 +122,12 @@ def _parse(group: str | None, member: str | None) -> PodIndex | None:
 _WORKER_NAME = re.compile("-worker-([0-9]+)$")
 
 
-def _counted_from_zero(name: str, index: str | None) -> str | None:
+def _counted_from_zero(name: str, index: str) -> str:
     """Return the index of a worker: with `runLauncherAsWorker`, the label counts from 1, unlike the name."""
     found = _WORKER_NAME.search(name)
-    is_later = found and index and is_number(index) and int(index) - 1 == int(found[1])
-    return found[1] if found and is_later else index
+    if found and is_number(index) and int(index) - 1 == int(found[1]):
+        return found[1]
+    return index
 
 
 def valid_count(number: object) -> int | None:
@@ -183,18 +184,16 @@ def job_of(selector: str, namespace: str | None) -> Controller | None:
 
 
 class PodSet(NamedTuple):
-    """The pods of one controller that have the same template and are in the same group.
+    """The pods of one controller that have the same template.
 
     Attributes:
         controller: the controller of all groups.
         role: the template of the controller; empty if it has only one.
-        group: the group, such as the Job of a JobSet; empty if there are no groups.
         group_size: the size of the group, if the pods state it as those of a LeaderWorkerSet do.
     """
 
     controller: Controller
     role: str = ""
-    group: str = ""
     group_size: int | None = None
 
 
@@ -209,16 +208,13 @@ def pod_set(pod: Pod) -> PodSet | None:
         if owner is None or (found := kind_of(owner.api_version, owner.kind)) is None:
             return None
         row, controller = found, (owner.api_version, owner.kind, metadata.namespace, owner.name)
-    of_group = metadata.labels.get(row.index_labels[0], "") if row.index_labels[1:] else ""
-    return _pod_set(*controller, row.role(metadata), of_group, metadata.annotations.get(LWS_SIZE, ""))
+    return _pod_set(*controller, row.role(metadata), metadata.annotations.get(LWS_SIZE, ""))
 
 
 @lru_cache(maxsize=4096)  # thousands of pods share a few pod sets
-def _pod_set(
-    api_version: str, kind: str, namespace: str, name: str, role: str, group: str, group_size: str
-) -> PodSet:
+def _pod_set(api_version: str, kind: str, namespace: str, name: str, role: str, group_size: str) -> PodSet:
     size = valid_count(int(group_size)) if is_number(group_size) else None
-    return PodSet(Controller(api_version, kind, namespace, name), role, group, size)
+    return PodSet(Controller(api_version, kind, namespace, name), role, size)
 
 
 def run_of(pod: Pod) -> str:

@@ -114,7 +114,7 @@ def match_pods(
                 restarts=restarts_in_place(pod),
                 accelerators=declared_accelerators(pod),
             )
-        replaced = endpoint is None and is_replaced(pod)
+        replaced = is_replaced(pod)
         one = MatchedPod(
             # Equal names are in the order of their namespaces, as the server lists them: `a-b/` before `a/`.
             f"{natural_key}\0{name}\0{namespace}/",
@@ -123,7 +123,7 @@ def match_pods(
             endpoint,
             fault,
             unready,
-            endpoint is None and phase in ENDED and not replaced,
+            phase in ENDED and not replaced,
             replaced,
             label,
             tuple([metadata.labels.get(label_key) for label_key in label_keys]) if label_keys else (),

@@ -95,7 +95,7 @@ async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
         parts.append(_existing_labels(there, query.selector, noun))
     elif there is not None:
         names = [one.name for one in namespaces or ()]
-        is_known = not names or query.namespace in names or query.namespace is None
+        is_known = not names or query.namespace in names
         parts.append(f"there are no {noun}" if is_known else "that namespace does not exist")
         if names:
             parts.append(f"namespaces: {existing_names(names, query.namespace or '')}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve import Endpoint, KubernetesClusterResolver, ProbeError
+from aioresolve.errors import APIError
 from aioresolve.testing import Answer, pod, resource_claim
 
 from . import samples
@@ -55,7 +56,7 @@ def test_accelerators_are_the_limits_of_known_resources() -> None:
     ):
         assert declared(container({name: str(limit) for name, limit in limits.items()})) == limits
     assert declared(container({TPU: 4, "cpu": "8", "memory": "16Gi"})) == {TPU: 4}
-    for others in ({"nvidia.com/gpumem": "3000", "cpu": "1"}, {}, None):
+    for others in ({"nvidia.com/gpumem": "3000", "cpu": "1"}, {GPU: "0"}, {}, None):
         assert declared(container(others)) is None
 
 
@@ -213,6 +214,9 @@ async def test_server_without_claims_returns_the_state_without_devices(loopback:
         assert accelerators(await loopback.resolver().cluster_state()) == [None]
     loopback.server.inject(Answer(503), match=of_claims)
     assert accelerators(await loopback.resolver().cluster_state()) == [{DRA_GPU: 4}]
+    loopback.server.inject(Answer(503, headers={"Retry-After": "3600"}), match=of_claims)
+    with pytest.raises(APIError, match="503"):
+        await loopback.resolver().cluster_state()
 
 
 async def test_claim_without_devices_adds_none(loopback: Loopback) -> None:

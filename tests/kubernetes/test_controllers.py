@@ -118,6 +118,16 @@ WORKLOADS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]
         {"leaderWorkerTemplate": {"size": 4, "workerTemplate": template(app="llm")}},
     ),
     "groups that are too large together": (LLM_PODS, LLM, groups(150_000, 2)),
+    "LeaderWorkerSet of the default size": (
+        [lws_pod(0, 0)],
+        LLM,
+        {"leaderWorkerTemplate": {"workerTemplate": template(app="llm")}},
+    ),
+    "Volcano Job with default names and numbers": (
+        [owned("vc-0", VOLCANO, {"volcano.sh/task-spec": "default", "volcano.sh/job-name": "vc"})],
+        VOLCANO,
+        {"tasks": [{"template": template()}]},
+    ),
     "Volcano Job": (
         [owned("vc-0", VOLCANO, {"volcano.sh/task-spec": "worker", "volcano.sh/job-name": "vc"})],
         VOLCANO,
@@ -176,6 +186,8 @@ SELECTORS = [
     ("LeaderWorkerSet with a template for leaders", "role=leader", 2),
     ("LeaderWorkerSet without a number of groups", f"{LWS}/name=llm", 4),
     ("groups that are too large together", f"{LWS}/name=llm", None),
+    ("LeaderWorkerSet of the default size", f"{LWS}/name=llm", 1),
+    ("Volcano Job with default names and numbers", "volcano.sh/job-name=vc", 1),
     ("Volcano Job", "volcano.sh/job-name=vc", 8),
     ("Volcano Job", "volcano.sh/job-name=vc,volcano.sh/task-spec=worker", 7),
     ("MPIJob", "job=pi", 6),

@@ -42,6 +42,7 @@ async def reasons(resolver: ClusterResolver) -> list[str]:
     [
         ("app=trian", "ml", "no pod matches app=trian in namespace 'ml'; values of app there: train, web"),
         ("app in (a,b),tier", "ml", "values of app there: train, web"),
+        ("tier,app=x", "ml", "values of app there: train, web"),
         ("aap=train", "ml", "labels there: app, tier"),
         ("app=web,tier=gpu", "ml", "it excludes the 3 pods there, or they are being deleted or have ended"),
         ("app=ps", "ml", "it matches pods in namespace other"),
@@ -69,6 +70,21 @@ async def test_service_that_does_not_exist(cluster: Loopback) -> None:
     assert found == "no endpoint belongs to Service trian in namespace 'ml'; Services there: train"
 
 
+async def test_namespace_without_pods_and_those_that_have_some(cluster: Loopback) -> None:
+    cluster.server.delete("ps-0", "other")
+    (found,) = await reasons(cluster.resolver({"worker": "app=x"}, namespace="other"))
+    assert found.endswith("there are no pods; namespaces: ml, other")
+    cluster.server.add(*(pod("a", namespace, labels={"app": "a"}) for namespace in ("one", "two")))
+    (found,) = await reasons(cluster.resolver({"worker": "app=a"}, namespace="ml"))
+    assert found.endswith("it matches pods in namespaces one, two")
+
+
+async def test_service_in_another_namespace(cluster: Loopback) -> None:
+    resolver = KubernetesClusterResolver(kubeconfig=cluster.kubeconfig, service="train", namespace="other")
+    (found,) = await reasons(resolver)
+    assert found.endswith("; there is one in namespace ml")
+
+
 async def test_service_whose_selector_matches_nothing(cluster: Loopback) -> None:
     cluster.server.add(service("idle", "ml", selector={"app": "nothing"}))
     resolver = KubernetesClusterResolver(kubeconfig=cluster.kubeconfig, service="idle", namespace="ml")
@@ -78,9 +94,9 @@ async def test_service_whose_selector_matches_nothing(cluster: Loopback) -> None
 
 @pytest.mark.parametrize("namespace", ["ml", None])
 async def test_pods_that_match_but_are_no_members_are_named(cluster: Loopback, namespace: str | None) -> None:
-    cluster.add_trainers("old-0", "old-1", labels={"app": "old"}, deleting=True)
-    (found,) = await reasons(cluster.resolver({"worker": "app=old"}, namespace=namespace))
-    assert found.startswith("all pods that match app=old in ")
+    cluster.add_trainers("old-0", "old-1", labels={"app": "old", "out": ""}, deleting=True)
+    (found,) = await reasons(cluster.resolver({"worker": "app=old,out"}, namespace=namespace))
+    assert found.startswith("all pods that match app=old,out in ")
     assert found.endswith("have ended or are being deleted: old-0, old-1")
 
 

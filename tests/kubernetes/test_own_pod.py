@@ -151,6 +151,11 @@ async def test_completion_index_decides_between_pods_with_the_address_of_a_node(
     server.add(*(pod(f"train-{index}", "ml", ip="127.0.0.1", index=index) for index in range(2)))
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
     assert (await fetch_own_pod(Progress())).full_name == "ml/train-1"
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "2")
+    monkeypatch.setenv("POD_UID", "u")
+    message = r"uid 'u' of \$POD_UID with the index 2 of \$JOB_COMPLETION_INDEX matches no pod"
+    with pytest.raises(TaskIdentityError, match=message):
+        await fetch_own_pod(Progress())
 
 
 async def test_pod_that_was_replaced_is_not_this_one(

@@ -140,6 +140,7 @@ def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> N
         )
     )
     assert (observation.unready, names(cache)) == ((), [])
+    assert [(one.job, one.name) for one in observation.failed] == [("worker", "ml/w-7"), ("eval", "ml/w-7")]
 
 
 def test_a_member_that_is_not_ready_has_a_reason() -> None:

@@ -77,6 +77,7 @@ def in_group(group: int, member: int) -> Pod:
         (pod("a", metadata={"annotations": {VOLCANO: "8"}}), 8),
         (mpi("pi-worker-2", "worker", 3), 2),
         (mpi("pi-worker-3", "worker", 3), 3),
+        (mpi("pi-worker-7", "worker", 3), 3),
         (mpi("pi-launcher-x1", "launcher", 0), 0),
         (labelled("a", **{GROUP: "1", WORKER: "2", "apps.kubernetes.io/pod-index": "2"}), 5),
         (labelled("a", **{JOB: "1", GLOBAL: "3", COMPLETION: "2"}), 5),
@@ -223,6 +224,13 @@ def test_task_keeps_its_index_in_whatever_order_the_others_end_or_are_replaced(
         now = state(cache)
         assert now.spec.task_indices("worker") == sorted(ends[number + 1 :])
         assert [each.index for each in now.done] == sorted(ends[: number + 1])
+
+
+def test_pod_that_succeeded_is_not_done_while_it_is_being_deleted() -> None:
+    owned: dict[str, Any] = {"ownerReferences": [OWNER]}
+    ended = pod("train-0", phase="Succeeded", metadata=owned | {"deletionTimestamp": "now"})
+    found = state(listed_cache(ended, pod("train-1", metadata=owned)))
+    assert (found.done, found.spec.task_indices("worker")) == ((), [0])
 
 
 def test_equal_names_are_in_the_order_of_their_namespaces() -> None:

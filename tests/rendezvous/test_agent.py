@@ -133,6 +133,22 @@ async def test_the_first_round_begins_when_a_pod_that_was_waited_for_is_deleted(
     assert numbers(await joining) == [(1, 0, 2), (1, 1, 2)]
 
 
+async def test_the_first_round_begins_without_a_pod_that_misses_the_last_call(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)), trainer(2, phase="Pending"))
+    agents = await cluster.agents(0, 1, nodes=(2, 3))
+    rounds = await asyncio.gather(*(each.join(port=1, timeout=60, last_call=0.1) for each in agents))
+    assert numbers(rounds) == [(1, 0, 2), (1, 1, 2)]
+
+
+async def test_pods_without_an_index_have_ranks_by_age(cluster: Cluster) -> None:
+    for index, created in enumerate(("2026-11-20T00:00:02Z", "2026-11-20T00:00:01Z")):
+        found = trainer(index, created=created)
+        for kind in ("labels", "annotations"):
+            found["metadata"][kind].pop("batch.kubernetes.io/job-completion-index", None)
+        cluster.server.add(found)
+    assert numbers(await join(await cluster.agents(0, 1, nodes=(2, 2)))) == [(1, 1, 2), (1, 0, 2)]
+
+
 async def test_too_few_nodes_are_an_error_that_says_why_each_pod_is_missing(cluster: Cluster) -> None:
     cluster.server.add(trainer(0), trainer(1, phase="Pending", reason="Unschedulable", message="no GPU"))
     cluster.server.add(trainer(2))
@@ -157,6 +173,7 @@ async def test_a_success_closes_the_rendezvous_for_pods_that_start_later(cluster
     await first.end(failed=False)
     await until(lambda: second.view.closed is not None)
     assert second.nodes_waiting == 0
+    await second.end(failed=True)  # which changes nothing
     cluster.server.add(trainer(2))
     late = await cluster.agent(2, nodes=(2, 3))
     with pytest.raises(ClosedError, match="ended on 'trainer-0' in round 1"):
@@ -195,6 +212,9 @@ async def test_a_new_job_of_the_same_name_starts_over(cluster: Cluster) -> None:
         cluster.server.delete(f"trainer-{index}", "ml")
         cluster.server.add(trainer(index, uid="-2"))
     assert numbers(await join(await cluster.agents(0, 1, nodes=(2, 3)))) == [(3, 0, 2), (3, 1, 2)]
+    await until(lambda: second.view.state.world.round == 3)
+    with pytest.raises(ClosedError, match="is in use by another workload"):
+        await second.join(port=1, timeout=60, last_call=60)
 
 
 async def test_a_spare_node_takes_the_place_of_a_lost_one(cluster: Cluster) -> None:
@@ -234,6 +254,15 @@ async def test_a_node_outside_of_pods_lives_as_long_as_its_lease(cluster: Cluste
     await until(lambda: first.view.life(node) is Life.ALIVE)
     await outside.end(failed=True)
     await until(lambda: first.view.life(node) is Life.DEAD)
+
+
+async def test_a_node_outside_of_pods_renews_its_lease(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.rendezvous.agent.LEASE_DURATION", 0.1)
+    await join(await cluster.agents(None, nodes=(1, 1)))
+    requests = cluster.server.requests
+    await until(lambda: sum((each.verb, each.resource) == ("patch", "leases") for each in requests) > 3)
 
 
 async def test_the_server_restarts_and_forgets_its_history_during_rounds(cluster: Cluster) -> None:
@@ -289,6 +318,12 @@ async def test_a_missing_permission_to_watch_ends_the_wait(
 async def test_a_pod_without_a_known_controller_needs_a_selector(cluster: Cluster) -> None:
     cluster.server.add({**trainer(0), "metadata": {"name": "trainer-0", "namespace": "ml"}})
     with pytest.raises(ConfigurationError, match="--rdzv-conf selector=app=trainer"):
+        await cluster.agent(0, nodes=(2, 3))
+
+
+async def test_a_pod_without_an_address_is_an_error(cluster: Cluster) -> None:
+    cluster.server.add({**trainer(0), "status": {"phase": "Running"}})
+    with pytest.raises(ConfigurationError, match="'ml/trainer-0' has no address.*--local-addr"):
         await cluster.agent(0, nodes=(2, 3))
 
 

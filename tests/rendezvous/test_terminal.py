@@ -60,8 +60,29 @@ async def test_json_says_how_the_training_ended(cluster: Cluster, capsys: pytest
     assert (code, found["round"], found["closed"]) == (0, 1, "failed on trainer-0")
     first, outside, missing = found["nodes"]
     assert (first["rank"], first["pod"], first["state"]) == (0, "trainer-0", "lost")
+    assert first["reason"] == "its process has ended"
     assert (outside["rank"], outside["address"], outside["node"]) == (1, "10.9.9.9:1", None)
     assert (missing["pod"], missing["state"]) == ("trainer-1", "missing")
+
+
+async def test_nodes_that_are_gone_have_a_reason(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.server.add(*map(trainer, range(4)))
+    agents = await cluster.agents(0, 1, 2, 3, None, nodes=(5, 5))
+    await join(agents)
+    cluster.server.delete("trainer-1", "ml")
+    cluster.server.patch("trainer-2", "ml", patch=trainer(2, deleting=True))
+    cluster.server.patch("trainer-3", "ml", patch=trainer(3, phase="Succeeded"))
+    cluster.server.delete(agents[4].own.key, "ml", kind="Lease")
+    _, out, _ = await run(capsys, "rendezvous", "train", "-n", "ml", "-o", "json")
+    found = json.loads(out)
+    assert found["closed"] == "ended on trainer-3"
+    assert [(each["state"], each["reason"]) for each in found["nodes"]] == [
+        ("running", ""),
+        ("lost", "the pod does not exist"),
+        ("lost", "the pod is being deleted"),
+        ("ended", ""),
+        ("lost", "its Lease has expired"),
+    ]
 
 
 async def test_a_lease_that_was_never_renewed_shows_a_living_node(

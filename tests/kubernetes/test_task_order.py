@@ -233,6 +233,15 @@ def test_pod_that_succeeded_is_not_done_while_it_is_being_deleted() -> None:
     assert (found.done, found.spec.task_indices("worker")) == ((), [0])
 
 
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+def test_pod_is_done_when_another_one_of_its_run_is_created(phase: str) -> None:
+    run, earlier = ({"ownerReferences": [OWNER | {"uid": uid}]} for uid in ("run", "earlier"))
+    cache = listed_cache(pod("a", metadata=earlier), pod("b", phase="Succeeded", metadata=run))
+    assert state(cache).done == ()
+    cache.stores[TRAIN].apply([Added(versioned("c", 101, phase=phase, metadata=run))])
+    assert [each.name for each in state(cache).done] == ["ml/b"]
+
+
 def test_equal_names_are_in_the_order_of_their_namespaces() -> None:
     everywhere = PodQuery("app=train")
     cache = new_cache({"worker": [everywhere]})

@@ -15,7 +15,10 @@ from aioresolve.kubernetes.selection import validate_jobs
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"job_to_label_mapping": ["app=a"]}, "`job_to_label_mapping=`: a list is not .*\\['job-name=trainer'\\]"),
+        (
+            {"job_to_label_mapping": ["app=a"]},
+            "`job_to_label_mapping=`: a list is not a .*'job-name=trainer'",
+        ),
         ({"job_to_label_mapping": {}}, "`job_to_label_mapping=`: an empty mapping is not"),
         ({"job_to_label_mapping": {1: ["app=a"]}}, "1 is not a valid job name"),
         ({"job_to_label_mapping": {"worker": []}}, r"\[\] is not a list of label selectors \(job 'worker'\)"),

@@ -323,7 +323,7 @@ async def test_a_pod_without_a_known_controller_needs_a_selector(cluster: Cluste
 
 async def test_a_pod_without_an_address_is_an_error(cluster: Cluster) -> None:
     cluster.server.add({**trainer(0), "status": {"phase": "Running"}})
-    with pytest.raises(ConfigurationError, match="'ml/trainer-0' has no address.*--local-addr"):
+    with pytest.raises(ConfigurationError, match=r"'ml/trainer-0' has no address.*--local-addr"):
         await cluster.agent(0, nodes=(2, 3))
 
 

@@ -65,7 +65,7 @@ async def test_json_says_how_the_training_ended(cluster: Cluster, capsys: pytest
     assert (missing["pod"], missing["state"]) == ("trainer-1", "missing")
 
 
-async def test_nodes_that_are_gone_have_a_reason(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_lost_nodes_have_a_reason(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.server.add(*map(trainer, range(4)))
     agents = await cluster.agents(0, 1, 2, 3, None, nodes=(5, 5))
     await join(agents)

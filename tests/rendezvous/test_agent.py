@@ -256,15 +256,6 @@ async def test_a_node_outside_of_pods_lives_as_long_as_its_lease(cluster: Cluste
     await until(lambda: first.view.life(node) is Life.DEAD)
 
 
-async def test_a_node_outside_of_pods_renews_its_lease(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aioresolve.rendezvous.agent.LEASE_DURATION", 0.1)
-    await join(await cluster.agents(None, nodes=(1, 1)))
-    requests = cluster.server.requests
-    await until(lambda: sum((each.verb, each.resource) == ("patch", "leases") for each in requests) > 3)
-
-
 async def test_the_server_restarts_and_forgets_its_history_during_rounds(cluster: Cluster) -> None:
     server = cluster.server
     server.add(*map(trainer, range(3)))

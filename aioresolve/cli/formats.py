@@ -263,5 +263,5 @@ def wait_report(
     ]
     first, second = (aligned(table.fitted(width) if width and table.rows else table) for table in tables)
     if len(reasons) > max_reasons:
-        first += f"and {len(reasons) - max_reasons} more reasons\n"
+        first += f"and {len(reasons) - max_reasons} more\n"
     return "\n".join(filter(None, (first, second))) or "no response yet\n"

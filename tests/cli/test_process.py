@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,9 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aioresolve.testing import Delay, Hang
+
 from .process import (
     COMMAND,
+    ESCAPE,
+    SHOW_CURSOR,
     TIMEOUT,
+    Terminal,
     run_as_first_process,
     run_on_terminal,
     run_process,
@@ -36,6 +42,36 @@ def run_program(program: str, *arguments: str, env: dict[str, str]) -> subproces
 # Pipes and terminals
 
 
+@pytest.mark.parametrize("variable", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_output_has_colors_on_a_terminal_unless_they_are_disabled(
+    env: dict[str, str], variable: dict[str, str]
+) -> None:
+    code, sent = run_on_terminal(TRAIN, env | variable)
+    assert (code, ESCAPE in sent) == (0, not variable)
+    piped = run_process(TRAIN, env)
+    assert (piped.stdout, piped.stderr) == (without_colors(sent), "")
+
+
+def test_a_terminal_shows_progress_and_then_the_cursor_again(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    server.inject(Delay(0.9))
+    code, sent = run_on_terminal((*TRAIN, "-o", "name"), env)
+    assert code == 0
+    assert "waiting for selector 'app=train' in namespace 'ml'" in without_colors(sent)
+    assert sent.rindex(SHOW_CURSOR) < sent.index("10.0.0.1:8470")
+
+
+def test_an_interrupt_shows_the_cursor_again(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    server.inject(Hang())
+    with Terminal(TRAIN, env) as terminal:
+        terminal.wait_for_text("waiting for")
+        assert terminal.wait_for_exit(signal.SIGINT) == 130
+        sent = terminal.sent
+    assert SHOW_CURSOR in sent[sent.rindex("waiting for") :]
+    assert "Traceback" not in sent
+
+
 def test_an_error_on_a_terminal_is_red_and_wrapped_at_words(env: dict[str, str]) -> None:
     code, sent = run_on_terminal(("kubernetes", "-l", "app=trian"), env)
     assert (code, sent.startswith("\x1b[31merror:\x1b[0m no pod matches app=trian in namespace 'ml'; ")) == (
@@ -55,6 +91,26 @@ def test_the_result_follows_what_the_calling_program_printed_before(env: dict[st
 
 
 # Closed streams and full disks
+
+
+def test_a_closed_stdout_ends_it_as_sigpipe_does(env: dict[str, str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([*COMMAND, *TRAIN], env=env, stdout=write, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_is_an_error_without_a_traceback(env: dict[str, str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*COMMAND, *TRAIN], env=env, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: ")
+    assert done.stderr.endswith(b"No space left on device\n")
+    assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("closed", [1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from typing import TYPE_CHECKING, Any
 from unittest.mock import AsyncMock
@@ -12,7 +13,7 @@ from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.spec import Task
 from aioresolve.testing import GoogleServer, pod, tpu_node
 
-from .process import Run, Running, environment, trainer
+from .process import HIDE_CURSOR, SHOW_CURSOR, Run, Running, Terminal, environment, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,6 +152,41 @@ def test_invalid_conditions_are_invalid_usage(
     assert (refused.code, refused.stdout) == (2, "")
     assert message in refused.stderr
     assert server.requests == ()
+
+
+# On a terminal
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_missing_tasks_and_at_the_end_only_the_cluster(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    server.add(trainer(3, **PENDING))
+    with Terminal((*TRAIN, "--count", "4", "--timeout", "5m"), env) as terminal:
+        shown = terminal.wait_for_text("ml/train-3   Pending (Unschedulable: 0/1 nodes are available)")
+        assert shown[0].startswith("waiting for -l worker=app=train: ")
+        assert shown[0].endswith(" of 5m")
+        assert ["worker", "3", "4"] in [line.split() for line in shown]
+        server.add(trainer(3, ready=False))
+        terminal.wait_for_text("ml/train-3   its Ready condition is False")
+        server.add(trainer(3))
+        assert terminal.wait_for_exit() == 0
+        sent, shown = terminal.sent, terminal.shown
+    assert sent.count(HIDE_CURSOR) == sent.count(SHOW_CURSOR) == 1
+    assert [line.split()[0] for line in shown if line] == ["JOB", *["worker"] * 4]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_the_list_of_missing_tasks_on_the_terminal(env: dict[str, str]) -> None:
+    with Terminal(("wait", "kubernetes", "-l", "app=trian"), env) as terminal:
+        terminal.wait_for_text("values of app there: ps, stuck, train")
+        assert terminal.wait_for_exit(signal.SIGINT) == 130
+        shown = " ".join(line.strip() for line in terminal.shown)
+    assert "waiting for -l app=trian: " in shown
+    assert (
+        "app=trian   no pod matches app=trian in namespace 'ml'; values of app there: ps, stuck, train"
+        in shown
+    )
 
 
 # TPUs

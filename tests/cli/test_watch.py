@@ -119,7 +119,7 @@ def test_terminal_shows_the_age_of_a_stale_state_and_the_first_eight_reasons() -
         stale = Observation(state, missing[:number]).stale(error, datetime.now(UTC) - timedelta(seconds=312))
         view.update(stale)
         *_, last, empty, status = map(str, getattr(view.render(80, 40), "renderables", []))
-        assert (last, empty) == ("ml/pod-7: exit code 7" if number == 8 else "and 1 more reasons", "")
+        assert (last, empty) == ("ml/pod-7: exit code 7" if number == 8 else "and 1 more", "")
         assert re.fullmatch("2 tasks as of [0-9:]{8}, 5m1.s ago; no newer state: nothing listens", status)
 
 

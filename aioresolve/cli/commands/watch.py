@@ -282,7 +282,7 @@ def _missing_lines(observation: Observation) -> list[str]:
     reasons = formats.by_reason({one.name: one.reason for one in missing})
     lines = [reason if names in reason else f"{names}: {reason}" for names, reason in reasons]
     more = len(lines) - MAX_MISSING
-    return [*lines[:MAX_MISSING], *([f"and {more} more reasons"] if more > 0 else [])]
+    return [*lines[:MAX_MISSING], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _local_time(moment: datetime) -> str:

@@ -41,10 +41,10 @@ class Screen(io.StringIO):
     """A terminal, whose user presses Ctrl-C as soon as it has shown the text `until`."""
 
     encoding = "utf-8"
-    buffer = io.BytesIO()
 
     def __init__(self, until: str = "") -> None:
         super().__init__()
+        vars(self)["buffer"] = io.BytesIO()
         self._until = until
 
     def isatty(self) -> bool:
@@ -176,7 +176,7 @@ def test_a_broken_stdout_ends_the_command_and_a_broken_stderr_does_not(
             with pytest.raises(SystemExit, match="141"):
                 main(arguments)
         assert capsys.readouterr().err == ""
-    # Errors that nobody can read are not errors of their own.
+    # Errors without a reader are not errors of their own.
     monkeypatch.setattr(sys, "stderr", None)
     assert main(("poll", "none.yaml")) == 2
     with open("/dev/full", "w") as full:

@@ -69,7 +69,7 @@ def test_only_the_host_and_the_authority_of_the_cluster_are_trusted(authority: t
         seen_by_server(context, server_context(trustme.CA()))
     with pytest.raises(ssl.SSLCertVerificationError):
         seen_by_server(context, server_context(authority), "other.example")
-    with pytest.raises(ssl.SSLCertVerificationError):  # as in Go, a common name is no host name
+    with pytest.raises(ssl.SSLCertVerificationError):  # as in Go, a common name is not a host name
         seen_by_server(context, server_context(authority, "admin@api.example", HOST))
 
 

@@ -291,11 +291,10 @@ async def test_a_list_is_reported_as_out_of_date_until_its_watch_has_begun(loopb
     policy = watch_policy(max_initial_silence=0.05, response_timeout=0.5)
     async with aclosing(with_policy(loopback.resolver(), policy).observations()) as observations:
         with anyio.fail_after(60):
-            late = await anext(observations)
-            assert "it is not established after 0.05 s" in str(late.error)
-            async for observation in observations:
-                if observation.error is None:
-                    break
+            late = observation = await anext(observations)
+            while observation.error is not None:
+                observation = await anext(observations)
+    assert "it is not established after 0.05 s" in str(late.error)
     assert late.state == observation.state
     assert observation.state is not None
     assert names(observation.state) == ["train-0"]

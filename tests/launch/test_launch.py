@@ -159,8 +159,9 @@ class TestEqualTasks:
                 "JAX_PROCESS_ID": "5",
             }
         for name in known:
+            lacking: dict[str, Any] = known | {name: None}
             with pytest.raises(PartialClusterError):
-                launch.jax_processes(PartialClusterError("slice 1 of 2", **(known | {name: None})))
+                launch.jax_processes(PartialClusterError("slice 1 of 2", **lacking))
 
     def test_torchrun(self) -> None:
         assert launch.torchrun(WORKERS, WORKERS.task("worker", 1), processes_per_task=8) == {

@@ -125,7 +125,7 @@ def test_closing_ends_the_watch_immediately(source: Source) -> None:
     assert next(unused, None) is None
 
 
-def test_watch_ends_with_the_interpreter_and_stays_in_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_ends_with_the_interpreter_and_is_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioresolve.sync.loop_thread._current", None)
     watch = sync.ClusterResolver(Scripted()).watch()
     assert next(watch) == workers(1)

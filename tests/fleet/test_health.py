@@ -98,6 +98,12 @@ async def status_of(observation: Observation, expected: Any = "controller") -> T
         (Observation(state(worker=2, ps=1)), 4, "Degraded 3/4", "3 of 4 tasks in total"),
         (Observation(state(worker=2, ps=1)), {"worker": 2}, "Ready 2/2", ""),
         (Observation(state(worker=2, ps=1)), {"ps": 2}, "Degraded 1/2", "job 'ps': 1 of 2 tasks"),
+        (
+            Observation(state(chief=1, worker=2, ps=1)),
+            {"chief": 1, "worker": 3, "ps": 2},
+            "Degraded 4/6",
+            "job 'worker': 2 of 3 tasks, job 'ps': 1 of 2 tasks",
+        ),
         (Observation(state(worker=2), (PENDING,)), 2, "Ready 2/2", ""),
         (Observation(state(worker=0)), 2, "Empty 0/2", "nothing was found"),
         (

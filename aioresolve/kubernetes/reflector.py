@@ -2,9 +2,9 @@
 
 The objects are listed, and a watch reports each change since the version of that list. With the policy
 `watch_list`, a watch reports the objects too, before the changes; if the server does not support that, they
-are listed. Every watch ends sooner or later: the server ends it after a while,
-connections break, versions expire. The next watch resumes from the last version that was reported. If that
-version is too old (410), the pods are listed again. No change is missed or applied twice.
+are listed. Every watch ends sooner or later: the server ends it after a while, connections break, versions
+expire. The next watch resumes from the last version that was reported. If that version is too old (410), the
+pods are listed again. No change is missed or applied twice.
 
 The cached pods are current only while the watch of each query is established, so that a list is reported when
 the watch that follows has begun. Between two watches they count as current for `WatchPolicy.max_gap` seconds;
@@ -102,9 +102,9 @@ class WatchPolicy(msgspec.Struct, frozen=True):
         max_silence: how long a watch may receive no event before its connection counts as broken. An API
             server sends a bookmark about once a minute.
         response_timeout: how long the response to a watch may take to begin.
-        max_initial_silence: how long a watch that follows a list may take to begin before the list is
-            reported as out of date; and how long one that begins with the existing objects may receive
-            nothing before the bookmark that follows them. After that, they are listed.
+        max_initial_silence: how long a watch may take to begin after a list, before the list is reported as
+            out of date. With `watch_list`, how long a watch may receive nothing before the bookmark that
+            follows the existing objects, before these are listed.
         max_gap: how long the pods count as current after a watch has ended, while no other is established.
         max_replay: how long a watch that is established after a failure may take to report the changes that
             it missed; nothing marks the last of them.
@@ -192,7 +192,7 @@ class Reflector:
         if lifetime is not None:
             reason = "it ended" if error is None else error.summary
             log_watch_restart(self._api.host, self._scope, reason, seconds=lifetime)
-            self._set_timer(self._policy.max_gap)
+            self._expect_watch(self._policy.max_gap)
         if error is not None and (wait := self.on_failure(error)):
             await self._api.sleep(wait)
 
@@ -286,11 +286,14 @@ class Reflector:
         self._denials += 1
         return self._denials > MAX_DENIALS
 
-    def _set_timer(self, seconds: float) -> None:
+    def _expect_watch(self, seconds: float) -> None:
         """Call `on_gap` unless a watch is opened within so many seconds."""
+        self._set_timer(seconds, partial(self.on_gap, seconds))
+
+    def _set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.on_gap, seconds)
+        self._timer = asyncio.get_running_loop().call_later(seconds, callback)
 
     def _broken(self, reason: str) -> ConnectionFailedError:
         return ConnectionFailedError(
@@ -309,7 +312,7 @@ class Reflector:
 
         found = await within_deadline(self._timeout, f"the list of {self._scope}", request)
         self._replace(found.items, found.version)
-        self._set_timer(self._policy.max_initial_silence)
+        self._expect_watch(self._policy.max_initial_silence)
         # From now on the watch reports everything, and the next list may be hours away.
         await self._api.close_idle()
 
@@ -356,7 +359,7 @@ class Reflector:
             else:
                 watch = await self._open(stack, self._store.version, lifetime, policy.response_timeout)
             if self.on_open(watch.opened_at):
-                self._timer = asyncio.get_running_loop().call_later(policy.max_replay, self.on_replay)
+                self._set_timer(policy.max_replay, self.on_replay)
             else:
                 self.on_replay()
             self._apply(events)

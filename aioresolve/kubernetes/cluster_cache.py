@@ -116,7 +116,12 @@ class MemberStore(Store[T]):
         in_transit: the keys of the pods that changed since the last observation in a way that a further
             change will complete, usually a moment later. It need not, so wait for this only briefly.
         selectors: the selectors of jobs that the query is part of.
+        noun: what messages call a pod.
+        required_state: the state that a pod must have to be a member.
     """
+
+    noun = "matching pod"
+    required_state = "running"
 
     def __init__(self, query: Query[T], address: Any, port: int, label_keys: Sequence[str]) -> None:
         super().__init__(query)
@@ -153,7 +158,7 @@ class PodStore(MemberStore["Pod"]):
         return match_pods(objects, self._address, self._port, self._label_keys)
 
     def _replace(self, listed: Sequence[MatchedPod], version: str) -> None:
-        # In the order of the tasks, so that it need not be sorted with each change.
+        # In the order of `SelectorTasks.fill`, which is fast if they have it already.
         self.pods = {pod.full_name: pod for pod in sorted(listed, key=operator.attrgetter("key"))}
         self._have_changed()
 
@@ -225,7 +230,7 @@ class ClusterCache:
         allow_gaps: bool = True,
         controllers: Controllers | None = None,
     ) -> None:
-        self._selection, self._allow_gaps = selection, allow_gaps
+        self._store_type, self._allow_gaps = selection.store_type, allow_gaps
         self.ordering = Ordering(selection.order_by)
         self.devices = Devices()
         self.controllers = Controllers() if controllers is None else controllers
@@ -259,9 +264,7 @@ class ClusterCache:
         """Raise a PodNotRunningError if there are pods that are not running."""
         pods = chain.from_iterable(store.pods.values() for store in self.stores.values())
         faults = {pod.full_name: pod.fault for pod in pods if pod.fault is not None}
-        if self._selection.reads_slices:
-            raise_not_running(faults, "endpoint", "ready")
-        raise_not_running(faults)
+        raise_not_running(faults, self._store_type.noun, self._store_type.required_state)
 
     def state(self, now: datetime) -> ClusterState:
         """Return the cluster state at `now`, in UTC.

@@ -170,6 +170,8 @@ class SliceStore(MemberStore[EndpointSlice]):
     """
 
     query: SliceQuery
+    noun = "endpoint"
+    required_state = "ready"
 
     @staticmethod
     def new_query(selector: str, namespace: str | None) -> SliceQuery:

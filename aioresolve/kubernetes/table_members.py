@@ -65,7 +65,8 @@ class TableMembers:
         results = await gather([partial(self._list, one) for one in queries.values()], limit=self.limit)
         listed = dict(zip(queries, results, strict=True))
         if selected.not_running == "raise":
-            raise_not_running({name: why for each in results for name, why in each.not_running.items()})
+            faults = {name: why for each in results for name, why in each.not_running.items()}
+            raise_not_running(faults, selected.store_type.noun, selected.store_type.required_state)
         elif any(each.has_succeeded for each in results):
             return None  # which tasks are done and keep their indices, only whole pods show
         jobs: dict[str, list[Any]] = {}

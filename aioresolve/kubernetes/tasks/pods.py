@@ -190,10 +190,10 @@ HAVE_ENDED = Hint(
 )
 
 
-def raise_not_running(pods: Mapping[str, str], noun: str = "matching pod", state: str = "running") -> None:
+def raise_not_running(pods: Mapping[str, str], noun: str, required_state: str) -> None:
     """Raise a PodNotRunningError for `pods` (`namespace/name` to the reason), if there are any.
 
-    `noun` and `state` say what they are and should be.
+    The message calls each of them a `noun`, and says that it is not in the required state.
     """
     if not pods:
         return
@@ -203,7 +203,7 @@ def raise_not_running(pods: Mapping[str, str], noun: str = "matching pod", state
         shown.append(f"and {len(pods) - len(shown)} more")
     subject = f"1 {noun} is" if len(pods) == 1 else f"{len(pods)} {noun}s are"
     hint = HAVE_ENDED if has_ended else NOT_RUNNING
-    raise PodNotRunningError(f"{subject} not {state}: {'; '.join(shown)}", hint=hint, pods=pods)
+    raise PodNotRunningError(f"{subject} not {required_state}: {'; '.join(shown)}", hint=hint, pods=pods)
 
 
 def pod_address(pod: Pod, choice: str | Callable[[Pod], Any], port: int) -> str | None:

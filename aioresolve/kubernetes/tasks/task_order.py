@@ -142,7 +142,12 @@ class SelectorTasks:
         claims = chain.from_iterable(pod.claims for pod in members if pod.claims)
         self.unread_claims = self._devices.unread(claims)
         self.selected = self._select(live, [pod for pod in others if pod.has_succeeded or pod.failure], done)
-        self._order(by_key if self._ordering.by_index or done else members, done)
+        if self._ordering.by_index:
+            self._order(by_key, done)
+        elif done:
+            self._order([pod for pod in by_key if pod.endpoint is not None or pod.key in done], done)
+        else:
+            self._order(members, done)
 
     def change(self, old: MatchedPod | None, new: MatchedPod) -> None:
         """Replace one pod; None if it did not exist before."""
@@ -153,19 +158,19 @@ class SelectorTasks:
         self._unready.replace(new, is_one=new.unready is not None)
         if new.endpoint is None:
             return
-        keys = self._keys
-        if self._ordering.by_name:
-            position = bisect_left(keys, new.key)
-        else:
-            position = keys.index(new.key) if new.key in keys else len(keys)
-        if position < len(keys) and keys[position] == new.key:
-            self._endpoints[position] = self._with_devices(new)
-        elif self._ordering.by_name:
-            keys.insert(position, new.key)
-            self._ordered.insert(position, new)
-            self._endpoints.insert(position, new.endpoint)
-            self._numbering = None
         self._snapshot = None
+        if not self._ordering.by_name:
+            if new.key in self._positions:  # otherwise it lacks an index or label
+                self._endpoints[self._positions[new.key]] = self._with_devices(new)
+            return
+        position = bisect_left(self._keys, new.key)
+        if old is not None and old.endpoint is not None:
+            self._endpoints[position] = self._with_devices(new)
+            return
+        self._keys.insert(position, new.key)
+        self._ordered.insert(position, new)
+        self._endpoints.insert(position, new.endpoint)
+        self._numbering = None
 
     def _affects_only_itself(self, old: MatchedPod | None, new: MatchedPod) -> bool:
         """Whether nothing changes for other pods: the pod is created, starts, or becomes ready.
@@ -196,7 +201,8 @@ class SelectorTasks:
     def _order(self, pods: list[MatchedPod], done: set[str]) -> None:
         """Put `pods`, which are in the order of their names, into task order.
 
-        `done` has the keys of the pods that are done.
+        By index, they are all pods; otherwise the members and the pods that are done. `done` has the keys of
+        the latter.
         """
         self._indices: list[PodIndex] | None = None
         self.unindexed: list[str] = []
@@ -206,8 +212,6 @@ class SelectorTasks:
         if ordering.by_index:
             roles = {pod.label.role for pod in pods if pod.label.in_role is not None}
             keys = [pod.label.among(len(roles)) for pod in pods]
-        elif done:
-            pods = [pod for pod in pods if pod.endpoint is not None or pod.key in done]
         if ordering.by_labels:
             keys = [ordering.key(pod.labels, pod.node or "") for pod in pods]
             self.unknown_nodes = {pod.node or "" for pod in pods if ordering.is_unknown(pod.node or "")}
@@ -228,7 +232,9 @@ class SelectorTasks:
                 self._indices = [index for index, _ in keyed]
         self._ordered, self._done = pods, done
         members = [pod for pod in pods if pod.endpoint is not None]
+        # In another order than by name, no pod is inserted between two calls of `fill`: the positions hold.
         self._keys = [pod.key for pod in members]
+        self._positions = {} if ordering.by_name else {key: at for at, key in enumerate(self._keys)}
         self._endpoints: list[Any] = [
             self._with_devices(pod) if pod.claims else pod.endpoint for pod in members
         ]

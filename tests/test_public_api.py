@@ -7,10 +7,10 @@ import inspect
 import pkgutil
 import subprocess
 import sys
-from enum import Enum, EnumType
+from enum import EnumType
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -96,15 +96,20 @@ def test_every_public_class_function_and_method_has_a_docstring() -> None:
         module = importlib.import_module(name)
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):
             getattr(module, "nothing")  # noqa: B009 - a type checker refuses `module.nothing`
-        for public in module.__all__:
-            value = getattr(module, public)
-            described = {public: value}
-            if inspect.isclass(value):
-                described |= {f"{public}.{each}": getattr(value, each) for each in public_members(value)}
-            elif not inspect.isfunction(value):
-                continue
-            undocumented += [f"{name}.{each}" for each, v in described.items() if not inspect.getdoc(v)]
+        undocumented += [
+            f"{name}.{path}" for path, value in public_objects(module) if not inspect.getdoc(value)
+        ]
     assert undocumented == []
+
+
+def public_objects(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the public classes and functions, and the public methods and properties of the classes."""
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            yield name, value
+        if inspect.isclass(value):
+            yield from ((f"{name}.{each}", getattr(value, each)) for each in public_members(value))
 
 
 def public_defaults() -> list[str]:
@@ -114,21 +119,17 @@ def public_defaults() -> list[str]:
     """
     lines: dict[object, str] = {}
     for name in PUBLIC_MODULES:
-        module = importlib.import_module(name)
-        for public in module.__all__ if not name.startswith("aioresolve.sync") else ():
-            value = getattr(module, public)
-            found = {public: value}
-            if inspect.isclass(value) and not issubclass(value, Enum):
-                found |= {f"{public}.{each}": getattr(value, each) for each in public_members(value)}
-            for path, function in found.items():
-                if not callable(function) or function in lines or isinstance(function, EnumType):
-                    continue
-                defaults = [
-                    f"{each.name}={each.default!r}"
-                    for each in inspect.signature(function).parameters.values()
-                    if isinstance(each.default, bool | int | float | str | tuple)
-                ]
-                lines[function] = " ".join([f"{name}.{path}", *defaults])
+        if name.startswith("aioresolve.sync"):
+            continue
+        for path, function in public_objects(importlib.import_module(name)):
+            if not callable(function) or function in lines or isinstance(function, EnumType):
+                continue
+            defaults = [
+                f"{each.name}={each.default!r}"
+                for each in inspect.signature(function).parameters.values()
+                if isinstance(each.default, bool | int | float | str | tuple)
+            ]
+            lines[function] = " ".join([f"{name}.{path}", *defaults])
     return [line for line in lines.values() if " " in line]
 
 

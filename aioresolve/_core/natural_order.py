@@ -25,9 +25,9 @@ def natural_keys(names: Sequence[str]) -> list[str]:
     if text.count("\n") >= max(len(names), 1):  # names contain no line break, but the server is not trusted
         text = "\n".join(name.replace("\n", " ") for name in names)
     parts = _digits.split(text)
-    parts[1::2] = [
-        chr(ord("0") + len(number)) + number for number in (part.lstrip("0") for part in parts[1::2])
-    ]
+    numbers = [part.lstrip("0") for part in parts[1::2]]
+    lengths = [chr(ord("0") + length) for length in range(1 + max(map(len, numbers), default=0))]
+    parts[1::2] = [lengths[len(number)] + number for number in numbers]
     return "".join(parts).split("\n") if names else []
 
 
@@ -43,5 +43,6 @@ def in_order_of_names(names: Sequence[str], values: Sequence[T]) -> list[T]:
     Equal names keep their order. Names that differ in leading zeros only (worker-01, worker-1) are ordered as
     text. Both hold for `MatchedPod.key` too.
     """
-    keys = [f"{key}\0{name}" for key, name in zip(natural_keys(names), names, strict=True)]
-    return [values[position] for position in sorted(range(len(names)), key=keys.__getitem__)]
+    positions = sorted(range(len(names)), key=names.__getitem__)
+    positions.sort(key=natural_keys(names).__getitem__)
+    return [values[position] for position in positions]

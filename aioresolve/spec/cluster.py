@@ -308,11 +308,12 @@ def _from_mapping(cluster: Mapping[Any, Any]) -> Tasks:
     for job, tasks in cluster.items():
         _check_str(job, "job name")
         indexed = by_task_index(tasks, f"job {job!r}")
-        for index, address in indexed.items():
-            if not isinstance(address, str):
-                _check_str(address, f"address of task {index} in job {job!r}")
         try:
             "".join([job, *indexed.values()]).encode()
+        except TypeError:
+            for index, address in indexed.items():
+                _check_str(address, f"address of task {index} in job {job!r}")
+            raise
         except UnicodeError as error:
             raise InvalidClusterError(f"job {job!r}: not valid Unicode: {error}") from error
         spec[job] = indexed

@@ -5,6 +5,7 @@ A row shows the address of a pod, but not always whether it is a member. Such po
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from .tasks.pods import RUNNING as RUNNING_STATUS
 from .tasks.pods import membership, not_ready_reason, raise_not_running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable
 
     from aioresolve._core.deadline import Progress
 
@@ -95,15 +96,14 @@ class TableMembers:
         inconclusive, or the server no longer has their version.
         """
         skips = self.selection.not_running == "skip"
-        rows = await self.api.rows(replace(query, phases=NOT_MISSING) if skips else query, self.progress)
+        # With names and nodes, a state also says why a pod is not ready, which only the whole pod shows.
+        listed_query = replace(query, phases=NOT_MISSING) if skips else query
+        rows = await self.api.rows(listed_query, self.progress, with_nodes=self.with_names)
         if rows is None:
             return None
-        # Why a pod is not ready, only the whole pod shows.
-        proofs = rows.nodes if self.with_names else rows.proofs
         # Names are counted, because in all namespaces several pods may have the same name.
-        unread = Counter(name for name, proof in zip(rows.names, proofs, strict=True) if not proof)
-        version = rows.table.metadata.resource_version
-        at_version = partial(replace, version=version)
+        unread = Counter(compress(rows.names, map(operator.not_, rows.proven)))
+        at_version = partial(replace, version=rows.version)
         try:
             if len(unread) > MAX_NAMED_REQUESTS and not skips:
                 others = await self.api.objects(at_version(query, phases=NOT_RUNNING), self.progress)
@@ -122,10 +122,10 @@ class TableMembers:
             if not is_expired(error):
                 raise
             return None
-        if any(each.version != version for each in listed):  # not every server supports exact versions
+        if any(each.version != rows.version for each in listed):  # not every server supports exact versions
             return None
         members = ListedMembers(self.with_names)
-        members.add_rows(rows, proofs, unread, self.selection.port)
+        members.add_rows(rows, unread, self.selection.port)
         for each in listed:
             members.add_pods(each.items, self.selection.address, self.selection.port)
         return members
@@ -149,25 +149,23 @@ class ListedMembers:
     not_running: dict[str, str] = field(default_factory=dict)
     has_succeeded: bool = False
 
-    def add_rows(self, rows: Rows, proofs: Sequence[Any], unread: Container[str], port: int) -> None:
-        """Add the members in `rows`, except for the names that are read in full.
-
-        Rows with a true value in `proofs` are members; with names, the values are their nodes.
-        """
-        proven = [proof and name not in unread for name, proof in zip(rows.names, proofs, strict=True)]
+    def add_rows(self, rows: Rows, unread: Container[str], port: int) -> None:
+        """Add the members that `rows` proves, except for the names that are read in full."""
+        proven = [is_one and name not in unread for name, is_one in zip(rows.names, rows.proven, strict=True)]
         names, ips = list(compress(rows.names, proven)), list(compress(rows.ips, proven))
         # One check for thousands of addresses, which are in the format of the kubelet.
         if "".join(ips).encode(errors="replace").translate(None, IP_CHARACTERS):
             for ip in ips:
                 host_port(ip, port)  # raises an error for a value that is not a host
-        addresses = [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
+        end = f":{port}"
+        addresses = [f"[{ip}]{end}" if ":" in ip else ip + end for ip in ips]
         self.names += names
         if not self.with_names:
             self.found += addresses
             return
         self.found += [  # all of these are ready
             Endpoint(address, name=name, node=node, status=RUNNING_STATUS)
-            for address, name, node in zip(addresses, names, compress(proofs, proven), strict=True)
+            for address, name, node in zip(addresses, names, compress(rows.nodes, proven), strict=True)
         ]
 
     def add_pods(self, pods: Iterable[Pod], choice: str | Callable[[Pod], Any], port: int) -> None:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     ("body", "complaint"),
     [
         (table(ROWS, COLUMNS[:4]), "no column Name, Status or IP, only"),
-        (table([["train-0", "1/1"]]), "does not have one cell for each of the 9 columns"),
-        (table([[*ROWS[0][:5], 4, *ROWS[0][6:]]]), "not all strings"),  # type: ignore[list-item]
-        (table([["x" * 254, *ROWS[0][1:]]]), "a name is longer than 253 characters"),
+        (table([["train-0", "1/1"]]), r"array` of at least length 6, got 2 - at `\$\[0\]\.cells"),
+        (table([[*ROWS[0][:5], 4, *ROWS[0][6:]]]), r"Expected `str`, got `int` - at `\$\[0\]\.cells\[5\]"),  # type: ignore[list-item]
+        (table([["x" * 254, *ROWS[0][1:]]]), r"`str` of length <= 253 - at `\$\[0\]\.cells\[0\]"),
     ],
 )
 async def test_invalid_table_is_an_error_that_says_where_it_differs(

@@ -256,7 +256,7 @@ class ObjectAPI:
         except (ResolveError, ValueError):
             return None
 
-    async def rows(self, query: PodQuery, progress: Progress) -> Rows | None:
+    async def rows(self, query: PodQuery, progress: Progress, *, with_nodes: bool) -> Rows | None:
         """Return the rows of a Table; None if the server has no Tables, or splits this one into pages."""
         parameters, headers = {**query.parameters, "includeObject": "None"}, {"Accept": AS_TABLE}
         request = Request("GET", query.path, parameters, headers)
@@ -268,7 +268,7 @@ class ObjectAPI:
         progress.done(query.scope, "received")
         if table.kind != "Table" or table.metadata.continue_:
             return None
-        return self._decode(query, partial(Rows.from_table, table))
+        return self._decode(query, partial(Rows.from_table, table, with_nodes=with_nodes))
 
     async def objects(
         self,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 import psutil
@@ -21,7 +22,6 @@ from .process import (
     Running,
     environment,
     run_as_first_process,
-    run_process,
     trainer,
 )
 from .test_program_outputs import uid
@@ -138,11 +138,6 @@ def test_program_is_left_alone_in_an_outage_if_a_pod_becomes_unready_and_once_a_
 
 
 @pytest.mark.slow
-def test_supervisor_ends_with_the_exit_code_of_the_program(env: dict[str, str]) -> None:
-    assert run_process((*RESTARTED, "-q", *shell("kill -KILL $$")), env) == Result(137, "", "")
-
-
-@pytest.mark.slow
 def test_program_that_ignores_sigterm_is_killed_after_the_grace_period(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
@@ -223,6 +218,29 @@ async def exit_code(supervised: Supervised, script: Callable[[], Awaitable[None]
         await script()
         supervised.finish()
     return codes[0]
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137)])
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_supervisor_ends_with_the_exit_code_of_the_program(
+    tmp_path: Path, script: str, code: int
+) -> None:
+    assert await Supervised(tmp_path, script).run() == code
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_signal_before_the_program_starts_ends_the_process() -> None:
+    async def prepare() -> NoReturn:
+        signal.raise_signal(signal.SIGTERM)
+        await anyio.sleep_forever()
+
+    exited: asyncio.Future[int] = asyncio.Future()
+    supervisor = Supervisor(prepare, anyio.sleep_forever, grace=TIMEOUT, exit_with=exited.set_result)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.run)
+        with anyio.fail_after(TIMEOUT):
+            assert await exited == 143
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("name", ["TERM", "HUP"])

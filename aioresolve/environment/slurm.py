@@ -229,7 +229,7 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         start = 0
         for job, number in sorted((self._jobs or {JOB: len(endpoints)}).items()):
             jobs[job] = endpoints[start : start + number]
-            if tasks.process_id is not None and start <= tasks.process_id < start + number:
+            if tasks.process_id is not None and tasks.process_id - start in range(number):
                 own = (job, tasks.process_id - start)
             start += number
         return Description(ClusterState.of(jobs, observed_at=datetime.now(UTC)), *own)

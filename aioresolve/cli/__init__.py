@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import atexit
 import gc
-import os
-import signal
 import sys
-import threading
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
+
+from .signals import exit_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
 
 __all__ = ["main"]
-
-
-INTERRUPTED = 130
-"""128 + SIGINT, as a shell reports a process that Ctrl-C ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: aioresolve requires Python 3.11 or later; this is Python {found}\n")
         return 2
     if arguments is None:  # this process runs nothing else
-        _exit_on_signals()
+        exit_on_signals()
     # Otherwise the interpreter searches the objects of all modules for garbage before it exits.
     atexit.register(gc.freeze)
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
@@ -51,25 +45,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .application import run_command
 
     return run_command(arguments)
-
-
-def _exit_on_signals() -> None:
-    """Have Ctrl-C, and in the first process of a container other signals too, end this process at once.
-
-    That is while no event loop runs, and not if the parent process ignores the signal.
-
-    A KeyboardInterrupt could be lost: Python ignores exceptions in callbacks of weak references, and its
-    import system has such callbacks.
-    """
-    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
-        return
-    # For the first process the kernel drops signals that have no handler.
-    others = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) if os.getpid() == 1 else ()
-    for number in (signal.SIGINT, *others):
-        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, exit_at_once)
-
-
-def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle a signal while no event loop runs: end this process, without cleanup."""
-    os._exit(128 + number)

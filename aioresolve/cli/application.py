@@ -6,7 +6,6 @@ import logging
 import re
 import signal
 import sys
-import threading
 import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,10 +15,11 @@ import click
 from aioresolve._version import __version__
 from aioresolve.errors import ResolveError
 
-from . import INTERRUPTED, exit_at_once, streams
+from . import streams
 from .error_messages import COULD_NOT_RESOLVE, WRONG_USAGE, exit_code, write_report
 from .formats import one_line
 from .options import OUTPUT, CommandGroup
+from .signals import INTERRUPTED, default_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -183,7 +183,7 @@ def run_async(work: Callable[[ExitWith], Coroutine[Any, Any, T]]) -> T:
             restore(number)
             exit_with(128 + number)
 
-        before = _default_handlers()
+        before = default_handlers()
         for number in before:
             loop.add_signal_handler(number, handle, number)
         try:
@@ -198,13 +198,3 @@ def run_async(work: Callable[[ExitWith], Coroutine[Any, Any, T]]) -> T:
         if not codes:  # neither a signal nor `work` has requested an exit
             raise
         raise SystemExit(codes[0]) from None
-
-
-def _default_handlers() -> dict[int, Any]:
-    """Return Ctrl-C and SIGTERM with their handlers, without those that the parent process ignores."""
-    # Only the main thread can handle signals, and no event loop of Windows does.
-    if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
-        return {}
-    defaults = (signal.SIG_DFL, signal.default_int_handler, exit_at_once)
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    return {number: handler for number, handler in found.items() if handler in defaults}

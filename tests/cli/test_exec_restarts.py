@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import anyio
 import psutil
@@ -230,9 +230,9 @@ async def test_supervisor_ends_with_the_exit_code_of_the_program(
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_signal_before_the_program_starts_ends_the_process() -> None:
-    async def prepare() -> NoReturn:
+    async def prepare() -> Program:
         signal.raise_signal(signal.SIGTERM)
-        await anyio.sleep_forever()
+        return await asyncio.Future()  # which has no result
 
     exited: asyncio.Future[int] = asyncio.Future()
     supervisor = Supervisor(prepare, anyio.sleep_forever, grace=TIMEOUT, exit_with=exited.set_result)

@@ -77,8 +77,9 @@ def find_program(command: str) -> str:
 def leave_init_process() -> None:
     """If this is the first process of a container, continue in a child, whose init process it becomes.
 
-    It reaps orphans, sends signals on to the child, and ends with the child's exit code. That is a process of
-    its own because it cannot know which exit codes this one waits for. Call it before there are threads.
+    It reaps orphans, sends signals on to the child, and ends with the child's exit code. It is a process of
+    its own because it reaps every child, also those for which asyncio waits. Call it while there are no
+    threads.
     """
     if os.getpid() != 1:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import select
 import stat
 import sys
 import textwrap
@@ -35,8 +36,13 @@ def write_stdout(content: str | Table, *, has_headers: bool = True) -> None:
         if content.rows and is_terminal(stream):
             content = content.fitted(terminal_width(stream))
         content = aligned(content, has_headers=has_headers, has_colors=has_colors(stream))
+    data = content.encode(stream.encoding, "backslashreplace")
     try:
-        stream.write(content.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
+        if stream.isatty():
+            stream.write(data.decode(stream.encoding))
+        else:
+            stream.flush()
+            _write_all(_raw_file(stream), data)
         stream.flush()
     except OSError as error:
         discard(stream)
@@ -81,9 +87,7 @@ class StdoutWriter:
     def __init__(self, stream: TextIO, exit_with: Callable[[int], None]) -> None:
         self._exit_with = exit_with
         self._is_terminal = is_terminal(stream)
-        # The raw file: a blocked write would hold the lock of the buffer above it, which the interpreter
-        # needs at exit.
-        self._file: Any = getattr(stream.buffer, "raw", stream.buffer)
+        self._file = _raw_file(stream)
         self._encoding = stream.encoding
 
     async def write(self, text: str) -> None:
@@ -137,9 +141,20 @@ def _is_pipe(stream: TextIO) -> bool:
     return False
 
 
+def _raw_file(stream: TextIO) -> Any:
+    """Return the file below the buffer of a stream.
+
+    A write that blocks would hold the lock of the buffer, which the interpreter needs at exit.
+    """
+    return getattr(stream.buffer, "raw", stream.buffer)
+
+
 def _write_all(file: Any, data: bytes) -> None:
     while data:
-        data = data[file.write(data) :]
+        written = file.write(data)
+        if written is None:  # the pipe is full, and another process has made it non-blocking, as Node does
+            select.select([], [file], [])
+        data = data[written or 0 :]
 
 
 def _open_stdout() -> TextIO:

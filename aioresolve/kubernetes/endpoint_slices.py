@@ -13,7 +13,8 @@ A condition that is not set counts as ready, serving and not terminating.
 An endpoint may be in several slices: in one for each address family, and for a moment in two of the same
 family, while the controller moves it. It counts once. Of several families, the preferred one is used: IPv4
 unless `address` says otherwise, because no slice has the order of the Service's families. In one family, the
-slice with the newest resourceVersion is used.
+slice with the newest resourceVersion is used. Nothing shows which endpoints of two families are the same one
+if they are not pods: then only those of one family count.
 
 Format: EndpointSlice and EndpointSliceList of `discovery.k8s.io/v1`, as Kubernetes 1.36 writes them.
 https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/
@@ -54,7 +55,7 @@ FAMILIES = ("IPv4", "IPv6", "FQDN")
 """The address types, the preferred one first."""
 
 FAMILIES_OF_ADDRESS = {"pod_ip": FAMILIES, "pod_ipv4": ("IPv4",), "pod_ipv6": ("IPv6",), "hostname": FAMILIES}
-"""The values of `address` that slices have, and the address types that each of them uses."""
+"""The values of `address` that a Service supports, and the address types that each of them uses."""
 
 Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 
@@ -131,7 +132,7 @@ class SliceQuery(Query[EndpointSlice], frozen=True, kw_only=True):
         return f"Service {self.service!r} in {self.where}"
 
 
-NOT_SERVING = "not ready"
+PUBLISHED_EARLY = "not ready"
 """The status of a member that its Service publishes before it is ready."""
 
 
@@ -267,13 +268,13 @@ class SliceStore(MemberStore[EndpointSlice]):
         conditions = endpoint.conditions or Conditions()
         fault = unready = member = None
         if conditions.terminating:
-            pass  # as a pod that is being deleted
+            pass  # neither a member nor missing, as a pod that is being deleted
         elif slice_.address_type not in self._families:
             fault = f"no {self._families[0]} address yet"
         elif conditions.ready is False:
             fault = f"not ready (Service {self.query.service!r} publishes it only when it is ready)"
         else:
-            unready = NOT_SERVING if conditions.serving is False else None
+            unready = PUBLISHED_EARLY if conditions.serving is False else None
             member = Endpoint(
                 self._address_of(slice_, endpoint, full_name, port),
                 name=target.name or None,
@@ -316,6 +317,7 @@ class SliceStore(MemberStore[EndpointSlice]):
     def _merged(self, slices: Iterable[tuple[EndpointSlice, Sequence[MatchedPod]]]) -> dict[str, MatchedPod]:
         """Return each pod of the Service once: as the preferred slice describes it."""
         candidates = []
+        ranks_of_others = set[int]()
         for slice_, pods in slices:
             family = slice_.address_type
             rank = self._families.index(family) if family in self._families else len(self._families)
@@ -323,7 +325,15 @@ class SliceStore(MemberStore[EndpointSlice]):
             for position, pod in enumerate(pods):
                 is_terminating = pod.endpoint is None and pod.fault is None
                 candidates.append(((rank, newest_first, slice_.full_name, is_terminating, position), pod))
+                if not _is_pod(pod):
+                    ranks_of_others.add(rank)
         found: dict[str, MatchedPod] = {}
-        for _, pod in sorted(candidates):
-            found.setdefault(pod.key, pod)
+        for (rank, *_), pod in sorted(candidates):
+            if _is_pod(pod) or rank == min(ranks_of_others):
+                found.setdefault(pod.key, pod)
         return dict(sorted(found.items()))
+
+
+def _is_pod(endpoint: MatchedPod) -> bool:
+    """Whether an endpoint is that of a pod: the key of another one ends with its address."""
+    return endpoint.key.endswith("/")

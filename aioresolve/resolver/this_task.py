@@ -90,7 +90,8 @@ def identify_task(state: ClusterState, process: Process, claim: TaskClaim) -> Ta
     """Return the task of `process` among the members of `state`.
 
     The first of these that matches one member decides: the job and index of the claim; the pod's uid; the
-    pod's name; the host name; an address of this machine; the node. Where several members match, the claim's
+    pod's name, which the variables of a LeaderWorkerSet may give; the host name; an address of this machine;
+    the node. Where several members match, the claim's
     `index_variable` decides among them; the node never decides without it. A uid or a pod name that the
     process knows must match, if the members have any.
 

@@ -221,6 +221,7 @@ def blocking(
         result: R = self._shared.call(method.__name__, *args, **kwargs)
         return result
 
+    blocking_method.__doc__ = blocking_text(method.__doc__)
     return blocking_method
 
 

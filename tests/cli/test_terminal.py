@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -182,6 +183,22 @@ def test_a_broken_stdout_ends_the_command_and_a_broken_stderr_does_not(
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
         assert main(("poll", "none.yaml")) == 2
+
+
+def test_a_slow_reader_of_a_pipe_that_is_non_blocking_gets_everything(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    addresses = [f"10.{number >> 8}.{number & 255}.1:8470" for number in range(5000)]
+    fleet = tmp_path / "many.yaml"
+    fleet.write_text(json.dumps({"targets": {"a": {"static": {"jobs": {"worker": addresses}}}}}))
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with open(reader) as source, ThreadPoolExecutor() as pool:
+        received = pool.submit(source.read)
+        with open(writer, "w") as stdout:
+            monkeypatch.setattr(sys, "stdout", stdout)
+            assert main(("poll", str(fleet), "--once", "-o", "json", "-q")) == 0
+    assert [task["address"] for task in json.loads(received.result())["jobs"]["worker"]] == addresses
 
 
 def test_a_poll_ends_as_soon_as_the_reader_of_its_lines_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,6 +194,10 @@ class TestAddresses:
         assert await resolved(loopback) == ["10.8.0.9:8470", "10.8.0.10:8470"]
         state = await resolver(loopback).cluster_state()
         assert [each.name for each in state.endpoints["worker"]] == [None, None]
+        others = slice_of(endpoint("fd00::9"), endpoint("fd00::10"), name="trainer-b", address_type="IPv6")
+        loopback.server.add(others)
+        assert await resolved(loopback) == ["10.8.0.9:8470", "10.8.0.10:8470"]
+        assert await resolved(loopback, address="pod_ipv6") == ["[fd00::9]:8470", "[fd00::10]:8470"]
 
     async def test_host_name_is_that_of_the_service(self, loopback: Loopback) -> None:
         loopback.server.add(trainer())

@@ -110,7 +110,7 @@ def pod(
     }
     status = {
         "phase": phase,
-        "conditions": _conditions(phase, ready and waiting is None, node, reason),
+        "conditions": _conditions(phase, is_ready, node, reason),
         "message": message,
         "reason": reason,
         "hostIP": host_ip if node and (addresses or state) else None,
@@ -263,10 +263,10 @@ def endpoint(
         pod: the name of its pod; None if it is not a pod.
         namespace: the namespace of the pod.
         uid: the uid of the pod; None derives one from the names.
-        ready: whether it is ready, None if unknown; so are the other conditions.
+        ready: whether it is ready; None leaves the condition out, as for the other conditions.
         serving: whether it serves, even while it is terminating.
         terminating: whether it is terminating.
-        hostname: its host name, by which the Service's DNS has it.
+        hostname: its name in the Service's DNS.
         node: the node that it runs on.
     """
     conditions = {"ready": ready, "serving": serving, "terminating": terminating}
@@ -298,14 +298,13 @@ def _addresses(ip: str | Sequence[str] | None, key: str, phase: str) -> tuple[st
     return (ip,) if isinstance(ip, str) else tuple(ip)
 
 
-def _conditions(phase: Phase, ready: bool, node: str | None, reason: str | None) -> list[dict[str, Any]]:
+def _conditions(phase: Phase, is_ready: bool, node: str | None, reason: str | None) -> list[dict[str, Any]]:
     moment = {"lastProbeTime": None, "lastTransitionTime": _MOMENT}
     if phase == "Pending" and node is None:
         unschedulable = {"reason": reason or "Unschedulable", "message": "0/1 nodes are available"}
         return [{"type": "PodScheduled", "status": "False", **moment, **unschedulable}]
     if phase in {"Running", "Pending"}:
-        ready = ready and phase == "Running"
-        return [{"type": "Ready", "status": str(ready), **moment}]
+        return [{"type": "Ready", "status": str(is_ready), **moment}]
     return []
 
 

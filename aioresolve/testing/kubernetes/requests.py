@@ -27,8 +27,9 @@ _PATH = re.compile(
 )
 _BY_RESOURCE = {(kind.group, kind.resource): kind for kind in KINDS}
 _NAMED_VERBS = {"GET": "get", "PATCH": "patch", "DELETE": "delete"}
-_TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-"""The texts that Go's strconv.ParseBool accepts as true."""
+
+_FALSE_VALUES = frozenset({None, "0", "false"})
+"""The values of an option that are false, in lower case; all others are true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def target_of(method: str, path: str, query: Mapping[str, str]) -> Target | None
             return None
         return Target(_NAMED_VERBS.get(method, ""), kind, namespace, name, found["subresource"] or "")
     if method == "GET":
-        return Target("watch" if query.get("watch") in _TRUE_VALUES else "list", kind, namespace)
+        return Target("watch" if _is_true(query.get("watch")) else "list", kind, namespace)
     return Target("create" if method == "POST" and namespace is not None else "", kind, namespace)
 
 
@@ -151,8 +152,8 @@ def negotiated_form(accept: str | None, kind: Kind) -> Form:
     ]
     for parameters in clauses:
         form = _FORMS.get(parameters.get("as", ""))
-        is_known = (parameters.get("g"), parameters.get("v")) == ("meta.k8s.io", "v1") and kind is POD
-        if form == "object" or (form == "table" and is_known):
+        is_pod_table = (parameters.get("g"), parameters.get("v")) == ("meta.k8s.io", "v1") and kind is POD
+        if form == "object" or (form == "table" and is_pod_table):
             return form
     if clauses:
         message = f"only the following media types are accepted: {', '.join(_MEDIA_TYPES)}"
@@ -290,6 +291,7 @@ class ListOptions:
 
 
 def list_options(target: Target, query: Mapping[str, str]) -> ListOptions:
+    """Return the options of a list or watch; 400 if one is invalid."""
     labels = tuple(_label_requirements(query.get("labelSelector", "")))
     fields = tuple(_field_terms(query.get("fieldSelector", ""), target.kind))
     match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents")
@@ -304,14 +306,20 @@ def list_options(target: Target, query: Mapping[str, str]) -> ListOptions:
     return ListOptions(
         selection=Selection(target.kind, target.namespace, labels, fields),
         version=version,
+        # A limit makes the version exact, unless it is "any version".
         exact=match == "Exact" or (not match and limit > 0 and bool(version)),
         # For "any version" the API server responds from its cache, without pages.
         limit=0 if version == 0 else limit,
         continue_token=token,
-        bookmarks=query.get("allowWatchBookmarks") in _TRUE_VALUES,
-        initial_events=initial in _TRUE_VALUES if initial is not None else not version,
+        bookmarks=_is_true(query.get("allowWatchBookmarks")),
+        # A watch from no version, or from "any version", begins with the existing objects.
+        initial_events=not version if initial is None else _is_true(initial),
         timeout=float(_number(query, "timeoutSeconds")) or None,
     )
+
+
+def _is_true(value: str | None) -> bool:
+    return (value and value.lower()) not in _FALSE_VALUES
 
 
 def _version(text: str) -> int | None:

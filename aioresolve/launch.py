@@ -450,10 +450,12 @@ def options_of(function: Callable[..., Any]) -> Collection[str]:
 
 def _first_index(cluster: Cluster, job: str) -> int:
     """Return the first task index of a job if a controller gave its indices and none is missing, else 0."""
-    if not isinstance(cluster, ClusterState) or not (indices := cluster.spec.task_indices(job)):
+    if not isinstance(cluster, ClusterState):
         return 0
+    indices = {*cluster.spec.task_indices(job), *(done.index for done in cluster.done if done.job == job)}
     is_given = all(endpoint.index is not None for endpoint in cluster.endpoints[job])
-    return indices[0] if is_given and len(indices) == indices[-1] - indices[0] + 1 else 0
+    first = min(indices, default=0)
+    return first if is_given and indices == {*range(first, first + len(indices))} else 0
 
 
 def _tasks(cluster: Cluster, task: Task | None, consumer: str) -> tuple[Task, ...]:

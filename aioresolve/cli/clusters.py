@@ -17,7 +17,7 @@ from .formats import Table, as_yaml, printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from aioresolve.spec import ClusterSpec, ClusterState, DoneTask, Member
+    from aioresolve.spec import ClusterState, DoneTask, Member
 
 OUTPUTS = ("table", "wide", "json", "yaml", "tf-config", "name")
 """The values of `-o`."""
@@ -112,20 +112,22 @@ def format_cluster(
         task: the task that reads the output; required for the variables of programs.
         options: those of the function of `aioresolve.launch`.
     """
-    found = None if task is None else _find_task(state.spec, task)
+    found = None if task is None else _find_task(state, task)
+    # A state without a wait does not show whether indices begin after 0 or the first tasks do not exist yet.
+    cluster = state if state.done else state.spec
     match output:
         case "table" | "wide":
             return members_table(state, is_wide=output == "wide")
         case "name":
             return "".join(f"{printable(one.address)}\n" for one in state.spec.tasks)
         case "tf-config":
-            return launch.tensorflow(state.spec, found)["TF_CONFIG"] + "\n"
+            return launch.tensorflow(cluster, found)["TF_CONFIG"] + "\n"
     if output not in PROGRAM_OUTPUTS:
         return format_document(output, state.as_dict())
     if output in launch.HOST_FILES:
-        return launch.HOST_FILES[output](state.spec, **options)
+        return launch.HOST_FILES[output](cluster, **options)
     assert found is not None
-    variables = launch.environment(output, state.spec, found, **options)
+    variables = launch.environment(output, cluster, found, **options)
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
@@ -169,11 +171,11 @@ def _value(task: Any, path: Sequence[str]) -> str:
     return _cell(task)
 
 
-def _find_task(spec: ClusterSpec, name: TaskName) -> Task:
+def _find_task(state: ClusterState, name: TaskName) -> Task:
     """Return the task of that name; an unknown one is an UnknownTaskError.
 
     TensorFlow's evaluator need not be in the cluster. It then has no address and no rank of its own.
     """
-    if name.job == launch.EVALUATOR and launch.EVALUATOR not in spec.jobs:
+    if name.job == launch.EVALUATOR and launch.EVALUATOR not in state.spec.jobs:
         return Task(name.job, name.index, "", 0, 0)
-    return spec.task(name.job, name.index)
+    return state.task(name.job, name.index)

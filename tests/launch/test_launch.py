@@ -57,6 +57,8 @@ def test_tensorflow_counts_the_tasks_of_a_later_group_from_0() -> None:
     assert config["task"] == {"type": "worker", "index": 1}
     sparse = json.loads(launch.tensorflow(indexed(2, 4))["TF_CONFIG"])
     assert sparse["cluster"] == {"worker": {"2": "10.0.0.2:8470", "4": "10.0.0.4:8470"}}
+    without_done = json.loads(launch.tensorflow(indexed(1, done=(0,)))["TF_CONFIG"])
+    assert without_done["cluster"] == {"worker": {"1": "10.0.0.1:8470"}}
 
 
 def test_task_has_its_rank_after_others_are_done_but_none_that_connect_to_them_can_start() -> None:

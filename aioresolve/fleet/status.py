@@ -242,7 +242,7 @@ class Target:
         failing_since: since when its state is stale, or its requests fail, in UTC; None if it responds.
         status: the latest status, if there is one.
         num_requests: the number of its requests so far; a watch counts as one.
-        num_errors: how many of them have failed, by the class of the error.
+        num_errors: how many failures there were, by the class of the error; an outage of a watch is one.
     """
 
     def __init__(
@@ -308,7 +308,9 @@ class Target:
     def fail(self, error: ResolveError, latency: float | None, since: datetime | None = None) -> TargetStatus:
         """Store and return the status after a failure; until `since`, a watch reported all changes."""
         self.failing_since = self.failing_since or since or self._confirmed_at or datetime.now(UTC)
-        self.num_errors[type(error).__name__] += 1
+        # A watch that fails may report other changes meanwhile, each with the same error.
+        if since is None or self.status is None or self.status.error is not error:
+            self.num_errors[type(error).__name__] += 1
         return self._store(strip_error(error), latency)
 
     async def run_unless_removed(self, work: Callable[[], Awaitable[T]]) -> T | None:

@@ -74,7 +74,7 @@ def validate_condition(
             "count and jobs cannot be combined",
             hint="Pass {count} for the total of all jobs, or {jobs} for a number per job.",
         )
-    if jobs is not None and (not isinstance(jobs, Mapping) or not jobs):
+    if jobs is not None and (not isinstance(jobs, Mapping) or not jobs or "" in jobs):
         raise ConfigurationError(
             f"{reprlib.repr(jobs)} is not a mapping of job names to numbers of tasks",
             argument="jobs",

@@ -6,7 +6,7 @@ import json
 import socket
 import sys
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -271,6 +271,8 @@ async def test_metrics_of_two_fleets_do_not_collide() -> None:
         await one.show("a", FAILED)
         await until(lambda: one.sources["a"].num_started == 2)
         await two.show("a", PENDING)
+        for observation in (PENDING, Observation(STATE)):
+            await one.show("late", observation.stale(FAILED, datetime.now(UTC)))
         texts = []
         for client in (one, two):
             async with client.http.get(client.url + "metrics") as response:
@@ -279,7 +281,9 @@ async def test_metrics_of_two_fleets_do_not_collide() -> None:
     assert "aioresolve_targets 2.0" in texts[0]
     assert 'aioresolve_target_health{health="stale",target="a"} 1.0' in texts[0]
     assert 'aioresolve_target_health{health="ready",target="a"} 0.0' in texts[0]
-    assert 'aioresolve_target_errors_total{error="ConnectionFailedError",target="a"} 1.0' in texts[0]
+    for name in ("a", "late"):  # although two observations of `late` have the error
+        counter = f'aioresolve_target_errors_total{{error="ConnectionFailedError",target="{name}"}} 1.0'
+        assert counter in texts[0]
     assert 'aioresolve_target_missing_members{target="a"} 0.0' in texts[0]
     assert 'aioresolve_target_requests_total{target="a"} 2.0' in texts[0]
     assert 'aioresolve_target_requests_total{target="late"} 1.0' in texts[0]

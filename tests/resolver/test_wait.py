@@ -81,6 +81,7 @@ async def test_invalid_argument_is_named_before_the_wait() -> None:
             ({"count": (8, 4)}, "`count=`: the range (8, 4) ends before it begins"),
             ({"count": (0, 4)}, "`count=`: 0"),
             ({"jobs": {}}, "`jobs=`: {} is not a mapping"),
+            ({"jobs": {"": 1}}, "`jobs=`: {'': 1} is not a mapping of job names"),
             ({"jobs": ["worker"]}, "`jobs=`: ['worker'] is not a mapping"),
             ({"jobs": {"worker": 0}}, "`jobs['worker']=`: 0"),
             ({"jobs": {"worker": 1, "wrker": 4}}, "no job is named 'wrker'. The jobs are 'worker', 'ps'."),

@@ -373,13 +373,13 @@ VARIABLE_READERS = {
     ),
     "jax": VariableReader(
         jax,
-        "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID",
+        "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID; JAX_LOCAL_DEVICE_IDS on a shared host",
         # Without them JAX's own detection of Open MPI and Slurm does not come before that of aioresolve.jax.
         ("JAX_COORDINATOR_BIND_ADDRESS", "OMPI_MCA_orte_hnp_uri", "SLURM_LOCALID"),
     ),
     "torch": VariableReader(
         torch,
-        "MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK",
+        "MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK",
         _TORCHELASTIC,
     ),
     "torchrun": VariableReader(torchrun, "the options of torchrun as PET_NNODES, PET_NODE_RANK, ..."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from aioresolve.cli import main
+from aioresolve.testing import pod
 
 from .conftest import USER, join, trainer, until
 
@@ -92,7 +93,7 @@ async def test_a_lease_that_was_never_renewed_shows_a_living_node(
     entry = {"node.train-1": '["1", "workstation", "10.9.9.9", 7, 0, null, "", 0, true]'}
     lease = {**metadata, "name": "train-1", "labels": {"aioresolve/rendezvous": "torchrun-train"}}
     cluster.server.add({"kind": "ConfigMap", "metadata": metadata, "data": entry})
-    cluster.server.add({"kind": "Lease", "metadata": lease, "spec": {}})
+    cluster.server.add({"kind": "Lease", "metadata": lease, "spec": {}}, pod("other", "ml"))
     code, out, _ = await run(capsys, "rendezvous", "train", "--no-headers")
     assert (code, out.split()) == (0, ["<none>", "workstation", "<none>", "10.9.9.9:7", "waiting", "<none>"])
 

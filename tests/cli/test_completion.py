@@ -36,19 +36,24 @@ def candidates(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The kubeconfig of the user, with the context `west`; a second file of `$KUBECONFIG` does not exist."""
-    path = tmp_path / "config"
+    (path := tmp_path / ".kube" / "config").parent.mkdir()
     KubernetesServer().write_kubeconfig(path, context="west")
     monkeypatch.setenv("KUBECONFIG", f"{path}:{tmp_path / 'missing'}")
     return path
 
 
-def test_contexts_are_completed_from_the_kubeconfig(candidates: Candidates, config: Path) -> None:
+def test_contexts_are_completed_from_the_kubeconfig(
+    candidates: Candidates, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert candidates("kubernetes", "--context", "w") == ["west"]
     assert candidates("kubernetes", "--context", "e") == []
     other = config.with_name("other")
     KubernetesServer().write_kubeconfig(other, context="east")
     files = ("--kubeconfig", str(other), "--kubeconfig", str(config))
     assert candidates("wait", "kubernetes", *files, "--context", "") == ["east", "west"]
+    monkeypatch.setenv("KUBECONFIG", "")
+    monkeypatch.setenv("HOME", str(config.parent.parent))
+    assert candidates("kubernetes", "--context", "") == ["west"]
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"contexts: 7", b"}{"])

@@ -131,6 +131,9 @@ def test_report_groups_missing_tasks_by_reason_and_ends_with_the_numbers() -> No
     many = {f"ml/pod-{number}": f"exit code {number}" for number in range(70)}
     lines = report(found={"worker": 3, "ps": 1}, wanted={"": 16}, missing=many)
     assert lines[21] == "and 50 more"
+    three = dict.fromkeys(("ml/pod-19", "ml/pod-20", "ml/pod-21"), "exit code 19")
+    lines = report(found={"worker": 3, "ps": 1}, wanted={"": 16}, missing=dict([*many.items()][:19]) | three)
+    assert lines[20:22] == ["ml/pod-19, ml/pod-20, ml/pod-21   exit code 19", ""]
     assert lines[-1].split() == ["(all)", "4", "16"]
     assert report(found={"worker": 3}, wanted={"": 4}) == ["JOB      FOUND   WANTED", "worker   3       4"]
 

@@ -189,11 +189,12 @@ async def test_a_node_that_never_came_to_the_barrier_closes_the_rendezvous(clust
     await until(lambda: first.view.closed is not None)
 
 
-async def test_a_pod_that_ended_with_success_closes_it_too(cluster: Cluster) -> None:
+@pytest.mark.parametrize("ended", [{"status": {"phase": "Succeeded"}}, trainer(1, exit_code=0)])
+async def test_a_pod_that_ended_with_success_closes_it_too(cluster: Cluster, ended: dict[str, Any]) -> None:
     cluster.server.add(*map(trainer, range(2)))
     first, second = await cluster.agents(0, 1, nodes=(2, 3))
     await join([first, second])
-    cluster.server.patch("trainer-1", "ml", patch=trainer(1, phase="Succeeded"))
+    cluster.server.patch("trainer-1", "ml", patch=ended)
     await until(lambda: first.view.closed is not None)
     assert first.nodes_waiting == 0
 

@@ -109,6 +109,15 @@ async def test_a_rendezvous_that_does_not_exist_is_an_error(
     assert "Compare -n and the job with --rdzv-id" in err
 
 
+async def test_a_config_map_of_another_use_is_an_error(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = {"name": "torchrun-train", "namespace": "ml"}
+    cluster.server.add({"kind": "ConfigMap", "metadata": metadata, "data": {"world": "flat"}})
+    code, _, err = await run(capsys, "rendezvous", "train")
+    assert (code, err.partition(" is not ")[0]) == (1, "error: ConfigMap 'torchrun-train' in namespace 'ml'")
+
+
 async def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
     code, out, _ = await run(capsys, "doctor", "torchrun", "train", "-o", "json", *arguments)
     return code, {check["name"]: check for check in json.loads(out)["checks"]}

@@ -32,9 +32,11 @@ PENDING: dict[str, Any] = {"phase": "Pending", "node": None, "ip": None}
 # Complete
 
 
-@pytest.mark.parametrize("output", ["table", "wide", "tf-config"])
-def test_a_complete_cluster_is_printed_as_by_kubernetes(run: Run, env: dict[str, str], output: str) -> None:
-    complete = run((*TRAIN, "-o", output, "--count", "3", "--stable-for", "50ms"), env)
+@pytest.mark.parametrize(("output", "size"), [("table", "3"), ("wide", "3:3"), ("tf-config", "2:")])
+def test_a_complete_cluster_is_printed_as_by_kubernetes(
+    run: Run, env: dict[str, str], output: str, size: str
+) -> None:
+    complete = run((*TRAIN, "-o", output, "--count", size, "--stable-for", "50ms"), env)
     assert complete == run(("kubernetes", *SELECTORS, "-o", output), env)
     assert (complete.code, complete.stderr) == (0, "")
 
@@ -142,6 +144,7 @@ def test_a_cluster_that_cannot_become_complete_ends_it_at_once(
             "'worker=0' is not a number of tasks of a job; write JOB=N, such as worker=16, or a range",
         ),
         (("--count", "0"), "'0' is not a number of tasks; write N, such as 16, or a range"),
+        (("--count", "4:3"), "'4:3' is not a number of tasks"),
         (("--task", "worker:0"), "--task requires -o tf-config"),
     ],
 )

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from aioresolve.errors import ConfigurationError, ForbiddenError, IncompleteClusterError
 from aioresolve.rendezvous.agent import POLICY, Agent, ClosedError, Round
-from aioresolve.rendezvous.protocol import Life, Limits, World
+from aioresolve.rendezvous.protocol import Closed, Life, Limits, World
 from aioresolve.testing import Answer, Cut, Delay, Reset
 from tests.testing.client import bearer, fetch
 
@@ -186,7 +186,7 @@ async def test_a_node_that_never_came_to_the_barrier_closes_the_rendezvous(clust
     first, second = await cluster.agents(0, 1, nodes=(1, 1))
     await join([first])
     await second.close()
-    await until(lambda: first.view.closed is not None)
+    await until(lambda: first.view.closed == Closed("trainer-1", 1))
 
 
 @pytest.mark.parametrize("ended", [{"status": {"phase": "Succeeded"}}, trainer(1, exit_code=0)])

@@ -63,8 +63,8 @@ def test_task_of_the_process_is_looked_up_in_the_time_that_is_left(
 ) -> None:
     find = AsyncMock(return_value=Task("worker", 1, "10.0.0.2:8470", 1, 3))
     monkeypatch.setattr(KubernetesClusterResolver, "this_task", find)
-    assert run((*TRAIN, "--timeout", "2m", "-o", "env", "--this-task"), env).code == 0
-    assert 0 < find.await_args_list[0].kwargs["timeout"] < 120
+    assert run((*TRAIN, "--timeout", "2h", "-o", "env", "--this-task"), env).code == 0
+    assert 3600 < find.await_args_list[0].kwargs["timeout"] < 7200
 
 
 @pytest.mark.slow

@@ -22,7 +22,9 @@ Candidates = Callable[..., list[str]]
 def candidates(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Candidates:
     """Return a function that returns what a shell completes for the last of the words after `aioresolve`."""
 
-    def candidates(*words: str) -> list[str]:
+    def candidates(*words: str, **variables: str) -> list[str]:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
         monkeypatch.setenv("_AIORESOLVE_COMPLETE", "bash_complete")
         monkeypatch.setenv("COMP_WORDS", shlex.join(["aioresolve", *words]))
         monkeypatch.setenv("COMP_CWORD", str(len(words)))
@@ -42,18 +44,14 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_contexts_are_completed_from_the_kubeconfig(
-    candidates: Candidates, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contexts_are_completed_from_the_kubeconfig(candidates: Candidates, config: Path) -> None:
     assert candidates("kubernetes", "--context", "w") == ["west"]
     assert candidates("kubernetes", "--context", "e") == []
     other = config.with_name("other")
     KubernetesServer().write_kubeconfig(other, context="east")
     files = ("--kubeconfig", str(other), "--kubeconfig", str(config))
     assert candidates("wait", "kubernetes", *files, "--context", "") == ["east", "west"]
-    monkeypatch.setenv("KUBECONFIG", "")
-    monkeypatch.setenv("HOME", str(config.parent.parent))
-    assert candidates("kubernetes", "--context", "") == ["west"]
+    assert candidates("kubernetes", "--context", "", KUBECONFIG="", HOME=str(config.parents[1])) == ["west"]
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"contexts: 7", b"}{"])

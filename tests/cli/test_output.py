@@ -86,6 +86,8 @@ async def test_failures_of_concurrent_requests_are_reported_once(capsys: pytest.
         for name in ("a", "b", "a", "b"):
             progress.failed(name, errors.ConnectionFailedError(f"{name} is down"))
             await anyio.sleep(1)
+    progress.failed("c", errors.ConnectionFailedError("c is down"))
+    await anyio.sleep(60)  # after the block nothing is reported
     assert capsys.readouterr().err == "retrying: a is down\nretrying: b is down\n"
 
 

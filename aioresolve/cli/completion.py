@@ -76,8 +76,8 @@ def find_contexts(given: Sequence[str] = ()) -> list[str]:
     from aioresolve.kubernetes.auth.kubeconfig import merge_kubeconfigs, parse_kubeconfig
 
     # The same files that a command would read.
-    named = given or os.environ.get("KUBECONFIG", "").split(os.pathsep)
-    paths = [Path(path).expanduser() for path in named if path] or [Path.home() / ".kube" / "config"]
+    named = given or (os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
+    paths = [Path(path).expanduser() for path in named if path]
     try:
         config = merge_kubeconfigs(
             [parse_kubeconfig(path.read_bytes(), str(path)) for path in paths if path.exists()]

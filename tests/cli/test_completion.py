@@ -22,7 +22,9 @@ Candidates = Callable[..., list[str]]
 def candidates(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Candidates:
     """Return a function that returns what a shell completes for the last of the words after `aioresolve`."""
 
-    def candidates(*words: str) -> list[str]:
+    def candidates(*words: str, **variables: str) -> list[str]:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
         monkeypatch.setenv("_AIORESOLVE_COMPLETE", "bash_complete")
         monkeypatch.setenv("COMP_WORDS", shlex.join(["aioresolve", *words]))
         monkeypatch.setenv("COMP_CWORD", str(len(words)))
@@ -36,7 +38,7 @@ def candidates(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The kubeconfig of the user, with the context `west`; a second file of `$KUBECONFIG` does not exist."""
-    path = tmp_path / "config"
+    (path := tmp_path / ".kube" / "config").parent.mkdir()
     KubernetesServer().write_kubeconfig(path, context="west")
     monkeypatch.setenv("KUBECONFIG", f"{path}:{tmp_path / 'missing'}")
     return path
@@ -49,6 +51,7 @@ def test_contexts_are_completed_from_the_kubeconfig(candidates: Candidates, conf
     KubernetesServer().write_kubeconfig(other, context="east")
     files = ("--kubeconfig", str(other), "--kubeconfig", str(config))
     assert candidates("wait", "kubernetes", *files, "--context", "") == ["east", "west"]
+    assert candidates("kubernetes", "--context", "", KUBECONFIG="", HOME=str(config.parents[1])) == ["west"]
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"contexts: 7", b"}{"])

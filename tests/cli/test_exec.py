@@ -218,6 +218,7 @@ def test_file_that_the_system_cannot_execute_exits_with_126(
         (EXEC, "no command was passed; write it after --, such as: -- python train.py"),
         ((*EXEC, "--slots", "2", *ECHO), "--slots requires --for mpi or deepspeed or horovod"),
         ((*EXEC, "--for", "jax", "--hostfile", "x", *ECHO), "--hostfile requires --for mpi"),
+        ((*EXEC, "--for", "mpi", "--hostfile", "/", *ECHO), "File '/' is a directory"),
         (
             (*EXEC, "--for", "mpi", "--hostfile", "/no/folder/x", *ECHO),
             "--hostfile /no/folder/x: the folder does not exist",

@@ -99,6 +99,8 @@ def test_pod_with_a_new_container_or_uid_at_the_same_address_restarts_the_progra
         server.add(replacement)
         assert "lost /job:worker/task:0" in running.stderr_line("stopping")
         assert running.line() == first
+        server.delete("train-2", "ml")
+        assert "lost /job:worker/task:1" in running.stderr_line("stopping")
         running.wait_for_exit(signal.SIGTERM)
 
 

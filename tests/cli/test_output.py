@@ -86,6 +86,8 @@ async def test_failures_of_concurrent_requests_are_reported_once(capsys: pytest.
         for name in ("a", "b", "a", "b"):
             progress.failed(name, errors.ConnectionFailedError(f"{name} is down"))
             await anyio.sleep(1)
+    progress.failed("c", errors.ConnectionFailedError("c is down"))
+    await anyio.sleep(60)  # after the block nothing is reported
     assert capsys.readouterr().err == "retrying: a is down\nretrying: b is down\n"
 
 
@@ -131,6 +133,9 @@ def test_report_groups_missing_tasks_by_reason_and_ends_with_the_numbers() -> No
     many = {f"ml/pod-{number}": f"exit code {number}" for number in range(70)}
     lines = report(found={"worker": 3, "ps": 1}, wanted={"": 16}, missing=many)
     assert lines[21] == "and 50 more"
+    three = dict.fromkeys(("ml/pod-19", "ml/pod-20", "ml/pod-21"), "exit code 19")
+    lines = report(found={"worker": 3, "ps": 1}, wanted={"": 16}, missing=dict([*many.items()][:19]) | three)
+    assert lines[20:22] == ["ml/pod-19, ml/pod-20, ml/pod-21   exit code 19", ""]
     assert lines[-1].split() == ["(all)", "4", "16"]
     assert report(found={"worker": 3}, wanted={"": 4}) == ["JOB      FOUND   WANTED", "worker   3       4"]
 

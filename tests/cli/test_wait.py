@@ -32,9 +32,11 @@ PENDING: dict[str, Any] = {"phase": "Pending", "node": None, "ip": None}
 # Complete
 
 
-@pytest.mark.parametrize("output", ["table", "wide", "tf-config"])
-def test_a_complete_cluster_is_printed_as_by_kubernetes(run: Run, env: dict[str, str], output: str) -> None:
-    complete = run((*TRAIN, "-o", output, "--count", "3", "--stable-for", "50ms"), env)
+@pytest.mark.parametrize(("output", "size"), [("table", "3"), ("wide", "3:3"), ("tf-config", "2:")])
+def test_a_complete_cluster_is_printed_as_by_kubernetes(
+    run: Run, env: dict[str, str], output: str, size: str
+) -> None:
+    complete = run((*TRAIN, "-o", output, "--count", size, "--stable-for", "50ms"), env)
     assert complete == run(("kubernetes", *SELECTORS, "-o", output), env)
     assert (complete.code, complete.stderr) == (0, "")
 
@@ -61,8 +63,8 @@ def test_task_of_the_process_is_looked_up_in_the_time_that_is_left(
 ) -> None:
     find = AsyncMock(return_value=Task("worker", 1, "10.0.0.2:8470", 1, 3))
     monkeypatch.setattr(KubernetesClusterResolver, "this_task", find)
-    assert run((*TRAIN, "--timeout", "2m", "-o", "env", "--this-task"), env).code == 0
-    assert 0 < find.await_args_list[0].kwargs["timeout"] < 120
+    assert run((*TRAIN, "--timeout", "2h", "-o", "env", "--this-task"), env).code == 0
+    assert 3600 < find.await_args_list[0].kwargs["timeout"] < 7200
 
 
 @pytest.mark.slow
@@ -142,6 +144,7 @@ def test_a_cluster_that_cannot_become_complete_ends_it_at_once(
             "'worker=0' is not a number of tasks of a job; write JOB=N, such as worker=16, or a range",
         ),
         (("--count", "0"), "'0' is not a number of tasks; write N, such as 16, or a range"),
+        (("--count", "4:3"), "'4:3' is not a number of tasks"),
         (("--task", "worker:0"), "--task requires -o tf-config"),
     ],
 )

@@ -54,8 +54,8 @@ def test_the_members_are_printed_first_and_then_each_change(
 
 
 def test_each_restart_in_place_has_its_rows(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
-    with Running(TRAIN, env) as watch:
-        watch.lines(4)
+    with Running((*TRAIN, "-o", "wide"), env) as watch:
+        assert [line.split()[5] for line in watch.lines(4)] == ["NAME", "train-1", "train-2", "train-10"]
         for restarts in (1, 2):
             server.patch("train-1", "ml", patch=trainer(1, restarts=restarts))
             assert [line.split()[:3] for line in watch.lines(2)] == [
@@ -288,6 +288,6 @@ def test_the_view_fits_the_terminal() -> None:
     ):
         view.update(shown)
         whole = len(getattr(view.render(80, 1000), "renderables", []))
-        for lines in (24, 25, 40, 80, 133, 160):
+        for lines in (24, 25, 40, 80, 110, 160):
             drawn = view.render(80, lines)
             assert len(getattr(drawn, "renderables", [])) == min(lines, whole)

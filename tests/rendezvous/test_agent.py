@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from aioresolve.errors import ConfigurationError, ForbiddenError, IncompleteClusterError
 from aioresolve.rendezvous.agent import POLICY, Agent, ClosedError, Round
-from aioresolve.rendezvous.protocol import Life, Limits, World
+from aioresolve.rendezvous.protocol import Closed, Life, Limits, World
 from aioresolve.testing import Answer, Cut, Delay, Reset
+from tests.testing.client import bearer, fetch
 
 from .conftest import USER, join, trainer, until
 
@@ -180,11 +181,20 @@ async def test_a_success_closes_the_rendezvous_for_pods_that_start_later(cluster
         await late.join(port=1, timeout=60, last_call=60)
 
 
-async def test_a_pod_that_ended_with_success_closes_it_too(cluster: Cluster) -> None:
+async def test_a_node_that_never_came_to_the_barrier_closes_the_rendezvous(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)))
+    first, second = await cluster.agents(0, 1, nodes=(1, 1))
+    await join([first])
+    await second.close()
+    await until(lambda: first.view.closed == Closed("trainer-1", 1))
+
+
+@pytest.mark.parametrize("ended", [{"status": {"phase": "Succeeded"}}, trainer(1, exit_code=0)])
+async def test_a_pod_that_ended_with_success_closes_it_too(cluster: Cluster, ended: dict[str, Any]) -> None:
     cluster.server.add(*map(trainer, range(2)))
     first, second = await cluster.agents(0, 1, nodes=(2, 3))
     await join([first, second])
-    cluster.server.patch("trainer-1", "ml", patch=trainer(1, phase="Succeeded"))
+    cluster.server.patch("trainer-1", "ml", patch=ended)
     await until(lambda: first.view.closed is not None)
     assert first.nodes_waiting == 0
 
@@ -278,6 +288,15 @@ async def test_a_config_map_that_is_deleted_meanwhile_is_created_again(cluster: 
     await until(lambda: any(request.method == "PATCH" for request in cluster.server.requests))
     cluster.server.delete("torchrun-train", "ml", kind="ConfigMap")
     assert numbers(await joining) == [(1, 0, 1)]
+
+
+async def test_the_config_map_is_deleted_with_the_job_that_owns_the_pods(cluster: Cluster) -> None:
+    cluster.server.add(trainer(0))
+    await join(await cluster.agents(0, nodes=(1, 1)))
+    path = "/api/v1/namespaces/ml/configmaps/torchrun-train"
+    found = await fetch(cluster.server, path, headers=bearer("a-token"))
+    [owner] = found.json["metadata"]["ownerReferences"]
+    assert owner == {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job"}
 
 
 async def test_a_missing_permission_names_the_role_to_apply(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from aioresolve.cli import main
+from aioresolve.testing import pod
 
 from .conftest import USER, join, trainer, until
 
@@ -92,7 +93,7 @@ async def test_a_lease_that_was_never_renewed_shows_a_living_node(
     entry = {"node.train-1": '["1", "workstation", "10.9.9.9", 7, 0, null, "", 0, true]'}
     lease = {**metadata, "name": "train-1", "labels": {"aioresolve/rendezvous": "torchrun-train"}}
     cluster.server.add({"kind": "ConfigMap", "metadata": metadata, "data": entry})
-    cluster.server.add({"kind": "Lease", "metadata": lease, "spec": {}})
+    cluster.server.add({"kind": "Lease", "metadata": lease, "spec": {}}, pod("other", "ml"))
     code, out, _ = await run(capsys, "rendezvous", "train", "--no-headers")
     assert (code, out.split()) == (0, ["<none>", "workstation", "<none>", "10.9.9.9:7", "waiting", "<none>"])
 
@@ -106,6 +107,15 @@ async def test_a_rendezvous_that_does_not_exist_is_an_error(
     assert (sent.user, sent.impersonated_user, sent.impersonated_groups) == (USER, "ada", ("math",))
     assert "namespace 'ml' has no ConfigMap 'torchrun-other'" in err
     assert "Compare -n and the job with --rdzv-id" in err
+
+
+async def test_a_config_map_of_another_use_is_an_error(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = {"name": "torchrun-train", "namespace": "ml"}
+    cluster.server.add({"kind": "ConfigMap", "metadata": metadata, "data": {"world": "flat"}})
+    code, _, err = await run(capsys, "rendezvous", "train")
+    assert (code, err.partition(" is not ")[0]) == (1, "error: ConfigMap 'torchrun-train' in namespace 'ml'")
 
 
 async def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -17,7 +17,6 @@ import click
 
 from aioresolve.cli import options, streams
 from aioresolve.cli.application import run_async
-from aioresolve.cli.error_messages import error_message
 from aioresolve.errors import ResolveError
 
 if TYPE_CHECKING:
@@ -55,8 +54,7 @@ def demo(folder: Path | None) -> None:
         with tempfile.TemporaryDirectory(prefix="aioresolve-") as temporary:
             run_async(lambda _: _show(Path(temporary)))
     except (ResolveError, OSError) as error:
-        message = error_message(error) if isinstance(error, ResolveError) else str(error)
-        raise click.ClickException(f"the demo failed: {message}") from error
+        raise click.ClickException(f"the demo failed: {error}") from error
 
 
 async def _serve(folder: Path) -> None:

@@ -235,6 +235,14 @@ class TestVariables:
             "targets.a.kubernetes: has no `jobs` and no `service`",
         ),
         (
+            "targets: {a: {kubernetes: {jobs: {w: a}, service: b}}}",
+            "targets.a.kubernetes.service: label selectors and Services exclude each other. Leave out `jobs`",
+        ),
+        (
+            "targets: {a: {gce: {group: g, zone: z}}}",
+            "targets.a.gce: unknown project of instance group 'g'. Pass `project`, or",
+        ),
+        (
             "targets: {a: {kubernetes: {jobs: {w: a}, namespaces: ml}}}",
             "targets.a.kubernetes.namespaces: unknown field of kubernetes; did you mean 'namespace'?",
         ),

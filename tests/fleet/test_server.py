@@ -124,7 +124,8 @@ async def test_targets_as_json() -> None:
 
 async def test_changes_of_health_are_kept_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served("a") as client:
-        for found in (Observation(STATE), PENDING, PENDING, FAILED):
+        other = Observation(STATE, (Missing("worker", "ml/train-2", "Pending"),))
+        for found in (Observation(STATE), PENDING, other, FAILED):
             await client.show("a", found)
         await until(lambda: client.fleet.readings["a"].health == "stale")
         _, content = await client.get("api/targets/a")
@@ -261,8 +262,12 @@ async def test_page_has_a_policy_that_permits_only_its_own_script() -> None:
         assert len(nonces) == 2
         for origin, allowed in (("http://shard-1:8080", "http://shard-1:8080"), ("http://evil:8080", None)):
             async with client.http.get(client.url + "api/targets", headers={"Origin": origin}) as response:
-                assert response.headers.get("Access-Control-Allow-Origin") == allowed
-                assert response.headers["X-Content-Type-Options"] == "nosniff"
+                headers = response.headers
+                assert headers.get("Access-Control-Allow-Origin") == allowed
+                assert headers.get("Vary") == (allowed and "Origin")
+                assert headers["X-Content-Type-Options"] == "nosniff"
+                assert (headers["Cache-Control"], headers["Referrer-Policy"]) == ("no-store", "no-referrer")
+                assert headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
 
 
 async def test_metrics_of_two_fleets_do_not_collide() -> None:
@@ -291,13 +296,15 @@ async def test_metrics_of_two_fleets_do_not_collide() -> None:
     assert any(line.startswith('aioresolve_target_latency_seconds{target="a"} 0.0') for line in texts[1])
 
 
-async def test_each_request_of_a_poll_is_counted() -> None:
+async def test_requests_before_the_server_started_are_shown_and_counted() -> None:
     fleet = Fleet({"a": Scripted()})
+    await fleet.resolve()
+    await fleet.resolve()
     async with fleet.serve() as url, aiohttp.ClientSession() as http:
-        for _ in range(3):
-            await fleet.resolve()
+        async with http.get(url + "api/targets/a") as response:
+            assert [each["health"] for each in (await response.json())["history"]] == ["ready"]
         async with http.get(url + "metrics") as response:
-            assert 'aioresolve_target_requests_total{target="a"} 3.0' in await response.text()
+            assert 'aioresolve_target_requests_total{target="a"} 2.0' in await response.text()
 
 
 async def test_members_are_discovered_by_prometheus() -> None:

@@ -239,10 +239,6 @@ class TestVariables:
             "targets.a.kubernetes.service: label selectors and Services exclude each other. Leave out `jobs`",
         ),
         (
-            "targets: {a: {gce: {group: g}}}",
-            "targets.a.gce: unknown project and zone of instance group 'g'. P",
-        ),
-        (
             "targets: {a: {kubernetes: {jobs: {w: a}, namespaces: ml}}}",
             "targets.a.kubernetes.namespaces: unknown field of kubernetes; did you mean 'namespace'?",
         ),

@@ -18,7 +18,7 @@ from aioresolve.errors import ConfigurationError, ConnectionFailedError, Missing
 from aioresolve.fleet import Fleet, server
 from aioresolve.spec import ClusterState, Endpoint, Missing, Observation
 
-from .fleets import Scripted, Source, until
+from .fleets import Scripted, Source, respond_with, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -101,9 +101,9 @@ async def served(*names: str, **options: Any) -> AsyncIterator[Client]:
 
 async def test_targets_as_json() -> None:
     async with served("a", "b/ü") as client:
-        assert await client.get("readyz") == (503, {"responses": 0, "targets": 2})
         assert await client.get("api/targets/a") == (404, {"error": "target 'a' has no response yet"})
         await client.show("a", Observation(STATE))
+        assert await client.get("readyz") == (503, {"responses": 1, "targets": 2})
         await client.show("b/ü", PENDING)
         assert await client.get("readyz") == (200, {"responses": 2, "targets": 2})
         assert await client.get("healthz") == (200, {"status": "ok"})
@@ -297,14 +297,15 @@ async def test_metrics_of_two_fleets_do_not_collide() -> None:
 
 
 async def test_requests_before_the_server_started_are_shown_and_counted() -> None:
-    fleet = Fleet({"a": Scripted()})
-    await fleet.resolve()
+    fleet = Fleet({"a": Scripted(respond_with(3))}, expected={"a": 2})
     await fleet.resolve()
     async with fleet.serve() as url, aiohttp.ClientSession() as http:
         async with http.get(url + "api/targets/a") as response:
-            assert [each["health"] for each in (await response.json())["history"]] == ["ready"]
+            assert [each["health"] for each in (await response.json())["history"]] == ["degraded"]
         async with http.get(url + "metrics") as response:
-            assert 'aioresolve_target_requests_total{target="a"} 2.0' in await response.text()
+            text = await response.text()
+    assert 'aioresolve_target_requests_total{target="a"} 1.0' in text
+    assert 'aioresolve_target_missing_members{target="a"} 0.0' in text
 
 
 async def test_members_are_discovered_by_prometheus() -> None:

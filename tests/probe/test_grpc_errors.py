@@ -42,12 +42,7 @@ STATUSES = [
     ("failed", "INTERNAL", ""),
 ]
 
-PROGRAM = "Check which program listens there."
-REMEDIES = {
-    "malformed": PROGRAM,
-    "too_large": PROGRAM,
-    "denied": "Check the credentials of the ProbeChannels.",
-}
+REMEDIES = {"malformed": "listens there.", "too_large": "listens there.", "denied": "of the ProbeChannels."}
 
 
 @pytest.mark.parametrize(("code", "details"), UNAVAILABLE)

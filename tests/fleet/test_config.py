@@ -281,10 +281,6 @@ class TestVariables:
             "targets.b.union: 'b' is not a target of this file, or a union itself; there are 'a'",
         ),
         (
-            "targets:\n  a: {static: {jobs: {w: h}}}\n  f: {union: [aa]}\n",
-            "targets.f.union: 'aa' is not a target of this file, or a union itself; did you mean 'a'?",
-        ),
-        (
             "defaults: {tpu: {not_healthy: skip}}\ntargets: {a: {tpu: {name: a}}, b: {tpu: {name: a}}}",
             "defaults.tpu.not_healthy: 'skip'",
         ),

@@ -52,7 +52,6 @@ class _Call:
         self._result = ""
         self._outcome: Attributes = {}  # attributes of the span
         self._span: Span | None = None
-        self._started = 0.0
 
     def __enter__(self) -> Self:
         # A process that uses OpenTelemetry has imported it; no other process should pay for the import.

@@ -393,9 +393,8 @@ def _rejection(target: _Target, error: ResolveError) -> _InvalidFieldError:
         variables=dict.fromkeys(name for field in target.fields.values() for name in field.variables),
     )
 
-    def spell(argument: str, value: str | None) -> str:
-        name = names.get(argument, argument)
-        return f"`{name}`" if value is None else f"`{name}: {value}`"
+    def spell(argument: str, _: str | None) -> str:
+        return f"`{names.get(argument, argument)}`"
 
     return given.error(error.render(spell) if rejected is None else ResolveError.render(error, spell))
 

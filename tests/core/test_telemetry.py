@@ -16,12 +16,12 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from aioresolve import sync
-from aioresolve.errors import DeadlineExceededError, UnauthorizedError
+from aioresolve.errors import DeadlineExceededError, ResolveError, UnauthorizedError
 from aioresolve.probe import probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker, pod
 from tests.gcp.loopback import TOKEN as GOOGLE_TOKEN
 from tests.gcp.loopback import refreshable_credentials, request_my_tpu, tls_server
-from tests.kubernetes.loopback import JOBS, TOKEN, run_loopback
+from tests.kubernetes.loopback import JOBS, TOKEN, disable_retries, run_loopback
 
 from .recording import record_telemetry
 
@@ -169,17 +169,35 @@ async def test_each_attempt_is_a_span_with_its_number(recording: Recording, loop
     assert recording.spans[0].status.description is None
 
 
-async def test_span_of_a_watch_ends_when_the_watch_is_established(
-    recording: Recording, loopback: Loopback
+@pytest.mark.parametrize(("scheme", "port"), [("http", 80), ("https", 443)])
+async def test_span_has_the_default_port_of_the_scheme(
+    scheme: str, port: int, recording: Recording, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disable_retries(monkeypatch)
+    with pytest.raises(ResolveError):
+        await loopback.resolver(server=f"{scheme}://127.0.0.1").cluster_spec()
+    assert attributes(recording.spans[0])["server.port"] == port
+
+
+async def test_span_of_a_watch_ends_when_the_watch_is_established_and_its_restart_is_logged(
+    recording: Recording, loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with loopback.resolver(namespace="ml") as resolver, aclosing(resolver.watch()) as states:
         with anyio.fail_after(60):
             await anext(states)
             loopback.add_trainers("train-3")
             await anext(states)
-        _, watching = recording.spans
+            _, watching = recording.spans
+            loopback.server.disturb(Reset())
+            loopback.add_trainers("train-4")
+            await anext(states)
     assert attributes(watching)["aioresolve.scope"] == f"watch of {SCOPE}"
-    assert error_types(recording) == [None, None]
+    assert error_types(recording) == [None, None, None]
+    [restart] = records(caplog, "aioresolve.watch")
+    host, reason = loopback.server.url, extra(restart)["reason"]
+    assert extra(restart) == {"server": host, "scope": SCOPE, "reason": reason, "seconds": True}
+    expected = rf"watch of {SCOPE} at {host} restarts after \d+\.\d s: the connection .* broke.*"
+    assert re.fullmatch(expected, restart.getMessage())
 
 
 async def test_requests_to_google_and_its_token_server_are_spans(recording: Recording) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +59,10 @@ async def status_of(observation: Observation, expected: Any = "controller") -> T
             "ml/x-7: Pending, and 1 more",
         ),
         (
-            Observation(state(worker=0), (Missing("worker", "tpu", "CREATING", tasks=4),)),
+            Observation(state(), tuple(Missing("ps", f"tpu-{n}", "CREATING", tasks=n) for n in (4, None))),
             "controller",
-            "Degraded 0/4",
-            "tpu: CREATING",
+            "Degraded 0/5",
+            "tpu-4: CREATING, and 1 more",
         ),
         (Observation(state(worker=0)), "controller", "Empty", "nothing was found"),
         (Observation(state()), "controller", "Empty", "nothing was found"),
@@ -172,6 +173,7 @@ async def test_time_of_a_health_is_that_of_its_first_status() -> None:
     second = (await fleet.resolve())["a"]
     assert first.since == second.since
     assert not second.differs_from(first)
+    assert replace(first, absent=(PENDING,)).differs_from(first)
     source.respond = fail
     third = (await fleet.resolve())["a"]
     assert third.since > first.since

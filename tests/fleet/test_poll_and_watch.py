@@ -279,7 +279,7 @@ class TestWatch:
             late, *others = await take(readings, 3)
             assert (late.name, [other.name for other in others]) == ("a", ["b", "c"])
             assert isinstance(late.error, DeadlineExceededError)
-            assert late.state is None
+            assert (late.state, late.error.timeout, [*late.error.missing]) == (None, 0.05, ["a"])
             source.emit(Observation(workers(1)))
             [well] = await take(readings, 1)
             assert (well.num_tasks, well.error) == (1, None)

@@ -18,7 +18,7 @@ from aioresolve.errors import ConfigurationError, ConnectionFailedError, Missing
 from aioresolve.fleet import Fleet, server
 from aioresolve.spec import ClusterState, Endpoint, Missing, Observation
 
-from .fleets import Source, until
+from .fleets import Scripted, Source, respond_with, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -101,9 +101,9 @@ async def served(*names: str, **options: Any) -> AsyncIterator[Client]:
 
 async def test_targets_as_json() -> None:
     async with served("a", "b/ü") as client:
-        assert await client.get("readyz") == (503, {"responses": 0, "targets": 2})
         assert await client.get("api/targets/a") == (404, {"error": "target 'a' has no response yet"})
         await client.show("a", Observation(STATE))
+        assert await client.get("readyz") == (503, {"responses": 1, "targets": 2})
         await client.show("b/ü", PENDING)
         assert await client.get("readyz") == (200, {"responses": 2, "targets": 2})
         assert await client.get("healthz") == (200, {"status": "ok"})
@@ -124,7 +124,8 @@ async def test_targets_as_json() -> None:
 
 async def test_changes_of_health_are_kept_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served("a") as client:
-        for found in (Observation(STATE), PENDING, PENDING, FAILED):
+        other = Observation(STATE, (Missing("worker", "ml/train-2", "Pending"),))
+        for found in (Observation(STATE), PENDING, other, FAILED):
             await client.show("a", found)
         await until(lambda: client.fleet.readings["a"].health == "stale")
         _, content = await client.get("api/targets/a")
@@ -261,8 +262,12 @@ async def test_page_has_a_policy_that_permits_only_its_own_script() -> None:
         assert len(nonces) == 2
         for origin, allowed in (("http://shard-1:8080", "http://shard-1:8080"), ("http://evil:8080", None)):
             async with client.http.get(client.url + "api/targets", headers={"Origin": origin}) as response:
-                assert response.headers.get("Access-Control-Allow-Origin") == allowed
-                assert response.headers["X-Content-Type-Options"] == "nosniff"
+                headers = response.headers
+                assert headers.get("Access-Control-Allow-Origin") == allowed
+                assert headers.get("Vary") == (allowed and "Origin")
+                assert headers["X-Content-Type-Options"] == "nosniff"
+                assert (headers["Cache-Control"], headers["Referrer-Policy"]) == ("no-store", "no-referrer")
+                assert headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
 
 
 async def test_metrics_of_two_fleets_do_not_collide() -> None:
@@ -293,6 +298,18 @@ async def test_metrics_of_two_fleets_do_not_collide() -> None:
     assert 'aioresolve_target_age_seconds{target="a"} 0.0' in texts[1]
     assert 'aioresolve_target_requests_total{target="b\\""} 1.0' in texts[1]
     assert any(line.startswith('aioresolve_target_latency_seconds{target="a"} 0.0') for line in texts[1])
+
+
+async def test_requests_before_the_server_started_are_shown_and_counted() -> None:
+    fleet = Fleet({"a": Scripted(respond_with(3))}, expected={"a": 2})
+    await fleet.resolve()
+    async with fleet.serve() as url, aiohttp.ClientSession() as http:
+        async with http.get(url + "api/targets/a") as response:
+            assert [each["health"] for each in (await response.json())["history"]] == ["degraded"]
+        async with http.get(url + "metrics") as response:
+            text = await response.text()
+    assert 'aioresolve_target_requests_total{target="a"} 1.0' in text
+    assert 'aioresolve_target_missing_members{target="a"} 0.0' in text
 
 
 async def test_members_are_discovered_by_prometheus() -> None:

@@ -112,3 +112,4 @@ def test_deadline_error_lists_the_reached_and_the_missing_workers() -> None:
     assert caught.value.timeout == 1.5
     assert caught.value.reached == {"/task:0": "8 TPU"}
     assert caught.value.missing == {"/task:1": "b:1 is deadline"}
+    assert "Remedy deadline." in str(caught.value)

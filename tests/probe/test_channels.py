@@ -22,7 +22,7 @@ async def test_connection_is_kept_inside_the_block() -> None:
             for _ in range(3):
                 await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
             assert len(set(worker.peers)) == 1
-            with pytest.raises(ConfigurationError, match="already entered"):
+            with pytest.raises(ConfigurationError, match="<ProbeChannels without TLS> are already entered"):
                 await channels.__aenter__()
         await channels.aclose()
         for _ in range(2):  # outside of the block, each probe opens a connection
@@ -99,6 +99,8 @@ async def test_restarted_worker_is_probed_over_a_new_connection() -> None:
     async with ProbeChannels() as channels:
         async with worker:
             before = await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+        with pytest.raises(ProbeError, match="refused"):
+            await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
         async with worker:
             after = await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
     assert before.accelerators == after.accelerators == {"TPU": 8}

@@ -42,6 +42,8 @@ STATUSES = [
     ("failed", "INTERNAL", ""),
 ]
 
+REMEDIES = {"malformed": "listens there.", "too_large": "listens there.", "denied": "of the ProbeChannels."}
+
 
 @pytest.mark.parametrize(("code", "details"), UNAVAILABLE)
 def test_connection_errors_are_distinguished_by_the_text_of_grpc(code: str, details: str) -> None:
@@ -49,6 +51,7 @@ def test_connection_errors_are_distinguished_by_the_text_of_grpc(code: str, deta
     assert (error.code, error.status, error.address) == (code, "UNAVAILABLE", HOST)
     assert error.retryable is (code in {"refused", "unreachable"})
     assert HOST in str(error)
+    assert str(error).endswith(REMEDIES.get(code, ""))
     assert PREFIX not in str(error)
 
 
@@ -58,7 +61,8 @@ def test_responses_of_the_worker_are_distinguished_by_their_status() -> None:
         assert (error.code, error.address) == (code, HOST), status
         assert error.retryable is (details == "too many requests")
         assert details in str(error)
-    assert status_error(HOST, METHOD, "ABORTED", "").retryable
+        assert str(error).endswith(REMEDIES.get(code, ""))
+    assert all(status_error(HOST, METHOD, status, "").retryable for status in ("ABORTED", "UNKNOWN"))
     assert len(str(status_error(HOST, METHOD, "INTERNAL", "word\n" * 10_000))) < 400
 
 

@@ -113,9 +113,10 @@ async def test_refused_connection_does_not_mean_that_the_worker_is_dead(closed_a
     async with TPUWorker(services=[]) as other:
         with pytest.raises(ProbeError, match="The worker may still be running") as caught:
             await probe_worker(closed_address, libtpu_ports=[other.port], timeout=GENEROUS)
-    assert caught.value.code == "refused"
+    assert (caught.value.code, caught.value.retryable) == ("refused", True)
     assert isinstance(caught.value.__cause__, ProbeError)
     assert caught.value.__cause__.code == "unimplemented"
+    assert caught.value.__cause__.__traceback__ is None  # its frames have the channel and the response
 
 
 async def test_libtpu_is_not_used_after_any_other_failure() -> None:

@@ -47,10 +47,10 @@ def test_resolver_that_was_used_reaches_a_spawned_process() -> None:
 
 async def test_fleet_is_copied_with_its_current_targets() -> None:
     resolver = aioresolve.SimpleClusterResolver(SPEC)
-    fleet = aioresolve.Fleet({"a": resolver}, timeout=7.0)
+    fleet = aioresolve.Fleet({"a": resolver}, timeout=7.0, shard=(0, 1))
     fleet.add("b", aioresolve.UnionClusterResolver(resolver), expected=9)
     for copied in all_copies(fleet):
-        assert (list(copied.targets), copied.timeout) == (["a", "b"], 7.0)
+        assert (list(copied.targets), copied.timeout, copied.shard) == (["a", "b"], 7.0, (0, 1))
         statuses = await copied.resolve()
         assert [status.num_wanted for status in statuses.values()] == [SPEC.num_tasks("worker"), 9]
         copied.remove("a")

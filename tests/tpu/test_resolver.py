@@ -216,6 +216,7 @@ def _add_lines(google: GoogleServer, *lines: str) -> None:
         (["MEGASCALE_NUM_SLICES: '4'", "MEGASCALE_SLICE_ID: '2'"], {}),
         ([], {"MEGASCALE_NUM_SLICES": "4", "MEGASCALE_SLICE_ID": "2"}),
         (["MEGASCALE_NUM_SLICES: '4'"], {"MEGASCALE_SLICE_ID": "2"}),
+        (["MEGASCALE_NUM_SLICES: '1'"], {"MEGASCALE_NUM_SLICES": "4", "MEGASCALE_SLICE_ID": "2"}),
     ],
 )
 async def test_variables_of_the_process_and_tpu_env_describe_the_multislice_of_a_vm(

@@ -443,8 +443,10 @@ async def test_tpu_variables_are_used_without_permission_only_if_they_can_be_the
         monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(tmp_path / "none"))
     set_all(monkeypatch, variables)
     if "MEGASCALE_NUM_SLICES" in variables:
+        detected = await aioresolve.detect()
+        assert f", of {reason} only" in reasons(detected)["TPU variables"]
         with pytest.raises(PartialClusterError, match=reason):
-            await (await aioresolve.detect()).resolver.cluster_spec()
+            await detected.resolver.cluster_spec()
     elif reason is None:
         detected = await aioresolve.detect()
         task = await detected.resolver.this_task()

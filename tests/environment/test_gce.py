@@ -273,10 +273,10 @@ async def test_observation_says_what_each_instance_lacks(google: GoogleServer) -
     google.patch("vm-1", status="TERMINATED")
     google.managed_instances["vm-1"] = {"currentAction": "RECREATING"}
     google.patch("vm-2", networkInterfaces=[])
-    error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "The zone has no more resources."}
-    google.managed_instances["vm-3"] = {"lastAttempt": {"errors": {"errors": [error]}}}
+    errors = [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "m" * 301}, *[{"code": "QUOTA"}] * 3]
+    google.managed_instances["vm-3"] = {"lastAttempt": {"errors": {"errors": errors}}}
     observation = await observe(workers())
-    failed = "(ZONE_RESOURCE_POOL_EXHAUSTED: The zone has no more resources.)"
+    failed = f"(ZONE_RESOURCE_POOL_EXHAUSTED: {'m' * 300}; QUOTA; QUOTA)"
     assert [(one.name, one.reason) for one in observation.absent] == [
         ("vm-1", "TERMINATED, RECREATING by its group"),
         ("vm-2", "RUNNING, but it has no internal address yet"),

@@ -149,6 +149,8 @@ class TestRanks:
         [
             ("c*2\na,b", "ccab"),
             ("c,b\n\n# c\nc a,a", "cbca"),
+            ("a\nb\nc*262142", "abcc"),
+            ("a\nb\nc*262143", None),
             ("a\nb\nc\n", None),
             ("c*x,b,c,a", None),
         ],

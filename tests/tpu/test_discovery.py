@@ -86,6 +86,9 @@ async def test_local_is_the_tpu_of_this_host(environ: Environment) -> None:
         environ.set(**variables)
         assert not await TPUClusterResolver(tpu).cluster_spec()
         assert await TPUClusterResolver(tpu).master() == ""
+        assert await TPUClusterResolver(tpu).probe() == ()
+    _, tasks, *_ = await aioresolve.doctor(TPUClusterResolver("local"))
+    assert tasks.found == "the TPU of this host has no workers that could be connected to"
 
 
 @pytest.mark.parametrize(

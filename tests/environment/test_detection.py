@@ -476,6 +476,9 @@ async def test_tpu_pod_without_a_workload_is_described_by_variables_that_can_be_
         await aioresolve.detect()
     set_all(monkeypatch, tpu(1, "g-0-0.ray-headless", "g-0-1.ray-headless", TPU_NAME="g-0"))
     assert (await aioresolve.detect()).source == "TPU variables"
+    cluster.delete("worker", "ml")
+    with pytest.raises(ResolveError, match="the pod of this process was not found"):
+        await aioresolve.detect()
 
 
 async def test_variables_of_one_host_contradict_a_vm_of_several(

@@ -164,14 +164,12 @@ async def test_instances_that_do_not_run_are_all_named(google: GoogleServer) -> 
     add_group(google, *(f"vm-{number}" for number in range(22)))
     google.patch("vm-2", status="STAGING")
     google.patch("vm-0", status="PROVISIONING")
-    with pytest.raises(InstanceNotRunningError) as raised:
+    shown = r"2 instances of projects/.*/workers not running: vm-0: PROVISIONING; vm-2: STAGING\. "
+    with pytest.raises(InstanceNotRunningError, match=shown) as raised:
         await workers().cluster_spec()
     assert raised.value.instances == {"vm-0": "PROVISIONING", "vm-2": "STAGING"}
     assert raised.value.retryable
     assert isinstance(raised.value, RuntimeError)
-    group = f"projects/{PROJECT}/zones/{ZONE}/instanceGroups/workers"
-    assert raised.value.summary.startswith(f"2 instances of {group} not running: ")
-    assert raised.value.summary.endswith("vm-2: STAGING")
     for number in range(22):
         google.patch(f"vm-{number}", status="TERMINATED")
     with pytest.raises(InstanceNotRunningError, match=r"vm-19: TERMINATED; and 2 more\. ") as raised:

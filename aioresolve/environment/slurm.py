@@ -173,7 +173,6 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
             EnvironmentVariableError: (a RuntimeError) variables are missing or malformed, or a node has fewer
                 GPUs than its tasks need.
         """
-        self._deadline(timeout)  # raises if it is invalid; nothing here waits
         return {"GPU": self._gpus_of_task(self._read_tasks())}
 
     async def _claim(self, progress: Progress) -> TaskClaim:

@@ -151,8 +151,8 @@ class SliceFinder:
             case GivenWorkers():
                 return FoundSlices(number_slices([given_slice(source)]))
             case NamedTPUs():
-                found = self._separate(await self._find_named(source, clients, progress))
-                if len(found.slices) + len(found.unready) > 1 or source.environment.num_slices is None:
+                found = self._separate(tpus := await self._find_named(source, clients, progress))
+                if len(tpus) > 1 or source.environment.num_slices is None:
                     return found
                 # A variable names the only slice that it knows.
                 index, number = slice_position(source.environment)

@@ -443,8 +443,10 @@ async def test_tpu_variables_are_used_without_permission_only_if_they_can_be_the
         monkeypatch.setattr("aioresolve._core.service_account.FOLDER", str(tmp_path / "none"))
     set_all(monkeypatch, variables)
     if "MEGASCALE_NUM_SLICES" in variables:
+        detected = await aioresolve.detect()
+        assert f", of {reason} only" in reasons(detected)["TPU variables"]
         with pytest.raises(PartialClusterError, match=reason):
-            await (await aioresolve.detect()).resolver.cluster_spec()
+            await detected.resolver.cluster_spec()
     elif reason is None:
         detected = await aioresolve.detect()
         task = await detected.resolver.this_task()
@@ -474,6 +476,9 @@ async def test_tpu_pod_without_a_workload_is_described_by_variables_that_can_be_
         await aioresolve.detect()
     set_all(monkeypatch, tpu(1, "g-0-0.ray-headless", "g-0-1.ray-headless", TPU_NAME="g-0"))
     assert (await aioresolve.detect()).source == "TPU variables"
+    cluster.delete("worker", "ml")
+    with pytest.raises(ResolveError, match="the pod of this process was not found"):
+        await aioresolve.detect()
 
 
 async def test_variables_of_one_host_contradict_a_vm_of_several(

@@ -161,19 +161,18 @@ async def test_ipv6_address_is_written_in_brackets(google: GoogleServer) -> None
 
 
 async def test_instances_that_do_not_run_are_all_named(google: GoogleServer) -> None:
-    add_group(google, "vm-0", "vm-1", "vm-2")
+    add_group(google, *(f"vm-{number}" for number in range(22)))
     google.patch("vm-2", status="STAGING")
     google.patch("vm-0", status="PROVISIONING")
-    with pytest.raises(InstanceNotRunningError) as raised:
+    shown = r"2 instances of projects/.*/workers not running: vm-0: PROVISIONING; vm-2: STAGING\. "
+    with pytest.raises(InstanceNotRunningError, match=shown) as raised:
         await workers().cluster_spec()
     assert raised.value.instances == {"vm-0": "PROVISIONING", "vm-2": "STAGING"}
     assert raised.value.retryable
     assert isinstance(raised.value, RuntimeError)
-    assert "2 instances of projects/demo-project/zones/us-central2-b/instanceGroups/workers" in str(
-        raised.value
-    )
-    google.patch("vm-2", status="TERMINATED")
-    with pytest.raises(InstanceNotRunningError) as raised:
+    for number in range(22):
+        google.patch(f"vm-{number}", status="TERMINATED")
+    with pytest.raises(InstanceNotRunningError, match=r"vm-19: TERMINATED; and 2 more\. ") as raised:
         await workers().cluster_spec()
     assert not raised.value.retryable
 
@@ -273,10 +272,10 @@ async def test_observation_says_what_each_instance_lacks(google: GoogleServer) -
     google.patch("vm-1", status="TERMINATED")
     google.managed_instances["vm-1"] = {"currentAction": "RECREATING"}
     google.patch("vm-2", networkInterfaces=[])
-    error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "The zone has no more resources."}
-    google.managed_instances["vm-3"] = {"lastAttempt": {"errors": {"errors": [error]}}}
+    errors = [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "m" * 301}, *[{"code": "QUOTA"}] * 3]
+    google.managed_instances["vm-3"] = {"lastAttempt": {"errors": {"errors": errors}}}
     observation = await observe(workers())
-    failed = "(ZONE_RESOURCE_POOL_EXHAUSTED: The zone has no more resources.)"
+    failed = f"(ZONE_RESOURCE_POOL_EXHAUSTED: {'m' * 300}; QUOTA; QUOTA)"
     assert [(one.name, one.reason) for one in observation.absent] == [
         ("vm-1", "TERMINATED, RECREATING by its group"),
         ("vm-2", "RUNNING, but it has no internal address yet"),
@@ -319,12 +318,17 @@ async def test_group_that_does_not_exist_may_be_created(google: GoogleServer) ->
     assert observation.state.spec.as_dict() == {"worker": {}}
 
 
-async def test_instance_that_is_deleted_after_the_group_was_listed_is_absent(google: GoogleServer) -> None:
+async def test_instance_that_changes_after_the_group_was_listed_is_absent(google: GoogleServer) -> None:
     add_group(google, "vm-0")
-    google.inject(Answer(200, b"{}"), match=lambda request: request.path.endswith("/instances"))
-    (absent,) = (await observe(workers())).absent
-    assert (absent.name, absent.is_final) == ("vm-0", False)
-    assert absent.reason == "listed by its group, but not found: it was just deleted"
+    for items, reason in (
+        (b"", "listed by its group, but not found: it was just deleted"),
+        (b'{"name": "vm-0", "status": "STOPPING"}', "STOPPING"),
+        (b'{"name": "vm-0"}', "status unknown"),
+    ):
+        answer = Answer(200, b'{"items": [%b]}' % items)
+        google.inject(answer, match=lambda request: request.path.endswith("/instances"))
+        (absent,) = (await observe(workers())).absent
+        assert (absent.name, absent.is_final, absent.reason) == ("vm-0", False, reason)
 
 
 async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer) -> None:

@@ -251,6 +251,9 @@ async def test_attributes_and_master_are_those_of_the_launcher(monkeypatch: pyte
         monkeypatch.setenv(name, value)
     resolver = SageMakerClusterResolver()
     assert (resolver.task_type, resolver.task_id, await resolver.master()) == ("worker", 1, "algo-2:2223")
+    monkeypatch.setattr("socket.gethostname", lambda: "algo-1")
+    with pytest.raises(EnvironmentVariableError, match="and this is algo-1"):
+        await resolver.cluster_spec()
     slurm = SlurmClusterResolver({"chief": 1, "a": 1})
     assert (slurm.get_task_info(), await slurm.master()) == (("chief", 0), "grpc://algo-2:8888")
     assert await slurm.this_task() == Task("chief", 0, "algo-2:8888", 0, 2)

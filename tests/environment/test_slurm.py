@@ -149,6 +149,8 @@ class TestRanks:
         [
             ("c*2\na,b", "ccab"),
             ("c,b\n\n# c\nc a,a", "cbca"),
+            ("a\nb\nc*262142", "abcc"),
+            ("a\nb\nc*262143", None),
             ("a\nb\nc\n", None),
             ("c*x,b,c,a", None),
         ],
@@ -195,6 +197,10 @@ class TestJob:
             await resolver.this_task()
         resolver.task_type, resolver.task_id = "worker", 1
         assert (await resolver.this_task()).address == "n2:8888"
+
+    async def test_distribution_of_a_job_on_one_node_does_not_matter(self, set_slurm: SetVariables) -> None:
+        set_slurm(JOB_NODELIST="n1", TASKS_PER_NODE="2", NTASKS=2, DISTRIBUTION="pack", JOB_CPUS_PER_NODE=8)
+        assert await addresses() == {"worker": ["n1:8888", "n1:8889"]}
 
     @pytest.mark.parametrize(
         ("nodes", "node_name", "host_name", "index"),

@@ -98,6 +98,8 @@ class TestMaster:
         set_config(cluster=CLUSTER, task=task("ps", 0), session_master="m:1", rpc_layer="grpc")
         resolver = TFConfigClusterResolver()
         assert await resolver.master() == await resolver.master("worker", 0) == "m:1"
+        with pytest.raises(ConfigurationError, match="`timeout=`"):
+            await resolver.master(timeout=0)
 
     async def test_single_task_needs_no_master(self, set_config: Any) -> None:
         set_config(cluster={"worker": ["a:1"]})

@@ -121,8 +121,10 @@ async def test_a_vm_without_a_service_account_is_an_error(monkeypatch: pytest.Mo
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         del server.metadata["instance/service-accounts/default/email"]
         error = await error_from(request_my_tpu())
-    assert isinstance(error, CredentialsError)
-    assert "the metadata server reports that this machine has no service account" in str(error)
+        assert isinstance(error, CredentialsError)
+        assert "the metadata server reports that this machine has no service account" in str(error)
+        server.inject(Answer(503, headers={"Metadata-Flavor": "Google", "Retry-After": "3600"}))
+        assert (await error_from(request_my_tpu())).retryable
 
 
 async def test_a_malformed_token_of_the_metadata_server_is_reported_and_not_shown(

@@ -84,8 +84,10 @@ async def test_local_is_the_tpu_of_this_host(environ: Environment) -> None:
         (None, {"TPU_CONFIG": '{"tpu_node_name": "local", "zone": "z"}'}),
     ):
         environ.set(**variables)
-        assert not await TPUClusterResolver(tpu).cluster_spec()
-        assert await TPUClusterResolver(tpu).master() == ""
+        resolver = TPUClusterResolver(tpu)
+        assert not await resolver.cluster_spec()
+        assert (await resolver.master(), await resolver.probe()) == ("", ())
+        assert (await aioresolve.doctor(resolver))[1].found.startswith("the TPU of this host has no workers")
 
 
 @pytest.mark.parametrize(

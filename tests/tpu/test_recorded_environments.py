@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve import launch, sync
-from aioresolve.errors import ConfigurationError, PartialClusterError, TaskIdentityError
+from aioresolve.errors import APIError, ConfigurationError, PartialClusterError, TaskIdentityError
 from aioresolve.spec import split_host_port
-from aioresolve.testing import GoogleServer, tpu_node, tpu_vm
+from aioresolve.testing import Answer, GoogleServer, tpu_node, tpu_vm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,9 +204,14 @@ def test_variable_that_names_one_tpu_of_a_multislice_is_no_cluster(
     google_cloud.add(tpu_node("my-tpu"))
     monkeypatch.setenv("TPU_NAME", "my-tpu")
     assert sync.TPUClusterResolver().cluster_spec().num_tasks("worker") == 1
-    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "2")
-    with pytest.raises(PartialClusterError, match="slice 0 of 2"):
+    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "3")
+    with pytest.raises(PartialClusterError, match="slice 0 of 3"):
         sync.TPUClusterResolver().cluster_spec()
+    google_cloud.add(tpu_node("my-tpu", health="TIMEOUT"), tpu_node("other"))
+    with pytest.raises(PartialClusterError, match="slice 0 of 3"):
+        next(iter(sync.TPUClusterResolver().watch()))
+    monkeypatch.setenv("TPU_NAME", "my-tpu,other")
+    assert next(iter(sync.TPUClusterResolver().watch())).spec.num_tasks("worker") == 2
 
 
 def test_worker_of_a_named_tpu_is_found_by_its_number_behind_a_bridge_network(
@@ -219,6 +224,13 @@ def test_worker_of_a_named_tpu_is_found_by_its_number_behind_a_bridge_network(
     assert (task.rank, task.address) == (2, "198.51.100.2:8470")
     with pytest.raises(TaskIdentityError):
         sync.TPUClusterResolver("other").this_task()
+    google_cloud.metadata["instance/attributes/tpu-env"] = "malformed"
+    with pytest.raises(TaskIdentityError):
+        sync.TPUClusterResolver("mine").this_task()
+    overloaded = Answer(503, headers={"Metadata-Flavor": "Google", "Retry-After": "3600"})
+    google_cloud.inject(overloaded, match=lambda request: request.path.endswith("tpu-env"), times=None)
+    with pytest.raises(APIError):
+        sync.TPUClusterResolver("mine").this_task()
 
 
 def test_metadata_of_its_node_does_not_identify_a_pod(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve import ClusterSpec, TPUClusterResolver
+from aioresolve import ClusterResolver, ClusterSpec, GCEClusterResolver, TPUClusterResolver
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -149,6 +149,7 @@ async def test_a_queued_resource_stands_for_its_nodes(google: GoogleServer) -> N
     ("spec", "reason"),
     [
         ({"multisliceParams": {"nodeCount": 10_001}}, "node_count is 10001"),
+        ({"parent": "projects/p", "nodeId": "a"}, "'projects/p' is not the name of a location"),
         ({"nodeId": "../my-tpu"}, "'../my-tpu' is not a valid name of a TPU node"),
     ],
 )
@@ -216,6 +217,7 @@ def _add_lines(google: GoogleServer, *lines: str) -> None:
         (["MEGASCALE_NUM_SLICES: '4'", "MEGASCALE_SLICE_ID: '2'"], {}),
         ([], {"MEGASCALE_NUM_SLICES": "4", "MEGASCALE_SLICE_ID": "2"}),
         (["MEGASCALE_NUM_SLICES: '4'"], {"MEGASCALE_SLICE_ID": "2"}),
+        (["MEGASCALE_NUM_SLICES: '1'"], {"MEGASCALE_NUM_SLICES": "4", "MEGASCALE_SLICE_ID": "2"}),
     ],
 )
 async def test_variables_of_the_process_and_tpu_env_describe_the_multislice_of_a_vm(
@@ -238,11 +240,12 @@ async def test_the_accelerator_type_may_be_an_attribute_of_its_own(google: Googl
     assert one.accelerator_type == "v4-8"
 
 
-async def test_two_numbers_of_the_worker_of_a_vm_that_differ_are_an_error(google: GoogleServer) -> None:
+async def test_a_malformed_or_contradictory_number_of_a_worker_is_an_error(google: GoogleServer) -> None:
     google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], worker=1))
-    google.metadata["instance/attributes/agent-worker-number"] = "0"
-    with pytest.raises(ProtocolError, match="agent-worker-number: 0 contradicts tpu-env: 1"):
-        await TPUClusterResolver().slices()
+    for number, problem in (("0", "0 contradicts tpu-env: 1"), ("x", "'x' is not a number from 0")):
+        google.metadata["instance/attributes/agent-worker-number"] = number
+        with pytest.raises(ProtocolError, match=f"agent-worker-number: {problem}"):
+            await TPUClusterResolver().slices()
 
 
 async def test_the_number_of_a_worker_that_its_vm_does_not_list_is_an_error(google: GoogleServer) -> None:
@@ -300,16 +303,18 @@ async def test_a_vm_that_does_not_report_its_address_is_not_a_source_of_workers(
     assert "as `tpu=`, or set TPU_NAME." in raised.value.hint.render()
 
 
-@pytest.mark.parametrize("tpu", [None, "my-tpu"])
-async def test_an_overloaded_metadata_server_does_not_mean_that_the_tpu_or_its_location_is_unknown(
-    tpu: str | None, google: GoogleServer
+@pytest.mark.parametrize(
+    "resolver", [TPUClusterResolver(), TPUClusterResolver("my-tpu"), GCEClusterResolver()]
+)
+async def test_an_overloaded_metadata_server_does_not_mean_that_its_cluster_or_location_is_unknown(
+    resolver: ClusterResolver, google: GoogleServer
 ) -> None:
     headers = {"Metadata-Flavor": "Google", "Retry-After": "3600"}
     google.inject(
         Answer(503, headers=headers), match=lambda request: request.service == "metadata", times=None
     )
     with pytest.raises(APIError) as raised:
-        await TPUClusterResolver(tpu).cluster_spec()
+        await resolver.cluster_spec()
     assert (raised.value.status, raised.value.retryable) == (503, True)
 
 

@@ -17,10 +17,10 @@ from aioresolve import (
     ProtocolError,
     UnauthorizedError,
 )
-from aioresolve.kubernetes.reflector import Reflector
+from aioresolve.kubernetes.reflector import ClusterWatch, Reflector
 
 from .samples import watch_policy
-from .watched_cluster import TRAIN, bookmark, new_cache
+from .watched_cluster import EVAL, TRAIN, bookmark, new_cache
 
 BROKEN = ConnectionFailedError("the connection broke")
 EXPIRED = APIError("gone", status=410)
@@ -162,3 +162,13 @@ def test_gap_without_a_watch_reports_the_last_failure_or_else_itself() -> None:
         each.on_gap(2.0)
     assert "it is not established after 2 s" in str(watch.error)
     assert failed.error is BROKEN
+
+
+def test_error_of_a_cluster_is_that_of_the_query_that_fails_for_the_longest_time() -> None:
+    latest: Any = SimpleNamespace(put=lambda _: None)
+    cache = new_cache({"worker": [TRAIN], "eval": [EVAL]})
+    cluster = ClusterWatch(API, cache, latest, watch_policy(), timeout=30.0)
+    first, second = cluster._reflectors
+    second.on_failure(BROKEN)
+    first.on_failure(EXPIRED)
+    assert (cluster.observe().error, cluster.observe().stale_since) == (BROKEN, second.stale_since)

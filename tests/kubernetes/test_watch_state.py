@@ -87,16 +87,17 @@ def test_first_watch_is_given_up_after_denials_and_later_ones_never() -> None:
 
 
 def test_expired_version_is_replaced_by_a_list_immediately_but_only_once() -> None:
-    never_open, short, healthy = listed_state(), listed_state(), listed_state()
+    never_open, short = listed_state(), listed_state()
     short.on_open(0.0)
     short.on_close(3.0)
-    healthy.on_open(0.0)
-    healthy.on_close(100.0)
-    for watch in (never_open, short, healthy):
+    for watch in (never_open, short):
         assert watch.on_failure(BROKEN) > 0.0
         assert watch.on_failure(EXPIRED) == 0.0
-        watch.on_list()
-        assert watch.on_failure(EXPIRED) > 0.0
+        for lifetime, is_immediate in ((0.1, False), (100.0, True)):
+            watch.on_list()
+            watch.on_open(0.0)
+            watch.on_close(lifetime)
+            assert (watch.on_failure(EXPIRED) == 0.0) == is_immediate
 
 
 def test_failures_that_may_be_due_to_the_version_lead_to_a_list() -> None:

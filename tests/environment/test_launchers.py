@@ -239,6 +239,13 @@ async def test_task_that_was_passed_is_compared_with_the_launcher(monkeypatch: p
             await SimpleClusterResolver(cluster, task_type=job, task_id=index).this_task()
 
 
+async def test_processes_on_one_host_may_be_placed_in_any_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = launched("Open MPI", 1, 2, 1, 2) | {"OMPI_MCA_rmaps_base_mapping_policy": "node"}
+    for name, value in (slurm_step(["algo-1"], 0) | {"SLURM_JOB_NODELIST": "algo-1"} | process).items():
+        monkeypatch.setenv(name, value)
+    assert (await SlurmClusterResolver().this_task()).rank == 1
+
+
 @pytest.mark.parametrize("numbers", [{"PMI_RANK": "0", "PMI_SIZE": "1"}, {"PMIX_RANK": "0"}])
 async def test_interactive_shell_of_slurm_with_pmi_is_no_task(
     numbers: dict[str, str], monkeypatch: pytest.MonkeyPatch

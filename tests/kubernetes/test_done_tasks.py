@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from aioresolve import DoneTask, UnionClusterResolver
+from aioresolve import DoneTask, Progress, UnionClusterResolver, Want
 from aioresolve.errors import FailedClusterError, PodNotRunningError
 from aioresolve.testing import Answer, pod
 
@@ -236,6 +236,8 @@ async def test_complete_job_ends_the_wait(loopback: Loopback) -> None:
 async def test_suspended_job_is_waited_for_until_it_is_resumed(loopback: Loopback) -> None:
     loopback.server.add_controllers(indexed_job(1, suspend=True))
     resolver = resolver_of(loopback, jobs={"worker": ["batch.kubernetes.io/job-name=train"]}, namespace="ml")
+    (status,) = (await resolver.observe(Want(controllers=True), Progress())).controllers["worker"]
+    assert str(status) == "suspended"
     task = asyncio.ensure_future(resolver.wait(timeout=30))
     await until(loopback, lambda: len(list(filter(is_controller_read, loopback.requests))) > 1)
     assert not task.done()

@@ -561,12 +561,11 @@ class ClusterWatch:
                 if not error.retryable:
                     raise
                 self._last = self._last.stale(error, now)
-        failing = [one for one in self._reflectors if one.error is not None]
-        if not failing:
+        failures = [(one.stale_since, one.error) for one in self._reflectors if one.stale_since and one.error]
+        if not failures:
             return self._last
-        first = min(failing, key=lambda one: one.stale_since or now)
-        assert first.error is not None
-        return self._last.stale(first.error, first.stale_since or now)
+        since, first = min(failures, key=lambda failure: failure[0])
+        return self._last.stale(first, since)
 
     def _notify(self) -> None:
         """Have the consumer observe, but not while an endpoint moves to another slice."""

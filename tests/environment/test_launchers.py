@@ -194,6 +194,7 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
             SLURM | {"PMIX_RANK": "0"},
             ["process 0 of PMIx ($PMIX_RANK)", "$SLURM_STEP_NODELIST has 2 tasks, and this is 1"],
         ),
+        (SLURM | launched("PMI", 1, 4), ["process 1 of 4 of PMI", "$SLURM_STEP_NODELIST has 2 tasks"]),
         (
             SLURM | launched("Open MPI", 3, 4, 1, 3),
             [
@@ -238,8 +239,18 @@ async def test_task_that_was_passed_is_compared_with_the_launcher(monkeypatch: p
             await SimpleClusterResolver(cluster, task_type=job, task_id=index).this_task()
 
 
-async def test_interactive_shell_of_slurm_with_pmi_is_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell = slurm_step(["algo-1"], 0) | {"PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_STEP_ID": "4294967290"}
+async def test_processes_on_one_host_may_be_placed_in_any_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = launched("Open MPI", 1, 2, 1, 2) | {"OMPI_MCA_rmaps_base_mapping_policy": "node"}
+    for name, value in (slurm_step(["algo-1"], 0) | {"SLURM_JOB_NODELIST": "algo-1"} | process).items():
+        monkeypatch.setenv(name, value)
+    assert (await SlurmClusterResolver().this_task()).rank == 1
+
+
+@pytest.mark.parametrize("numbers", [{"PMI_RANK": "0", "PMI_SIZE": "1"}, {"PMIX_RANK": "0"}])
+async def test_interactive_shell_of_slurm_with_pmi_is_no_task(
+    numbers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = slurm_step(["algo-1"], 0) | {**numbers, "SLURM_STEP_ID": "4294967290"}
     job = {"SLURM_JOB_NODELIST": "algo-[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_NTASKS": "4"}
     for name, value in (shell | job).items():
         monkeypatch.setenv(name, value)

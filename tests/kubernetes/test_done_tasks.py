@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from aioresolve import DoneTask, UnionClusterResolver
+from aioresolve import DoneTask, Progress, UnionClusterResolver, Want
 from aioresolve.errors import FailedClusterError, PodNotRunningError
 from aioresolve.testing import Answer, pod
 
@@ -134,17 +134,18 @@ async def test_success_in_an_earlier_run_of_the_job_does_not_count(loopback: Loo
     assert (ranks(state), state.done) == ([(0, 0, 2), (1, 1, 2)], ())
 
 
-async def test_success_before_the_restart_of_a_jobset_does_not_count(loopback: Loopback) -> None:
-    def of_attempt(attempt: int, index: int, **more: Any) -> dict[str, Any]:
+@pytest.mark.parametrize("label", ["restart-attempt", "jobset-uid"])
+async def test_success_in_an_earlier_run_of_a_jobset_does_not_count(loopback: Loopback, label: str) -> None:
+    def of_run(run: int, index: int, **more: Any) -> dict[str, Any]:
         labels = {
             "jobset.sigs.k8s.io/jobset-name": "set",
             "jobset.sigs.k8s.io/replicatedjob-name": "w",
             "jobset.sigs.k8s.io/job-index": "0",
-            "jobset.sigs.k8s.io/restart-attempt": str(attempt),
+            f"jobset.sigs.k8s.io/{label}": str(run),
         }
-        return job_pod(index, suffix=f"try0{attempt}", run=f"job-{attempt}", labels=labels, **more)
+        return job_pod(index, suffix=f"try0{run}", run=f"job-{run}", labels=labels, **more)
 
-    loopback.server.add(of_attempt(0, 0, phase="Succeeded"), of_attempt(1, 0), of_attempt(1, 1))
+    loopback.server.add(of_run(0, 2, phase="Succeeded"), of_run(1, 0), of_run(1, 1))
     state = await resolver_of(loopback, order_by="index").wait(2, timeout=30)
     assert (ranks(state), state.done) == ([(0, 0, 2), (1, 1, 2)], ())
 
@@ -235,6 +236,8 @@ async def test_complete_job_ends_the_wait(loopback: Loopback) -> None:
 async def test_suspended_job_is_waited_for_until_it_is_resumed(loopback: Loopback) -> None:
     loopback.server.add_controllers(indexed_job(1, suspend=True))
     resolver = resolver_of(loopback, jobs={"worker": ["batch.kubernetes.io/job-name=train"]}, namespace="ml")
+    (status,) = (await resolver.observe(Want(controllers=True), Progress())).controllers["worker"]
+    assert str(status) == "suspended"
     task = asyncio.ensure_future(resolver.wait(timeout=30))
     await until(loopback, lambda: len(list(filter(is_controller_read, loopback.requests))) > 1)
     assert not task.done()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioresolve import Progress, Want
 from aioresolve.errors import ConfigurationError, ForbiddenError, PodNotRunningError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 from aioresolve.kubernetes.api.objects import (
@@ -102,6 +103,7 @@ class TestMembers:
         ) as caught:
             await resolver(loopback).cluster_spec()
         assert list(caught.value.pods) == ["ml/train-0"]
+        assert not (await resolver(loopback).observe(Want(), Progress())).absent[0].is_final
         loopback.server.add(trainer(publish_not_ready=True))
         (found,) = (await resolver(loopback).cluster_state()).endpoints["worker"]
         assert (found.name, found.ready, found.status) == ("train-0", False, "not ready")

@@ -381,8 +381,11 @@ async def test_the_pods_are_listed_if_the_end_of_the_initial_events_is_not_marke
     loopback.add_trainers("train-0")
     body = event_line("ADDED", pod("other", "ml", labels=TRAIN)) + bookmark_line(loopback)
     loopback.server.inject(Answer(200, body), match=begins_with_pods)
-    async with aclosing(with_policy(loopback.resolver(), WATCH_LIST).watch()) as states:
-        assert names(await next_state(states)) == ["train-0"]
+    async with with_policy(loopback.resolver(), WATCH_LIST) as resolver:
+        for _ in range(2):
+            async with aclosing(resolver.watch()) as states:
+                assert names(await next_state(states)) == ["train-0"]
+    assert sum(map(begins_with_pods, loopback.requests)) == 1
 
 
 async def test_changes_before_the_end_of_the_initial_events_count(loopback: Loopback) -> None:

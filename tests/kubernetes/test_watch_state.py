@@ -17,10 +17,10 @@ from aioresolve import (
     ProtocolError,
     UnauthorizedError,
 )
-from aioresolve.kubernetes.reflector import Reflector
+from aioresolve.kubernetes.reflector import ClusterWatch, Reflector
 
 from .samples import watch_policy
-from .watched_cluster import TRAIN, bookmark, new_cache
+from .watched_cluster import EVAL, TRAIN, bookmark, new_cache
 
 BROKEN = ConnectionFailedError("the connection broke")
 EXPIRED = APIError("gone", status=410)
@@ -87,16 +87,17 @@ def test_first_watch_is_given_up_after_denials_and_later_ones_never() -> None:
 
 
 def test_expired_version_is_replaced_by_a_list_immediately_but_only_once() -> None:
-    never_open, short, healthy = listed_state(), listed_state(), listed_state()
+    never_open, short = listed_state(), listed_state()
     short.on_open(0.0)
     short.on_close(3.0)
-    healthy.on_open(0.0)
-    healthy.on_close(100.0)
-    for watch in (never_open, short, healthy):
+    for watch in (never_open, short):
         assert watch.on_failure(BROKEN) > 0.0
         assert watch.on_failure(EXPIRED) == 0.0
-        watch.on_list()
-        assert watch.on_failure(EXPIRED) > 0.0
+        for lifetime, is_immediate in ((0.1, False), (100.0, True)):
+            watch.on_list()
+            watch.on_open(0.0)
+            watch.on_close(lifetime)
+            assert (watch.on_failure(EXPIRED) == 0.0) == is_immediate
 
 
 def test_failures_that_may_be_due_to_the_version_lead_to_a_list() -> None:
@@ -162,3 +163,13 @@ def test_gap_without_a_watch_reports_the_last_failure_or_else_itself() -> None:
         each.on_gap(2.0)
     assert "it is not established after 2 s" in str(watch.error)
     assert failed.error is BROKEN
+
+
+def test_error_of_a_cluster_is_that_of_the_query_that_fails_for_the_longest_time() -> None:
+    latest: Any = SimpleNamespace(put=lambda _: None)
+    cache = new_cache({"worker": [TRAIN], "eval": [EVAL]})
+    cluster = ClusterWatch(API, cache, latest, watch_policy(), timeout=30.0)
+    first, second = cluster._reflectors
+    second.on_failure(BROKEN)
+    first.on_failure(EXPIRED)
+    assert (cluster.observe().error, cluster.observe().stale_since) == (BROKEN, second.stale_since)

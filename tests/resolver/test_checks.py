@@ -138,12 +138,12 @@ async def test_healthy_cluster_has_only_ok_results(listener: str) -> None:
 
 
 async def test_tasks_that_refuse_connections_are_named(listener: str, closed_address: str) -> None:
-    checks = await diagnose(listener, closed_address)
+    checks = await diagnose(listener, closed_address, "name.invalid:1")
     addresses = checks["addresses"]
     assert addresses.result == "failed"
-    assert (
-        f"1 of 2 tasks accept no TCP connection: /job:worker/task:1: no TCP connection to {closed_address}"
-        in (addresses.found)
+    assert addresses.found.startswith(
+        f"2 of 3 tasks accept no TCP connection: /job:worker/task:1: no TCP connection to {closed_address}:"
+        " Connection refused; /job:worker/task:2: no TCP connection to name.invalid:1: RFC 6761 reserves"
     )
     assert addresses.remedy is not None
     assert "program" in addresses.remedy.render()

@@ -217,3 +217,18 @@ def test_wait_does_not_return_objects_that_were_listed_if_their_watch_is_never_e
 
     fake_requests(monkeypatch, lambda url: FAILURES[failure] if "watch" in url.query else working.reply(url))
     run(wait())
+
+
+def test_wait_that_has_ended_logs_no_outage_of_its_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    working = Server("hangs", float("inf"))
+
+    async def wait() -> None:
+        with pytest.raises(IncompleteClusterError):
+            await RESOLVERS["pods"](tmp_path).wait(1, stable_for=3.0, timeout=4.0)
+        await anyio.sleep(60.0)
+
+    fake_requests(monkeypatch, lambda url: FAILURES["hangs"] if "watch" in url.query else working.reply(url))
+    run(wait())
+    assert "unavailable" not in caplog.text

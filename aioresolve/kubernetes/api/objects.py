@@ -288,8 +288,8 @@ def _rows_decoder(headers: tuple[str, ...], with_nodes: bool) -> Callable[[bytes
     read = _MORE_CELLS if with_nodes else _CELLS
     positions = {headers.index(header): field for header, field in read.items()}
     fields = [positions.get(at, (f"column_{at}", Any)) for at in range(max(positions) + 1)]
-    cells = msgspec.defstruct("Cells", fields, bases=(Record,), array_like=True, frozen=True, gc=False)
-    row = msgspec.defstruct("Row", [("cells", cells)], bases=(Record,), frozen=True, gc=False)
+    cells = msgspec.defstruct("Cells", fields, bases=(Record,), array_like=True)
+    row = msgspec.defstruct("Row", [("cells", cells)], bases=(Record,))
     return json_decoder(list[row] | None)  # type: ignore[valid-type]
 
 

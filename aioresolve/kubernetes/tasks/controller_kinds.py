@@ -222,12 +222,12 @@ def run_of(pod: Pod) -> str:
 
     The Jobs of a JobSet are one run, until the JobSet restarts them.
     """
-    labels, namespace = pod.metadata.labels, pod.metadata.namespace
+    metadata, labels = pod.metadata, pod.metadata.labels
     if JOBSET_NAME in labels:
-        jobset = labels.get("jobset.sigs.k8s.io/jobset-uid") or f"{namespace}/{labels[JOBSET_NAME]}"
+        jobset = labels.get("jobset.sigs.k8s.io/jobset-uid") or f"{metadata.namespace}/{labels[JOBSET_NAME]}"
         return f"{jobset}/{labels.get('jobset.sigs.k8s.io/restart-attempt', '')}"
-    owner = pod.metadata.controller
-    return "" if owner is None else owner.uid or f"{namespace}/{owner.kind}/{owner.name}"
+    owner = metadata.controller
+    return "" if owner is None else owner.uid
 
 
 # What the objects say

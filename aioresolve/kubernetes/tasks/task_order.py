@@ -80,7 +80,7 @@ class _Reasons:
             pod.full_name,
             pod.failure or pod.fault or pod.unready or "",
             is_final=pod.is_final,
-            has_succeeded=pod.is_final and pod.has_succeeded,
+            has_succeeded=pod.has_succeeded,
         )
 
 
@@ -130,13 +130,13 @@ class SelectorTasks:
         members = [pod for pod in by_key if pod.endpoint is not None]
         others = [pod for pod in by_key if pod.endpoint is None]
         waiting = [pod for pod in others if pod.is_waiting]
-        # Without a controller, nothing shows that pods belong together.
-        live = members + [pod for pod in waiting if not (pod.has_succeeded and pod.run)]
+        live = members + waiting
         succeeded = [pod for pod in others if pod.has_succeeded]
         self._has_succeeded = bool(succeeded)
+        # Without a controller, nothing shows that pods belong together.
         runs = {pod.run for pod in live if pod.run} if succeeded else ()
         done = {pod.key for pod in succeeded if pod.run in runs}
-        self._absent = _Reasons(self._job, [pod for pod in waiting if pod.key not in done])
+        self._absent = _Reasons(self._job, waiting)
         self._unready = _Reasons(self._job, [pod for pod in members if pod.unready is not None])
         self.failed = _Reasons(self._job, [pod for pod in others if pod.failure is not None]).all
         claims = chain.from_iterable(pod.claims for pod in members if pod.claims)

@@ -78,9 +78,10 @@ async def fetch_own_slice(
             missing = f"no {WORKER_HOSTS}, and no slice of one host"
             raise no_tpu_found(tried, f"this VM's metadata server reports {missing}")
         hosts = (await _or_no_tpu(tried, metadata.internal_ip(progress)),)
+    is_multislice = (environment.num_slices or 1) > 1  # or the process may make one of TPUs of its own
     for name, field in MEGASCALE.items():
         ours, given = getattr(environment, field), getattr(variables, field)
-        if (environment.num_slices or 1) > 1 and None not in (ours, given) and ours != given:
+        if is_multislice and None not in (ours, given) and ours != given:
             raise ConfigurationError(
                 f"${name}={given} contradicts {name} in {TPU_ENV}, which is {ours}",
                 hint="Unset the variable.",

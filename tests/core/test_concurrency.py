@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -105,39 +105,6 @@ class TestStreamLatest:
         assert seen == [9]
         assert len(ended_by) == 1
         assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    async def test_second_cancel_still_waits_for_the_work(self) -> None:
-        ending = asyncio.Event()
-        may_end = asyncio.Event()
-        has_ended = False
-
-        async def reluctant(latest: LatestValue[int]) -> None:
-            nonlocal has_ended
-            latest.put(1)
-            try:
-                await anyio.sleep_forever()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    ending.set()
-                    await may_end.wait()
-                has_ended = True
-
-        async def consume() -> None:
-            async with aclosing(stream_latest(reluctant)) as values:
-                async for _ in values:
-                    pass
-
-        task = asyncio.create_task(consume())
-        await anyio.sleep(0.01)
-        task.cancel()
-        await ending.wait()
-        task.cancel()
-        await anyio.sleep(0.01)
-        assert not task.done()
-        may_end.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert has_ended
 
     @pytest.mark.parametrize("error", [ValueError("it broke"), SystemExit(3), KeyboardInterrupt()])
     async def test_error_of_the_work_is_raised_unchanged_after_its_last_value(

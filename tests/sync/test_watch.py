@@ -88,20 +88,6 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def test_each_change_is_yielded_until_the_loop_is_left(source: Source) -> None:
-    resolver = sync.ClusterResolver(source)
-    source.show(workers(1))
-    states = []
-    for state in resolver.watch():
-        states.append(state)
-        if len(states) == 3:
-            break
-        source.show(state, workers(len(states) + 1))
-    assert states == [workers(1), workers(2), workers(3)]
-    settle()
-    assert source.watches == 0
-
-
 async def until(condition: Any) -> None:
     with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - a condition on anything has no event of its own

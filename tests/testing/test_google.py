@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import aiohttp
 import pytest
 
 from aioresolve.errors import ConfigurationError
 from aioresolve.testing import (
-    Answer,
     GoogleServer,
-    Reset,
     tpu_node,
 )
 
@@ -131,20 +128,6 @@ async def test_with_tls_only_the_metadata_server_speaks_plain_http() -> None:
 
 
 # The server itself
-
-
-async def test_faults_have_the_bodies_of_google() -> None:
-    async with GoogleServer([tpu_node("a")]) as server:
-        path = f"/v2/{PLACE}/nodes/a"
-        server.inject(Answer(503), match=lambda request: request.service == "tpu", times=2)
-        assert (await fetch(server, "/computeMetadata/v1/instance/id", headers=FLAVOR)).status == 200
-        assert [(await fetch(server, path)).status for _ in range(3)] == [503, 503, 200]
-        server.inject(Answer(200, b"raw", headers={"X-Own": "1"}))
-        got = await fetch(server, path)
-        assert (got.body, got.headers["X-Own"]) == (b"raw", "1")
-        server.inject(Reset(after=3))
-        with pytest.raises(aiohttp.ClientError):
-            await fetch(server, path)
 
 
 def test_invalid_resources_and_arguments_are_rejected() -> None:

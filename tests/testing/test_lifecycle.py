@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import ssl
 import stat
 import sys
 import urllib.error
@@ -94,25 +93,6 @@ async def test_server_listens_on_ipv6() -> None:
 
 
 # TLS
-
-
-async def test_certificate_is_valid_for_loopback_addresses() -> None:
-    # In a thread, because a loop in debug mode logs every handshake that a client aborts.
-    with KubernetesServer(tls=True).in_thread() as server:
-        context = ssl.create_default_context(cadata=server.ca_pem)
-
-        async def connect(name: str, trusted: ssl.SSLContext) -> None:
-            address = (server.host, server.port)
-            _, writer = await asyncio.open_connection(*address, ssl=trusted, server_hostname=name)
-            writer.close()
-            await writer.wait_closed()
-
-        for name in ("127.0.0.1", "::1", "localhost"):
-            await connect(name, context)
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await connect("example.org", context)
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await connect("127.0.0.1", ssl.create_default_context())
 
 
 async def test_client_certificate_authenticates_a_user(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class EnvironmentClusterResolver(ClusterResolver):
         """Return `rpc_layer://host:port` of one task, as `ClusterResolver.master`.
 
         As in TensorFlow, it is `""` if the cluster has at most one task, at index 0, and the session master
-        if the variables give one.
+        if the variables give one; and an empty `rpc_layer` is none.
 
         Raises:
             UnknownTaskError: (a ValueError) the cluster has no such task, or no task is given.
@@ -116,7 +116,7 @@ class EnvironmentClusterResolver(ClusterResolver):
         if len(spec.jobs) <= 1 and all(spec.task_indices(job) in ([], [0]) for job in spec.jobs):
             return ""
         if found := await super().master(task_type, task_id, rpc_layer, timeout=timeout):
-            return found
+            return found.removeprefix(f"{self.rpc_layer}://") if rpc_layer == "" else found
         raise UnknownTaskError(
             f"the environment does not say which task of jobs {spec.jobs} this process is",
             hint="Pass {task_type} and {task_id}.",

@@ -65,6 +65,7 @@ class TestTFConfig:
     @given(CONFIGS, QUERIES)
     @example({"cluster": {"worker": {"1": "w1:2222"}}, "task": task("worker", 1)}, (None, None, None))
     @example({"cluster": {"worker": {"1": "w1:2222"}}}, ("worker", 1, "grpc"))
+    @example({"cluster": {"worker": ["a:1", "b:1"]}, "rpc_layer": "grpc"}, ("worker", 1, ""))
     @example({"cluster": {"chief": {"0": "c0:2222"}}, "task": task("chief", 0)}, (None, None, None))
     def test_generated_values_give_the_same_results(
         self, ours: Any, theirs: Any, config: Any, query: Any

@@ -297,17 +297,23 @@ class KubernetesClusterResolver(ClusterResolver):
             return ()
         parts = observation.absent, observation.failed, state.members, state.done
         found = {one.job for part in parts for one in part} | observation.controllers.keys()
-        empty = [job for job in self._selection.jobs if job not in found]
-        if not empty:
+        # Tasks do not say which of several selectors they match.
+        unclear = {
+            job: selectors
+            for job, selectors in self._selection.jobs.items()
+            if job not in found or len(selectors) > 1
+        }
+        if not unclear:
             return ()
         async with self._opened(Progress()) as api:
             known = self._selection.queries(api.namespace)
-            queries = [(job, known[each]) for job in empty for each in self._selection.jobs[job]]
-            calls = [partial(explain_empty, api, query) for _, query in queries]
+            queries = [(job, known[each]) for job, selectors in unclear.items() for each in selectors]
+            calls = [partial(explain_empty, api, query, may_match=job in found) for job, query in queries]
             reasons = await gather(calls, limit=self._max_concurrency)
         return tuple(
             Missing(job, query.selector, f"{reason} ({api.source})", tasks=0)
             for (job, query), reason in zip(queries, reasons, strict=True)
+            if reason
         )
 
     def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:

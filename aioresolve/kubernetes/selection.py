@@ -66,11 +66,14 @@ def validate_namespace(namespace: Any) -> str | None:
     raise ConfigurationError(f"{namespace!r} is not a namespace", argument="namespace", hint=hint)
 
 
-async def explain_empty(api: ObjectAPI, query: Query[Any]) -> str:
-    """Return that nothing matches `query`, and what exists in its place.
+async def explain_empty(api: ObjectAPI, query: Query[Any], *, may_match: bool = False) -> str:
+    """Return that nothing matches `query`, and what exists in its place; "" if something may match.
 
-    It sends three requests for metadata at most. What the user may not list is not mentioned.
+    It sends three requests for metadata at most, and with `may_match` another one before them. What the user
+    may not list is not mentioned.
     """
+    if may_match and await api.metadata(query.path, query.selector) != []:
+        return ""
     noun, nothing = "pods", f"no pod matches {query.selector}"
     if query.resource is not PODS:
         noun, nothing = "Services", f"no endpoint belongs to {_service(query)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections import Counter
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -112,6 +113,7 @@ class _Waiter:
         self.source = source
         self._explain = explain
         self._unmatched: tuple[Missing, ...] | None = None  # None until it is requested
+        self._explained = Counter[str]()  # the tasks of each job at that time
         self.proven = anyio.Event()
         self._condition = condition
         self._on_shortfall = on_shortfall
@@ -149,13 +151,16 @@ class _Waiter:
 
     def _compare(self, observation: Observation) -> Completeness:
         """Compare an observation with the condition, together with the names that are still unmatched."""
-        known = {one.job for one in observation.absent}
-        known |= set() if observation.state is None else {one.job for one in observation.state.members}
-        names = {one.name for one in observation.absent}
-        unmatched = [one for one in self._unmatched or () if one.job not in known or one.name in names]
+        counts, names = _counts(observation), {one.name for one in observation.absent}
+        unmatched = [
+            one
+            for one in self._unmatched or ()
+            if counts[one.job] <= self._explained[one.job] or one.name in names
+        ]
         return Completeness(replace(observation, unmatched=tuple(unmatched)), self._condition)
 
     async def _find_unmatched(self, observation: Observation) -> None:
+        self._explained = _counts(observation)
         self._unmatched = (await self._explain(observation)).unmatched
         if self._unmatched and self._members is None:
             self._record(self._compare(self.lacking.observation))
@@ -224,6 +229,14 @@ class _Waiter:
     def _record(self, lacking: Completeness) -> None:
         self.lacking = lacking
         self._on_shortfall(lacking)
+
+
+def _counts(observation: Observation) -> Counter[str]:
+    """Return the number of the members and absent tasks of each job."""
+    counts = Counter(one.job for one in observation.absent)
+    if observation.state is not None:
+        counts.update(one.job for one in observation.state.members)
+    return counts
 
 
 async def find_unreachable(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve import KubernetesClusterResolver, Progress, UnionClusterResolver, Want
+from aioresolve import IncompleteClusterError, KubernetesClusterResolver, Progress, UnionClusterResolver, Want
 from aioresolve.testing import Answer, Hang, pod, service
 
 if TYPE_CHECKING:
@@ -104,6 +104,14 @@ async def test_own_namespace_is_not_named_as_another_one(cluster: Loopback) -> N
     cluster.add_trainers("old-0", labels={"app": "old"}, deleting=True)
     (found,) = await reasons(cluster.resolver({"worker": "app=old,tier!=gpu"}, namespace="ml"))
     assert found.endswith("it excludes the 4 pods there, or they are being deleted or have ended")
+
+
+async def test_each_of_several_selectors_of_a_job_is_explained(cluster: Loopback) -> None:
+    resolver = cluster.resolver({"worker": ["app=train", "app=trian"]}, namespace="ml")
+    (found,) = await reasons(resolver)
+    assert found.startswith("no pod matches app=trian in namespace 'ml'; values of app there: ")
+    with pytest.raises(IncompleteClusterError, match="1 of 2 tasks in total; no pod matches app=trian"):
+        await resolver.wait(2, timeout=1.5)
 
 
 async def test_requests_are_sent_only_if_a_job_is_empty(cluster: Loopback) -> None:

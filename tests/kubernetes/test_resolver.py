@@ -144,6 +144,7 @@ class TestRequests:
         loopback.server.write_kubeconfig(loopback.kubeconfig, namespace=of_context)
         resolver = loopback.resolver(namespace=CONTEXT_NAMESPACE)
         spec = await resolved(resolver)
+        assert resolver.known_jobs == ("worker",)
         async with aclosing(resolver.watch()) as states:
             assert (await anext(states)).spec == spec
         assert {request.namespace for request in loopback.requests} == {name}

@@ -102,7 +102,7 @@ class EnvironmentClusterResolver(ClusterResolver):
         """Return `rpc_layer://host:port` of one task, as `ClusterResolver.master`.
 
         As in TensorFlow, it is `""` if the cluster has at most one task, at index 0, and the session master
-        if the variables give one; and an empty `rpc_layer` is none.
+        if the variables give one; and with an empty `rpc_layer` the bare address.
 
         Raises:
             UnknownTaskError: (a ValueError) the cluster has no such task, or no task is given.

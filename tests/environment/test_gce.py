@@ -325,8 +325,8 @@ async def test_instance_that_changes_after_the_group_was_listed_is_absent(google
         (b'{"name": "vm-0", "status": "STOPPING"}', "STOPPING"),
         (b'{"name": "vm-0"}', "status unknown"),
     ):
-        answer = Answer(200, b'{"items": [%b]}' % items)
-        google.inject(answer, match=lambda request: request.path.endswith("/instances"))
+        response = Answer(200, b'{"items": [%b]}' % items)
+        google.inject(response, match=lambda request: request.path.endswith("/instances"))
         (absent,) = (await observe(workers())).absent
         assert (absent.name, absent.is_final, absent.reason) == ("vm-0", False, reason)
 

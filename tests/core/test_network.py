@@ -76,7 +76,6 @@ async def test_error_is_that_of_the_last_address(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(OSError, match="connection attempts failed") as caught:
         await network.connect(NAME, port)
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
-    assert "127.0.0.3" in str(caught.value.__cause__)
 
 
 async def test_name_that_is_invalid_is_an_os_error() -> None:

@@ -327,9 +327,10 @@ class SliceStore(MemberStore[EndpointSlice]):
                 candidates.append(((rank, newest_first, slice_.full_name, is_terminating, position), pod))
                 if not _is_pod(pod):
                     ranks_of_others.add(rank)
+        best_of_others = min(ranks_of_others, default=None)
         found: dict[str, MatchedPod] = {}
         for (rank, *_), pod in sorted(candidates):
-            if _is_pod(pod) or rank == min(ranks_of_others):
+            if _is_pod(pod) or rank == best_of_others:
                 found.setdefault(pod.key, pod)
         return dict(sorted(found.items()))
 

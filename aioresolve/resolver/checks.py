@@ -265,7 +265,7 @@ def cluster_checks(
         found = Completeness(await explain(await observe(condition.want, progress)), condition)
         tasks.state = found.observation.state or tasks.state
         try:
-            await observe(MEMBERS, progress)
+            await observe(MEMBERS, progress)  # which raises what `cluster_state` raises
         except ResolveError as error:
             is_named = any(one.name in error.summary for one in found.missing)
             return Finding(f"{found}" if is_named else f"{found}; {error.summary}", "failed", error.hint)

@@ -141,7 +141,7 @@ def new_condition(
     number_by_job = sources.one_number_per_job(jobs)
     for job in number_by_job:
         sources.validate_job(request, job, "--jobs")
-    streams.silence_grpc()
+    streams.silence_grpc()  # for `--reachable probe`
     from aioresolve.resolver.completeness import validate_condition
 
     return validate_condition(

@@ -6,7 +6,6 @@ them. `queries` has the requests for them, and `endpoint_slices` the EndpointSli
 
 from __future__ import annotations
 
-import operator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -238,7 +237,7 @@ class Rows(NamedTuple):
         names: the name of each pod.
         ips: its IP; `<none>` if it has none yet.
         proven: whether its row proves that it is a member, and with nodes also that it is ready.
-        nodes: the node of each pod that is proven; empty without nodes.
+        nodes: the node of each pod; empty without nodes.
     """
 
     version: str
@@ -265,8 +264,10 @@ class Rows(NamedTuple):
         nodes = []
         if has_nodes:
             nodes = [row.node for row in rows]
-            ready = [row.gates == NO_VALUE and _all_are_ready(row.ready) for row in rows]
-            proven = list(map(operator.and_, proven, ready))
+            proven = [
+                is_member and row.gates == NO_VALUE and _all_are_ready(row.ready)
+                for is_member, row in zip(proven, rows, strict=True)
+            ]
         elif with_nodes:
             proven = [False] * len(rows)
         version = table.metadata.resource_version

@@ -296,8 +296,7 @@ class Agent:
         return View(self._objects.state, self._life)
 
     def _life(self, node: Node) -> Life:
-        is_own = node.key == self.own.key and node.process == self.own.process
-        return Life.ALIVE if is_own else self._objects.life(node)
+        return Life.ALIVE if node.key == self.own.key else self._objects.life(node)
 
     @property
     def nodes_waiting(self) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+import yaml
 from msgspec.structs import replace
 
 from aioresolve.errors import ConfigurationError, ForbiddenError, IncompleteClusterError
@@ -115,14 +116,19 @@ async def test_each_agent_sends_few_requests_and_writes_little(cluster: Cluster)
     assert size < methods["POST"] + methods["PATCH"] <= 3 * size
 
 
-async def test_the_first_round_waits_for_a_pod_that_has_not_started(cluster: Cluster) -> None:
-    cluster.server.add(*map(trainer, range(2)), trainer(2, phase="Pending"))
-    first, second = await cluster.agents(0, 1, nodes=(2, 3))
-    joining = asyncio.create_task(join([first, second]))
-    await until(lambda: len(first.view.waiting) == len(second.view.waiting) == 2)
-    cluster.server.patch("trainer-2", "ml", patch=trainer(2))
+@pytest.mark.parametrize(
+    ("second", "pods", "rank"), [(1, [trainer(1), trainer(2, phase="Pending")], 1), (None, [], 2)]
+)
+async def test_the_first_round_waits_for_a_pod_that_has_not_started_and_with_nodes_outside_for_any(
+    cluster: Cluster, second: int | None, pods: list[Any], rank: int
+) -> None:
+    cluster.server.add(trainer(0), *pods)
+    agents = await cluster.agents(0, second, nodes=(2, 3))
+    joining = asyncio.create_task(join(agents))
+    await until(lambda: all(len(each.view.waiting) == 2 for each in agents))
+    cluster.server.add(trainer(2))
     await join(await cluster.agents(2, nodes=(2, 3)))
-    assert numbers(await joining) == [(1, 0, 3), (1, 1, 3)]
+    assert numbers(await joining) == [(1, 0, 3), (1, rank, 3)]
 
 
 async def test_the_first_round_begins_when_a_pod_that_was_waited_for_is_deleted(cluster: Cluster) -> None:
@@ -144,6 +150,7 @@ async def test_the_first_round_begins_without_a_pod_that_misses_the_last_call(cl
 async def test_pods_without_an_index_have_ranks_by_age(cluster: Cluster) -> None:
     for index, created in enumerate(("2026-11-20T00:00:02Z", "2026-11-20T00:00:01Z")):
         found = trainer(index, created=created)
+        found["metadata"]["uid"] = f"uid-{index}"  # whose order is another one
         for kind in ("labels", "annotations"):
             found["metadata"][kind].pop("batch.kubernetes.io/job-completion-index", None)
         cluster.server.add(found)
@@ -160,9 +167,12 @@ async def test_too_few_nodes_are_an_error_that_says_why_each_pod_is_missing(clus
             with pytest.raises(IncompleteClusterError) as caught:
                 await agent.join(port=1, timeout=0.05, last_call=60)
             message = str(caught.value)
-    assert "at least 2 nodes have to wait: 1 wait (trainer-0)" in message
-    assert "ml/trainer-1: Pending (Unschedulable: no GPU)" in message
-    assert "ml/trainer-2: it runs, but has not come to the barrier" in message
+    reasons = message.partition(" at least 2 nodes have to wait: ")[2].partition(". Repair")[0]
+    assert sorted(reasons.split("; ")) == [
+        "1 wait (trainer-0)",
+        "ml/trainer-1: Pending (Unschedulable: no GPU)",
+        "ml/trainer-2: it runs, but has not come to the barrier",
+    ]
     await agent.end(failed=True)
     assert not agent.view.state.nodes
 
@@ -256,6 +266,15 @@ async def test_a_spare_node_learns_that_it_was_not_needed(cluster: Cluster) -> N
         assert caught.value.is_spare
 
 
+async def test_a_node_outside_of_pods_renews_its_lease(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.rendezvous.agent.LEASE_DURATION", 0.2)
+    [agent] = await cluster.agents(None, nodes=(1, 1))
+    await join([agent])
+    await until(lambda: [request.name for request in cluster.server.requests].count(agent.own.key) > 3)
+
+
 async def test_a_node_outside_of_pods_lives_as_long_as_its_lease(cluster: Cluster) -> None:
     cluster.server.add(trainer(0))
     first, outside = await cluster.agents(0, None, nodes=(2, 2))
@@ -305,12 +324,11 @@ async def test_a_missing_permission_names_the_role_to_apply(cluster: Cluster) ->
     [agent] = await cluster.agents(0, nodes=(2, 3))
     with pytest.raises(ForbiddenError) as caught:
         await agent.join(port=1, timeout=60, last_call=60)
-    message = str(caught.value)
-    assert (
-        "resources: [configmaps], resourceNames: [torchrun-train], verbs: [get, list, patch, watch]"
-        in message
-    )
-    assert '{kind: ServiceAccount, name: "trainer", namespace: "ml"}' in message
+    assert caught.value.manifest in str(caught.value)
+    role, binding = yaml.safe_load_all(caught.value.manifest)
+    assert role["metadata"] == binding["metadata"] == {"name": "torchrun-train", "namespace": "ml"}
+    assert binding["roleRef"]["name"] == "torchrun-train"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "trainer", "namespace": "ml"}]
 
 
 async def test_a_missing_permission_to_watch_ends_the_wait(

@@ -361,5 +361,6 @@ async def test_error_at_the_deadline_names_the_credentials_that_are_waited_for(f
     resolver = KubernetesClusterResolver({"worker": ["app=t"]}, kubeconfig=path)
     with pytest.raises(DeadlineExceededError) as caught:
         await resolver.cluster_spec(timeout=0.5)
-    assert "the credentials of kubeconfig" in caught.value.missing["selector 'app=t' in all namespaces"]
-    assert caught.value.reached == {}
+    [(scope, reason)] = caught.value.missing.items()
+    assert (scope, caught.value.reached) == ("selector 'app=t' in all namespaces", {})
+    assert "the credentials of kubeconfig" in reason

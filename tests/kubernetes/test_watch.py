@@ -407,14 +407,14 @@ async def test_changes_before_the_end_of_the_initial_events_count(loopback: Loop
 
 
 async def test_changes_that_arrive_with_the_end_of_the_initial_events_count(loopback: Loopback) -> None:
-    loopback.add_trainers("train-0")
-    (found,) = loopback.server.pods
+    loopback.add_trainers("train-0", "train-1")
     version = loopback.server.resource_version
-    mark = {"resourceVersion": str(version - 1), "annotations": ENDS_INITIAL_EVENTS}
-    lines = event_line("BOOKMARK", {"metadata": mark}) + event_line("ADDED", found)
-    loopback.server.inject(Answer(200, lines), match=begins_with_pods)
+    mark = {"resourceVersion": str(version - 2), "annotations": ENDS_INITIAL_EVENTS}
+    lines = [event_line("ADDED", found) for found in loopback.server.pods]
+    lines.insert(0, event_line("BOOKMARK", {"metadata": mark}))
+    loopback.server.inject(Answer(200, b"".join(lines)), match=begins_with_pods)
     async with aclosing(with_policy(loopback.resolver(), WATCH_LIST).watch()) as states:
-        while names(await next_state(states)) != ["train-0"]:
+        while names(await next_state(states)) != ["train-0", "train-1"]:
             pass
         await until(loopback, lambda: has_requested(loopback, 2))
     assert set(resume_versions(loopback)) == {str(version)}

@@ -335,7 +335,7 @@ class KubernetesClusterResolver(ClusterResolver):
         call = f"num_accelerators() of {self!r}"
         cache = await within_deadline(timeout, call, partial(self._filled_cache, MEMBERS))
         declared = declared_by_all(self._state(cache), task_type, task_id, device_counts)
-        if declared.counts is None and cache.devices.faults:
+        if cache.devices.faults:
             faults = "; ".join(cache.devices.faults.values())
             declared = declared._replace(reason=f"{declared.reason}: ResourceClaims were not read ({faults})")
         return declared

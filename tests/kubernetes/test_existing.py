@@ -34,6 +34,7 @@ def is_namespaces(request: Any) -> bool:
 
 async def reasons(resolver: ClusterResolver) -> list[str]:
     observation = await resolver._explain(await resolver.observe(Want(), Progress()))
+    assert not any(one.tasks for one in observation.unmatched)
     return [one.reason.partition(" (kubeconfig ")[0] for one in observation.unmatched]
 
 

@@ -215,10 +215,3 @@ def test_a_shutdown_of_a_server_that_hangs_fails_within_its_timeout(nodes: Nodes
     with pytest.raises(RendezvousConnectionError, match="did not respond within 1 s"):
         handler.set_closed()
     assert not handler.shutdown()
-
-
-def test_a_shutdown_without_a_server_fails_within_its_timeout(nodes: Nodes) -> None:
-    handler = nodes.handler("1:1", close_timeout="1")
-    nodes.join(handler)
-    with nodes.server.down():
-        assert not handler.shutdown()

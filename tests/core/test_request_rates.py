@@ -185,7 +185,12 @@ def event(code: int) -> Reply:
     return Reply(body=json.dumps({"type": "ERROR", "object": failure}).encode() + b"\n")
 
 
-LISTS = {"pods": ("v1", "PodList"), "endpointslices": ("discovery.k8s.io/v1", "EndpointSliceList")}
+OWNER = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "1", "controller": True}
+OWNED = {"metadata": {"name": "train-0", "ownerReferences": [OWNER]}, "status": {"phase": "Pending"}}
+LISTS: dict[str, tuple[str, str, list[Any]]] = {
+    "pods": ("v1", "PodList", [OWNED]),
+    "endpointslices": ("discovery.k8s.io/v1", "EndpointSliceList", []),
+}
 watch_ends = st.one_of(
     failures,
     st.just(Reply()),
@@ -200,17 +205,17 @@ watch_ends = st.one_of(
 @example(schedule=[Reply()])
 @example(schedule=[event(410)])
 @example(schedule=[Reply(410)])
-def test_watch_that_ends_at_once_after_each_list_sends_few_requests(
+@example(schedule=[Reply(503, {"Retry-After": "100000"})])
+def test_watch_that_ends_at_once_after_each_list_sends_few_requests_and_for_controllers_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: list[Reply]
 ) -> None:
-    version, kind = LISTS[name]
-    empty = {"kind": kind, "apiVersion": version, "metadata": {"resourceVersion": "5"}, "items": []}
-    watches = replies(schedule)
+    version, kind, items = LISTS[name]
+    listed = {"kind": kind, "apiVersion": version, "metadata": {"resourceVersion": "5"}, "items": items}
+    others = replies(schedule)
 
     def reply(url: URL) -> Reply:
-        return (
-            watches(url.with_query(None)) if "watch" in url.query else Reply(body=json.dumps(empty).encode())
-        )
+        is_list = url.name == name and "watch" not in url.query
+        return Reply(body=json.dumps(listed).encode()) if is_list else others(url.with_query(None))
 
     with monkeypatch.context() as patch:
         requests = fake_requests(patch, reply)

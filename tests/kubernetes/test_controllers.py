@@ -366,4 +366,5 @@ async def test_controller_is_read_again_after_a_failure_of_the_server(loopback: 
     loopback.server.add(train_pod("train-0"))
     observations = resolver_of(loopback).observations(sizes=True)
     assert (await anext(observations)).expected["worker"].number == 1
+    assert len(sizes_read(loopback)) == 2
     await observations.aclose()

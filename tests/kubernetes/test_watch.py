@@ -173,11 +173,13 @@ async def test_a_user_that_may_list_but_not_watch_gets_an_error_with_the_manifes
     assert "verbs: [list, watch]" in caught.value.manifest
 
 
-@pytest.mark.parametrize("fault", [Answer(404), Answer(302, headers={"Location": "/login"})], ids=repr)
-async def test_a_running_watch_survives_an_outage_that_looks_permanent(
+@pytest.mark.parametrize(
+    "fault", [Answer(404), Answer(302, headers={"Location": "/login"}), Answer(503)], ids=repr
+)
+async def test_a_running_watch_survives_an_outage_and_then_reports_the_changes_since_it_began(
     loopback: Loopback, fault: Any
 ) -> None:
-    loopback.add_trainers("train-0")
+    loopback.add_trainers("train-0", "train-2")
     async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
         await anext(observations)
         await until_connected(loopback)
@@ -185,15 +187,17 @@ async def test_a_running_watch_survives_an_outage_that_looks_permanent(
         loopback.server.inject(fault, times=None)
         loopback.server.disturb(End())
         loopback.add_trainers("train-1")
+        loopback.server.delete("train-2", "ml")
         with anyio.fail_after(60):
             failing = await anext(observations)
             await until(loopback, lambda: len(loopback.requests) > number + 20)
             assert failing.error is not None
-            assert not failing.error.retryable
+            assert failing.error.retryable == (fault == Answer(503))
             loopback.server.clear_faults()
             async for observation in observations:
-                assert observation.state is not None
-                if observation.error is None and names(observation.state) == ["train-0", "train-1"]:
+                if observation.error is None:
+                    assert observation.state is not None
+                    assert names(observation.state) == ["train-0", "train-1"]
                     break
 
 
@@ -285,16 +289,20 @@ async def test_the_first_state_is_the_same_from_a_watch_and_from_a_list(
     assert [request.verb for request in loopback.requests] == verbs
 
 
-async def test_a_list_is_reported_as_out_of_date_until_its_watch_has_begun(loopback: Loopback) -> None:
+async def test_pods_are_reported_as_out_of_date_until_a_watch_has_begun(loopback: Loopback) -> None:
     loopback.add_trainers("train-0")
-    loopback.server.inject(Hang(), match=is_watch)
-    policy = watch_policy(max_initial_silence=0.05, response_timeout=0.5)
+    loopback.server.inject(Delay(0.5), match=is_watch)
+    policy = watch_policy(max_initial_silence=0.05, max_gap=0.05)
     async with aclosing(with_policy(loopback.resolver(), policy).observations()) as observations:
         with anyio.fail_after(60):
             late = observation = await anext(observations)
             while observation.error is not None:
                 observation = await anext(observations)
+            loopback.server.inject(Delay(0.5), match=is_watch)
+            loopback.server.disturb(End())
+            gap = await anext(observations)
     assert "it is not established after 0.05 s" in str(late.error)
+    assert gap.error is not None
     assert late.state == observation.state
     assert observation.state is not None
     assert names(observation.state) == ["train-0"]

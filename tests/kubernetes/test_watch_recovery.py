@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from aioresolve import ConfigurationError, ResolveError
-from aioresolve.testing import Answer, End
+from aioresolve.testing import Answer
 
 from .loopback import JOBS, trusted_peer
 from .samples import watch_policy
@@ -84,9 +84,6 @@ async def test_the_pods_are_listed_again_after_the_version_decreased(loopback: L
     assert set(resume_versions(loopback)) == {str(version)}
 
 
-IN_DOUBT = watch_policy(max_gap=2.0)
-
-
 @pytest.mark.slow
 async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback: Loopback) -> None:
     versions: list[bytes] = []
@@ -154,23 +151,3 @@ async def test_a_change_is_not_missed_if_the_watch_sends_an_error_or_an_invalid_
         assert message in str(error)
         loopback.add_trainers("train-1")
         await until_members(observations, "train-0", "train-1")
-
-
-async def test_a_wait_does_not_end_with_the_state_from_before_an_outage(loopback: Loopback) -> None:
-    loopback.add_trainers("train-0", "train-1")
-    resolver = loopback.resolver(JOBS)
-    resolver.watch_policy = IN_DOUBT
-    async with aclosing(resolver.observations()) as observations:
-        await anext(observations)
-        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
-        loopback.server.inject(Answer(503), times=None)
-        loopback.server.disturb(End())
-        assert (await anext(observations)).error is not None
-        loopback.server.delete("train-1", "ml")
-        loopback.server.clear_faults()
-        with anyio.fail_after(60):
-            async for observation in observations:
-                if observation.error is None:
-                    assert observation.state is not None
-                    assert names(observation.state) == ["train-0"]
-                    break

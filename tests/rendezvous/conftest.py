@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import psutil
 import pytest
 
 from aioresolve.rendezvous.agent import Agent, Round
@@ -95,6 +96,8 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         found = Cluster(server, monkeypatch)
         yield found
         await found.aclose()
+        sockets = psutil.Process().net_connections("tcp")
+        assert (server.port,) not in {each.raddr[1:2] for each in sockets}
 
 
 async def join(agents: Iterable[Agent]) -> list[Round]:

@@ -276,6 +276,8 @@ class TestWatch:
         loopback.server.finish_deletion("train-1", "ml")
         loopback.add_trainers("train-2", ip="10.8.0.2")
         assert names(await next_state(states)) == ["train-0", "train-2"]
+        loopback.server.delete("train-2", "ml")
+        assert names(await next_state(states)) == ["train-0"]
 
     @pytest.mark.parametrize("is_added_first", [True, False])
     async def test_endpoint_that_moves_to_another_slice_gives_no_state(

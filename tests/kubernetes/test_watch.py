@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve import APIError, ForbiddenError, ResolveError, UnauthorizedError
+from aioresolve import APIError, ForbiddenError, PodIndexError, ResolveError, UnauthorizedError
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Stall, WatchError, pod
 
 from .loopback import JOBS, TOKEN, TRAIN, client_sockets, is_list
@@ -110,11 +110,16 @@ async def test_a_change_that_affects_no_member_gives_no_state(loopback: Loopback
         assert names(await next_state(states)) == ["train-0", "train-2"]
 
 
-async def test_a_duplicate_index_delays_the_state_until_one_pod_is_deleted(loopback: Loopback) -> None:
+async def test_the_state_is_kept_while_two_pods_have_one_index(loopback: Loopback) -> None:
     loopback.add_trainers("train-0", index=0)
-    async with aclosing(with_policy(loopback.resolver(order_by="index")).watch()) as states:
-        await next_state(states)
+    resolver = with_policy(loopback.resolver(order_by="index"))
+    async with aclosing(resolver.observations()) as observations, aclosing(resolver.watch()) as states:
+        before = await next_state(states)
+        assert (await anext(observations)).error is None
         loopback.add_trainers("twin-0", index=0)
+        with anyio.fail_after(60):
+            observation = await anext(observations)
+        assert (type(observation.error), observation.state) == (PodIndexError, before)
         loopback.server.delete("train-0", "ml")
         assert names(await next_state(states)) == ["twin-0"]
 
@@ -161,11 +166,7 @@ async def test_a_watch_is_resumed_from_the_version_of_a_bookmark(loopback: Loopb
 
 async def test_a_user_that_may_list_but_not_watch_gets_an_error_with_the_manifest(loopback: Loopback) -> None:
     loopback.add_trainers("train-0")
-    message = (
-        'pods is forbidden: User "alice" cannot watch resource "pods" in API group "" at the cluster scope'
-    )
-    body = json.dumps({"kind": "Status", "code": 403, "message": message}).encode()
-    loopback.server.inject(Answer(403, body), match=is_watch, times=None)
+    loopback.server.verbs["alice"] = {"list"}
     async with aclosing(with_policy(loopback.resolver()).watch()) as states:
         await next_state(states)
         with pytest.raises(ForbiddenError, match="'alice' may not watch pods") as caught:
@@ -397,12 +398,15 @@ async def test_the_pods_are_listed_if_the_end_of_the_initial_events_is_not_marke
 
 
 async def test_changes_before_the_end_of_the_initial_events_count(loopback: Loopback) -> None:
-    loopback.add_trainers("train-0", "train-1", "train-2")
-    first, second, third = loopback.server.pods
+    loopback.add_trainers("train-0", "train-1", "train-2", "train-3")
+    first, second, third, fourth = loopback.server.pods
+    long = second | {"metadata": second["metadata"] | {"annotations": {"a": "x" * 1_000_000}}}
     lines = [
         event_line("ADDED", third),
+        event_line("ADDED", fourth),
+        event_line("DELETED", fourth),
         event_line("ADDED", first | {"status": first["status"] | {"podIP": "10.9.9.9"}}),
-        event_line("ADDED", second),
+        event_line("ADDED", long),  # what follows is read later
         event_line("MODIFIED", first),
         event_line("DELETED", third),
         bookmark_line(loopback, **ENDS_INITIAL_EVENTS),

@@ -51,11 +51,12 @@ class Cluster:
         nodes: tuple[int, int],
         name: str = "torchrun-train",
         selector: str | None = None,
+        address: str | None = "10.9.9.9",
     ) -> Agent:
         """Return an agent that runs in the pod with this index, or outside of pods, for `--nnodes=nodes`."""
         if index is None:
             self._monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-            found = Agent(name, Limits(*nodes), selector=f"{JOB}=train", address="10.9.9.9")
+            found = Agent(name, Limits(*nodes), selector=f"{JOB}=train", address=address)
         else:
             self._monkeypatch.setenv("KUBERNETES_SERVICE_HOST", self.server.host)
             self._monkeypatch.setenv("POD_NAME", f"trainer-{index}")

@@ -270,8 +270,9 @@ async def test_a_node_outside_of_pods_writes_its_lease_before_its_entry_and_rene
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aioresolve.rendezvous.agent.LEASE_DURATION", 0.2)
-    [agent] = await cluster.agents(None, nodes=(1, 1))
-    await join([agent])
+    agent = await cluster.agent(None, nodes=(1, 1), address=None)
+    [found] = await join([agent])
+    assert found.world.host == cluster.server.host  # the address from which it reaches the server
     written = [request.resource for request in cluster.server.requests if request.verb == "create"]
     assert written == ["leases", "configmaps"]
     await until(lambda: [request.name for request in cluster.server.requests].count(agent.own.key) > 3)

@@ -376,7 +376,6 @@ class Agent:
         if step is Step.JOIN:  # also if another node was faster to create it
             return await self._writer.patch(entry(self.own))
         if step is Step.REOPEN:
-            self.own = replace(self.own, after=view.state.world.round + 1)
             return await self._writer.patch(reopened(view.state, self.own, self._owner), version)
         world = view.next_world(self.limits, is_last_call_over=is_last_call_over)
         assert world is not None

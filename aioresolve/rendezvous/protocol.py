@@ -275,11 +275,10 @@ def next_step(
 
 def reopened(state: State, own: Node, owner: str) -> dict[str, str | None]:
     """Return the change of the data that starts over. Rounds are still counted up."""
-    round_ = state.world.round + 1
     return {
         **without(state.nodes.values()),
-        **entry(replace(own, after=round_)),
-        **_text("world", World(round_)),
+        **entry(own),
+        **_text("world", World(state.world.round + 1)),
         "closed": None,
         "owner": owner,
     }

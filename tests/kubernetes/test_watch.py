@@ -290,6 +290,18 @@ async def test_the_first_state_is_the_same_from_a_watch_and_from_a_list(
     assert [request.verb for request in loopback.requests] == verbs
 
 
+async def test_a_first_list_that_fails_is_reported_until_it_succeeds(loopback: Loopback) -> None:
+    loopback.server.inject(Answer(503), times=None)
+    async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
+        with anyio.fail_after(60):
+            first = await anext(observations)
+            loopback.server.clear_faults()
+            while (await anext(observations)).error is not None:
+                pass
+    assert isinstance(first.error, APIError)
+    assert (first.state, first.error.status) == (None, 503)
+
+
 async def test_pods_are_reported_as_out_of_date_until_a_watch_has_begun(loopback: Loopback) -> None:
     loopback.add_trainers("train-0")
     loopback.server.inject(Delay(0.5), match=is_watch)
@@ -358,16 +370,7 @@ def bookmark_line(loopback: Loopback, **annotations: str) -> bytes:
     return event_line("BOOKMARK", {"metadata": metadata})
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        Hang(),
-        Stall(after=1000),
-        Answer(404),
-        WatchError(410),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("fault", [Hang(), Stall(after=1000), Answer(404), WatchError(410)], ids=repr)
 async def test_the_pods_are_listed_if_a_watch_does_not_report_them(loopback: Loopback, fault: Any) -> None:
     loopback.add_trainers("train-0")
     loopback.server.inject(fault, match=begins_with_pods, times=None)

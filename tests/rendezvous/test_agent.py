@@ -254,16 +254,12 @@ async def test_a_spare_node_learns_that_it_was_not_needed(cluster: Cluster) -> N
     cluster.server.add(*map(trainer, range(3)))
     first, second, spare = await cluster.agents(0, 1, 2, nodes=(2, 2))
     await join([first, second])
-
-    async def close() -> None:
-        await until(lambda: len(spare.view.waiting) == 1)
-        await first.end(failed=False)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(close)
-        with pytest.raises(ClosedError) as caught:
-            await spare.join(port=1, timeout=60, last_call=60)
-        assert caught.value.is_spare
+    waiting = asyncio.create_task(spare.join(port=1, timeout=60, last_call=60))
+    await until(lambda: len(spare.view.waiting) == 1)
+    await first.end(failed=False)
+    with pytest.raises(ClosedError) as caught:
+        await waiting
+    assert caught.value.is_spare
 
 
 async def test_a_node_outside_of_pods_writes_its_lease_before_its_entry_and_renews_it(

@@ -170,7 +170,6 @@ class Model(RuleBasedStateMachine):
                 return Request(process, entry(own))
             case Step.REOPEN:
                 data = reopened(view.state, own, OWNER)
-                process.own = replace(own, after=view.state.world.round + 1)
                 return Request(process, data, process.seen)
             case Step.BEGIN:
                 world = view.next_world(LIMITS, is_last_call_over=is_last_call_over)
@@ -329,7 +328,7 @@ def test_after_a_failure_the_next_processes_start_over_when_no_other_node_lives(
     assert step_of(ended, own) is Step.REOPEN
     data = reopened(ended.state, own, OWNER)
     state = decode_state({key: text for key, text in data.items() if text is not None}, "the object")
-    assert state == State({"uid-0": replace(own, after=4)}, World(4), None, OWNER)
+    assert state == State({"uid-0": own}, World(4), None, OWNER)
     assert data["closed"] is data["node.uid-1"] is None
 
 

@@ -298,8 +298,7 @@ async def test_a_first_list_that_fails_is_reported_until_it_succeeds(loopback: L
             loopback.server.clear_faults()
             while (await anext(observations)).error is not None:
                 pass
-    assert isinstance(first.error, APIError)
-    assert (first.state, first.error.status) == (None, 503)
+    assert (first.state, type(first.error)) == (None, APIError)
 
 
 async def test_pods_are_reported_as_out_of_date_until_a_watch_has_begun(loopback: Loopback) -> None:
@@ -331,11 +330,8 @@ async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_reques
             for _ in range(2):
                 async with aclosing(resolver.watch()) as states:
                     await next_state(states)
-        assert [request.verb for request in loopback.requests if is_list(request)] == [
-            "watch",
-            "list",
-            "list",
-        ]
+        verbs = [request.verb for request in loopback.requests if is_list(request)]
+        assert verbs == ["watch", "list", "list"]
 
 
 async def test_a_slow_response_does_not_decide_how_the_next_watch_begins(loopback: Loopback) -> None:

@@ -15,24 +15,17 @@ import pytest
 from aioresolve import ConfigurationError, ResolveError
 from aioresolve.testing import Answer
 
-from .loopback import JOBS, trusted_peer
+from .loopback import trusted_peer
 from .samples import watch_policy
-from .test_watch import is_watch, names, resume_versions, until
+from .test_watch import is_watch, names, resume_versions, until, with_policy
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncGenerator
 
-    from aioresolve import KubernetesClusterResolver
     from aioresolve.spec import Observation
 
     from .loopback import Loopback
-
-
-def resolver_of(loopback: Loopback, **arguments: Any) -> KubernetesClusterResolver:
-    resolver = loopback.resolver(JOBS, **arguments)
-    resolver.watch_policy = watch_policy()
-    return resolver
 
 
 def bookmark(version: int) -> bytes:
@@ -63,7 +56,7 @@ async def test_a_failing_address_callable_ends_the_watch(loopback: Loopback) -> 
         return str({"train-0": "10.0.0.1"}[pod.metadata.name])
 
     loopback.add_trainers("train-0")
-    async with aclosing(resolver_of(loopback, address=address).watch()) as states:
+    async with aclosing(with_policy(loopback.resolver(address=address)).watch()) as states:
         assert names(await anext(states)) == ["train-0"]
         loopback.add_trainers("train-1")
         with anyio.fail_after(60), pytest.raises(ConfigurationError, match="ml/train-1 cannot be addressed"):
@@ -75,7 +68,7 @@ async def test_the_pods_are_listed_again_after_the_version_decreased(loopback: L
     version = loopback.server.resource_version
     fault = Answer(200, body=bookmark(version + 1000) + bookmark(1))
     loopback.server.inject(fault, match=lambda request: "resourceVersion" in request.query)
-    async with aclosing(resolver_of(loopback).observations()) as observations:
+    async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
         await until_members(observations, "train-0")
         await until(loopback, lambda: len(resume_versions(loopback)) == 2)
         loopback.add_trainers("train-1")
@@ -106,10 +99,8 @@ async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback
                 time.sleep(0.05)
 
     with trusted_peer(loopback, respond):
-        resolver = loopback.resolver(JOBS)
-        resolver.watch_policy = watch_policy(
-            3600.0, 3600.0, min_lifetime=0.3, max_lifetime=0.3, max_silence=0.5
-        )
+        policy = watch_policy(3600.0, 3600.0, min_lifetime=0.3, max_lifetime=0.3, max_silence=0.5)
+        resolver = with_policy(loopback.resolver(), policy)
 
         async def follow() -> None:
             async with aclosing(resolver.observations()) as observations:
@@ -145,7 +136,7 @@ async def test_a_change_is_not_missed_if_the_watch_sends_an_error_or_an_invalid_
     loopback.add_trainers("train-0")
     body = bookmark(loopback.server.resource_version) + line
     loopback.server.inject(Answer(200, body), match=is_watch, times=None)
-    async with aclosing(resolver_of(loopback).observations()) as observations:
+    async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
         error = await next_error(observations)
         loopback.server.clear_faults()
         assert message in str(error)

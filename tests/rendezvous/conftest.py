@@ -81,11 +81,8 @@ class Cluster:
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    """A cluster without pods, whose agents look at the clocks 20 times as often as usual.
-
-    Only the first node in the order of ranks writes the next world: its turn does not end.
-    """
-    monkeypatch.setattr("aioresolve.rendezvous.agent.TURN", 3600.0)
+    """A cluster without pods, whose agents look at the clocks 20 times as often as usual."""
+    monkeypatch.setattr("aioresolve.rendezvous.agent.TURN", 3600.0)  # so only the first node writes the world
     monkeypatch.setattr("aioresolve.rendezvous.agent.TICK", 0.05)
     monkeypatch.setattr("aioresolve.rendezvous.agent.LOOKUP_AFTER", 0.1)
     async with KubernetesServer(tls=True, tokens={"a-token": USER}) as server:

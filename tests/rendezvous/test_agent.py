@@ -26,6 +26,8 @@ from tests.testing.client import bearer, fetch
 from .conftest import USER, join, trainer, until
 
 if TYPE_CHECKING:
+    from aioresolve.testing import RequestRecord
+
     from .conftest import Cluster
 
 
@@ -297,15 +299,26 @@ async def test_the_server_restarts_and_forgets_its_history_during_rounds(cluster
     assert numbers(await join(agents[:2])) == [(2, 0, 2), (2, 1, 2)]
 
 
-async def test_a_config_map_that_is_deleted_meanwhile_is_created_again(cluster: Cluster) -> None:
-    config_map = {"kind": "ConfigMap", "metadata": {"name": "torchrun-train", "namespace": "ml"}}
-    cluster.server.add(trainer(0), config_map)
+CONFIG_MAP = {"kind": "ConfigMap", "metadata": {"name": "torchrun-train", "namespace": "ml"}}
+OF_ANOTHER_NODE = {**CONFIG_MAP, "data": {"world": '{"round": 1, "host": "h", "nodes": ["other/1"]}'}}
+
+
+@pytest.mark.parametrize(("patch", "written", "round_"), [(1, [], 1), (2, [OF_ANOTHER_NODE], 2)])
+async def test_a_config_map_that_is_deleted_meanwhile_is_created_again_and_no_world_is_overwritten(
+    cluster: Cluster, patch: int, written: list[Any], round_: int
+) -> None:
+    cluster.server.add(trainer(0), CONFIG_MAP)
     agent = await cluster.agent(0, nodes=(1, 1))
-    cluster.server.inject(Delay(0.1), match=lambda request: request.method == "PATCH")
-    joining = asyncio.create_task(join([agent]))
-    await until(lambda: any(request.method == "PATCH" for request in cluster.server.requests))
-    cluster.server.delete("torchrun-train", "ml", kind="ConfigMap")
-    assert numbers(await joining) == [(1, 0, 1)]
+
+    def interfere(request: RequestRecord) -> bool:
+        sent = [each.method for each in cluster.server.requests].count("PATCH")
+        if (request.method, sent) == ("PATCH", patch):
+            cluster.server.delete("torchrun-train", "ml", kind="ConfigMap")
+            cluster.server.add(*written)
+        return False
+
+    cluster.server.inject(Delay(0), match=interfere, times=None)
+    assert numbers(await join([agent])) == [(round_, 0, 1)]
 
 
 async def test_the_config_map_is_deleted_with_the_job_that_owns_the_pods(cluster: Cluster) -> None:
@@ -342,16 +355,14 @@ async def test_a_missing_permission_to_watch_ends_the_wait(
         await agent.join(port=1, timeout=60, last_call=60)
 
 
-async def test_a_pod_without_a_known_controller_needs_a_selector(cluster: Cluster) -> None:
-    cluster.server.add({**trainer(0), "metadata": {"name": "trainer-0", "namespace": "ml"}})
-    with pytest.raises(ConfigurationError, match="--rdzv-conf selector=app=trainer"):
-        await cluster.agent(0, nodes=(2, 3))
-
-
-async def test_a_pod_without_an_address_is_an_error(cluster: Cluster) -> None:
-    cluster.server.add({**trainer(0), "status": {"phase": "Running"}})
-    with pytest.raises(ConfigurationError, match=r"'ml/trainer-0' has no address.*--local-addr"):
-        await cluster.agent(0, nodes=(2, 3))
+async def test_a_pod_without_a_known_controller_or_an_address_is_an_error(cluster: Cluster) -> None:
+    for changed, message in (
+        ({"metadata": {"name": "trainer-0", "namespace": "ml"}}, "--rdzv-conf selector=app=trainer"),
+        ({"status": {"phase": "Running"}}, r"'ml/trainer-0' has no address.*--local-addr"),
+    ):
+        cluster.server.add({**trainer(0), **changed})
+        with pytest.raises(ConfigurationError, match=message):
+            await cluster.agent(0, nodes=(2, 3))
 
 
 def test_an_invalid_name_is_an_error() -> None:

@@ -152,7 +152,7 @@ async def test_the_first_round_begins_without_a_pod_that_misses_the_last_call(cl
 async def test_pods_without_an_index_have_ranks_by_age(cluster: Cluster) -> None:
     for index, created in enumerate(("2026-11-20T00:00:02Z", "2026-11-20T00:00:01Z")):
         found = trainer(index, created=created)
-        found["metadata"]["uid"] = f"uid-{index}"  # whose order is another one
+        found["metadata"]["uid"] = f"uid-{index}"  # the reverse of the order by age
         for kind in ("labels", "annotations"):
             found["metadata"][kind].pop("batch.kubernetes.io/job-completion-index", None)
         cluster.server.add(found)

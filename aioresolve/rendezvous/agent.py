@@ -158,6 +158,7 @@ class Agent:
         self._lookups: dict[str, float] = {}  # when the pod with this uid is looked up next
         self._error: ResolveError | None = None  # why the watches were given up
         self._reflectors: list[Reflector] = []
+        self._renewal = anyio.CancelScope()
         self.own: Node
         self._owners: list[dict[str, str]]
         self._objects: Objects
@@ -268,10 +269,11 @@ class Agent:
         await gather(calls, limit=len(calls))
 
     async def _renew_lease(self) -> None:
-        while True:
-            with anyio.move_on_after(LEASE_DURATION / 2):
-                await self._writer.renew_lease(self.own.key, self.own.name, datetime.now(UTC))
-            await anyio.sleep(LEASE_DURATION / 4)
+        with self._renewal:
+            while True:
+                with anyio.move_on_after(LEASE_DURATION / 2):
+                    await self._writer.renew_lease(self.own.key, self.own.name, datetime.now(UTC))
+                await anyio.sleep(LEASE_DURATION / 4)
 
     def __str__(self) -> str:
         return f"rendezvous {self.name!r}"
@@ -395,6 +397,7 @@ class Agent:
         elif self._objects.state.nodes.get(self.own.key) == self.own:
             await self._writer.patch(without([self.own]))
         if self.own.has_lease:
+            self._renewal.cancel()  # it would create the Lease again
             await self._writer.delete_lease(self.own.key)
 
     def _expected(self, view: View) -> bool:

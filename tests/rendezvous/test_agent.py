@@ -264,7 +264,7 @@ async def test_a_spare_node_learns_that_it_was_not_needed(cluster: Cluster) -> N
     assert caught.value.is_spare
 
 
-async def test_a_node_outside_of_pods_writes_its_lease_before_its_entry_and_renews_it(
+async def test_a_node_outside_of_pods_writes_its_lease_before_its_entry_and_renews_it_until_it_ends(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aioresolve.rendezvous.agent.LEASE_DURATION", 0.2)
@@ -273,7 +273,16 @@ async def test_a_node_outside_of_pods_writes_its_lease_before_its_entry_and_rene
     assert found.world.host == cluster.server.host  # the address from which it reaches the server
     written = [request.resource for request in cluster.server.requests if request.verb == "create"]
     assert written == ["leases", "configmaps"]
-    await until(lambda: [request.name for request in cluster.server.requests].count(agent.own.key) > 3)
+
+    def writes(agent: Agent) -> list[str]:
+        return [request.verb for request in cluster.server.requests if request.name == agent.own.key]
+
+    await until(lambda: len(writes(agent)) > 3)
+    await agent.end(failed=True)
+    later = await cluster.agent(None, nodes=(1, 1))
+    await join([later])
+    await until(lambda: len(writes(later)) > 5)
+    assert writes(agent)[-1] == "delete"
 
 
 async def test_a_node_outside_of_pods_lives_as_long_as_its_lease(cluster: Cluster) -> None:

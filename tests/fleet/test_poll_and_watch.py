@@ -15,6 +15,7 @@ import pytest
 
 from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededError, ResolveError
 from aioresolve.fleet import Fleet, poller
+from aioresolve.resolver.union import UnionClusterResolver
 from aioresolve.spec import Missing, Observation
 
 from .fleets import (
@@ -186,8 +187,9 @@ async def exhausted(fleet: Fleet, interval: float) -> None:
 @each_in_virtual_time
 class TestWatch:
     async def test_first_state_and_then_each_change_is_reported(self) -> None:
-        source = Source()
-        fleet = Fleet({"a": source})
+        source, other = Source(), Source()
+        other.emit(Observation(workers(0)))  # a union has no state until each of its parts has one
+        fleet = Fleet({"a": UnionClusterResolver(source, other)})
         await anyio.sleep(7.0)
         asyncio.get_running_loop().call_later(0.5, source.emit, Observation(workers(1)))
         async with aclosing(fleet.watch()) as readings:

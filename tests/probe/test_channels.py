@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+import grpc
 import pytest
 
 from aioresolve.errors import ConfigurationError, ProbeError
@@ -38,6 +39,24 @@ async def test_connection_over_which_a_worker_rejected_a_call_is_kept() -> None:
             assert rejected.value.code == "denied"
         first, second = worker.peers
     assert first == second
+
+
+class Broken(TPUWorker):
+    """Fails the second call, as if its connection broke."""
+
+    async def _call(self, path: str, method: Any, request: bytes, context: Any) -> bytes:
+        body = await super()._call(path, method, request, context)
+        if len(self.calls) == 2:
+            context.set_code(grpc.StatusCode.UNAVAILABLE)
+        return body
+
+
+async def test_call_over_a_kept_connection_that_breaks_is_made_again_over_a_new_one() -> None:
+    async with Broken() as worker, ProbeChannels() as channels:
+        for _ in range(2):
+            await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
+        first, second, third = worker.peers
+    assert first == second != third
 
 
 async def test_concurrent_probes_of_a_worker_do_not_share_a_channel() -> None:

@@ -64,11 +64,17 @@ async def current_thread() -> int:
     return threading.get_ident()
 
 
+async def fail() -> None:
+    raise ZeroDivisionError
+
+
 async def test_call_of_a_second_loop_runs_in_the_first() -> None:
     with other_loop() as other:
         assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident
         with held_guard():
             assert await other.run(lambda: run_in_grpc_loop(current_thread)) == threading.get_ident()
+            with pytest.raises(ZeroDivisionError):
+                await other.run(lambda: run_in_grpc_loop(fail))
         assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident
 
 

@@ -130,6 +130,8 @@ class TestShards:
         fleet = Fleet(scripted(50), shard=4)
         assert list(fleet.targets) == list(Fleet(scripted(50), shard=(2, 4)).targets)
         assert repr(fleet) == f"<Fleet of {len(fleet.targets)} targets, shard 2 of 4>"
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+        assert Fleet(shard=1).shard == (0, 1)
 
 
 @each_in_virtual_time
@@ -276,7 +278,8 @@ class TestStaleness:
         cause = ValueError("first")
         for _ in range(50):
             later = ValueError("later")
-            later.__cause__, cause = cause, later
+            later.__cause__ = later.__context__ = cause
+            cause = later
         error = ConnectionFailedError("connection refused")
 
         async def fail_again() -> ClusterState:

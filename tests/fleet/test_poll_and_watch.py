@@ -355,9 +355,11 @@ class TestClosing:
     async def test_loop_can_be_left_at_any_point(self) -> None:
         for method, number in [*(("poll", n) for n in (0, 1, 3, 7)), *(("watch", n) for n in (0, 1, 3))]:
             targets: dict[str, Scripted] = {**scripted(3), "stuck": Scripted(hang), "bad": Scripted(fail)}
-            readings = getattr(Fleet(targets), method)(interval=SHORT)
+            fleet = Fleet(targets)
+            readings = getattr(fleet, method)(interval=SHORT)
             await take(readings, number)
             await readings.aclose()
+            fleet.add("late", Scripted())  # starts no task
             assert all(target.num_active == 0 for target in targets.values())
             assert all(target.history in ([], ["entered", "left"]) for target in targets.values())
 

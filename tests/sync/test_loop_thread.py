@@ -26,11 +26,12 @@ THREADS = 32
 
 @pytest.fixture
 def thread() -> Iterator[LoopThread]:
-    """A loop thread for this test only; it has ended after the test."""
+    """A loop thread for this test only; it has ended after the test, and keeps no call in memory."""
     thread = LoopThread()
     yield thread
     thread.close()
     assert not thread._thread.is_alive()
+    assert not thread._calls
 
 
 @pytest.fixture

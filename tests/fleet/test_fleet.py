@@ -152,16 +152,6 @@ class TestResolve:
         assert latency is not None
         assert 0.0 <= latency < 5.0
 
-    async def test_all_targets_are_requested_concurrently(self) -> None:
-        meeting = asyncio.Barrier(32)
-
-        async def meet() -> ClusterState:
-            await meeting.wait()
-            return workers(1)
-
-        readings = await Fleet(scripted(32, respond=meet), timeout=10.0).resolve()
-        assert all(reading.error is None for reading in readings.values())
-
     async def test_target_that_hangs_has_its_own_deadline(self) -> None:
         fleet = Fleet({"good": Scripted(), "stuck": Scripted(hang)}, timeout=0.5)
         readings = await fleet.resolve()
@@ -204,7 +194,7 @@ class TestResolve:
         assert str(readings["broken"].error) == "is entered already"
         assert readings["good"].error is None
 
-    async def test_concurrent_requests_are_limited(self) -> None:
+    async def test_targets_are_requested_concurrently_up_to_the_limit(self) -> None:
         targets: dict[str, Scripted] = {}
         most = 0
 
@@ -215,8 +205,8 @@ class TestResolve:
             return workers(1)
 
         targets |= scripted(40, respond=look)
-        await Fleet(targets, max_concurrency=5).resolve()
-        assert most == 5
+        await Fleet(targets, max_concurrency=32).resolve()
+        assert most == 32
 
     @pytest.mark.parametrize("bug", [KeyError("WORKERS"), asyncio.CancelledError()], ids=repr)
     async def test_unexpected_exception_of_a_resolver_is_in_its_status_and_logged(

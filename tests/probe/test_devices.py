@@ -64,12 +64,9 @@ def test_implausible_response_is_malformed(
     assert HOST in str(caught.value)
 
 
-def test_sparse_cores_are_not_counted() -> None:
+def test_sparse_cores_are_not_counted_and_chips_that_no_core_names_are_unknown() -> None:
     cores = [(0, TENSOR_CORE), (0, SPARSE_CORE), (0, SPARSE_CORE), (1, TENSOR_CORE), (1, SPARSE_CORE)]
     assert parse_runtime_status(runtime_status(*cores), HOST) == (2, 2)
-
-
-def test_number_of_chips_is_none_if_no_core_names_its_chip() -> None:
     assert parse_runtime_status(runtime_status((None, None), (None, None)), HOST) == (2, None)
 
 

@@ -100,7 +100,7 @@ class StatusLog:
         self._targets = targets
         self._entries: dict[str, _Entry] = {}  # in the order of their versions
         self.version = 1
-        self._removed_in = 0
+        self._removed_in = 1  # a reader of no version yet gets the names too
         self._changed = asyncio.Event()
         self._batches: dict[int, bytes] = {}  # most readers have seen the same version
         for name, target in targets.items():
@@ -146,7 +146,7 @@ class StatusLog:
                     break
                 changed.append(entry.status.overview())
             content: dict[str, Any] = {"targets": changed[::-1], "total": len(self._targets)}
-            if version < max(self._removed_in, 1):
+            if version < self._removed_in:
                 content["names"] = list(self._entries)
             self._batches[version] = b"id: %s-%d\ndata: %s\n\n" % (
                 self._run.encode(),

@@ -191,9 +191,7 @@ class _Items(Generic[T]):
                 self._requested.set()
             try:
                 item = await self._item.get()
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
+            except Exception:
                 self._item.close()  # an error is raised once
                 raise
             self._is_requested = False

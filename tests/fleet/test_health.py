@@ -213,7 +213,7 @@ class TestExpected:
         [
             ("16", 16),
             ("1", 1),
-            ("{worker: 14, ps: 2}", {"worker": 14, "ps": 2}),
+            ("{worker: 14}", {"worker": 14}),
             ("controller", "controller"),
             ("${N}", 3),
         ],

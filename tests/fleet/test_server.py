@@ -146,14 +146,15 @@ async def test_events_are_changes_and_resume_where_a_reader_stopped() -> None:
             assert [(each["name"], each["health"]) for each in second["targets"]] == [("b", "degraded")]
             assert "names" not in second
         await client.show("a", PENDING)
+        for unknown in ("other-3", "3", f"{events.id}x"):
+            async with client.events(unknown) as restarted:
+                event = await restarted.next()
+            assert event["names"] == [each["name"] for each in event["targets"]] == ["b", "a"]
         async with client.events(events.id) as resumed:
             assert [each["name"] for each in (await resumed.next())["targets"]] == ["a"]
             client.fleet.remove("b")
             removed = await resumed.next()
             assert (removed["names"], removed["total"], removed["targets"]) == (["a"], 1, [])
-        for unknown in ("other-3", "3", f"{events.id}x"):
-            async with client.events(unknown) as restarted:
-                assert (await restarted.next())["names"] == ["a"]
 
 
 async def test_unchanged_statuses_are_no_events(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from aioresolve import Endpoint, KubernetesClusterResolver, ProbeError
 from aioresolve.errors import APIError
-from aioresolve.testing import Answer, pod, resource_claim
+from aioresolve.testing import Answer, TPUWorker, pod, resource_claim
 
 from . import samples
 from .loopback import TRAIN
@@ -230,9 +230,9 @@ async def test_claim_without_devices_adds_none(loopback: Loopback) -> None:
 # What uses the devices
 
 
-def unreachable(loopback: Loopback) -> KubernetesClusterResolver:
+def unreachable(loopback: Loopback, port: int = 1) -> KubernetesClusterResolver:
     """Return a resolver of pods on this host; no program listens on their port."""
-    return KubernetesClusterResolver({"worker": "app=train"}, 1, kubeconfig=loopback.kubeconfig)
+    return KubernetesClusterResolver({"worker": "app=train"}, port, kubeconfig=loopback.kubeconfig)
 
 
 def limit(loopback: Loopback, *limits: Mapping[str, str]) -> None:
@@ -252,6 +252,9 @@ async def test_declared_accelerators_are_used_if_no_worker_can_be_probed(
         assert await unreachable(loopback).num_accelerators() == counts
         assert await unreachable(loopback).num_accelerators("worker", 1) == counts
     assert "is what its tasks declare, because no worker can be probed: {" in caplog.text
+    async with TPUWorker(faults=[Answer(body=b"")]) as worker:
+        with pytest.raises(ProbeError, match="returned no devices"):
+            await unreachable(loopback, worker.port).num_accelerators()
 
 
 @pytest.mark.parametrize("limits", [({GPU: "8"}, {GPU: "4"}), ({GPU: "8"}, {}), ({}, {})])

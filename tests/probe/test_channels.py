@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+import grpc
 import pytest
 
 from aioresolve.errors import ConfigurationError, ProbeError
@@ -30,14 +31,23 @@ async def test_connection_is_kept_inside_the_block() -> None:
         assert len(set(worker.peers)) == 3
 
 
-async def test_connection_over_which_a_worker_rejected_a_call_is_kept() -> None:
-    async with TPUWorker(metadata={"authorization": "Bearer another"}) as worker, ProbeChannels() as channels:
-        for _ in range(2):
-            with pytest.raises(ProbeError) as rejected:
-                await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
-            assert rejected.value.code == "denied"
-        first, second = worker.peers
-    assert first == second
+class Failing(TPUWorker):
+    """Rejects the first call, and fails the second, as if the connection broke."""
+
+    async def _call(self, path: str, method: Any, request: bytes, context: Any) -> bytes:
+        body = await super()._call(path, method, request, context)
+        failures = {1: grpc.StatusCode.PERMISSION_DENIED, 2: grpc.StatusCode.UNAVAILABLE}
+        context.set_code(failures.get(len(self.calls), grpc.StatusCode.OK))
+        return body
+
+
+async def test_connection_is_kept_after_a_rejected_call_and_replaced_after_it_broke() -> None:
+    async with Failing() as worker, ProbeChannels() as channels:
+        with pytest.raises(ProbeError, match="PERMISSION_DENIED"):
+            await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
+        await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
+        first, second, third = worker.peers
+    assert first == second != third
 
 
 async def test_concurrent_probes_of_a_worker_do_not_share_a_channel() -> None:

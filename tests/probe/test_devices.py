@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,9 @@ from aioresolve.probe import Device, WorkerProbe
 from aioresolve.probe.devices import MAX_DEVICES, parse_memory_metric, parse_runtime_status, parse_status
 
 from .samples import SPARSE_CORE, TENSOR_CORE, TWO_CPUS, memory_metric, runtime_status, status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HOST = "10.0.0.1:8470"
 
@@ -33,30 +38,35 @@ def test_accelerators_are_counted_by_type_without_devices_of_the_host(types: lis
     assert WorkerProbe(HOST, "tensorflow", devices).accelerators == expected
 
 
+metric = partial(parse_memory_metric, port=8431)
+
+
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("parse", "body", "words"),
     [
-        (b"", "no devices, but"),
-        (b"\xff\xff\xff", "3 bytes that are not a GetStatusResponse"),
-        (b"\n\x05\n\x03TPU", "without a name or a type"),
-        (b"\n\0" * (MAX_DEVICES + 1), "4,097 devices"),
-        (status("TPU:0", "TPU:0"), "the same device twice"),
-        (status("TPU:0" * 500), "more than 1,024 characters"),
+        (parse_status, b"", "no devices, but"),
+        (parse_status, b"\xff\xff\xff", "3 bytes that are not a GetStatusResponse"),
+        (parse_status, b"\n\x05\n\x03TPU", "without a name or a type"),
+        (parse_status, b"\n\0" * (MAX_DEVICES + 1), "4,097 devices"),
+        (parse_status, status("TPU:0", "TPU:0"), "the same device twice"),
+        (parse_status, status("TPU:0" * 500), "more than 1,024 characters"),
+        (metric, b"\xff", "not a MetricResponse"),
+        (metric, memory_metric(0, 1, 0), "3 metrics of 2 devices"),
+        (metric, memory_metric(*range(MAX_DEVICES + 1)), "4,097 devices"),
     ],
 )
-def test_implausible_status_is_malformed(body: bytes, words: str) -> None:
+def test_implausible_response_is_malformed(
+    parse: Callable[[bytes, str], object], body: bytes, words: str
+) -> None:
     with pytest.raises(ProbeError, match=words) as caught:
-        parse_status(body, HOST)
+        parse(body, HOST)
     assert (caught.value.address, caught.value.code, caught.value.retryable) == (HOST, "malformed", False)
     assert HOST in str(caught.value)
 
 
-def test_sparse_cores_are_not_counted() -> None:
+def test_sparse_cores_are_not_counted_and_chips_that_no_core_names_are_unknown() -> None:
     cores = [(0, TENSOR_CORE), (0, SPARSE_CORE), (0, SPARSE_CORE), (1, TENSOR_CORE), (1, SPARSE_CORE)]
     assert parse_runtime_status(runtime_status(*cores), HOST) == (2, 2)
-
-
-def test_number_of_chips_is_none_if_no_core_names_its_chip() -> None:
     assert parse_runtime_status(runtime_status((None, None), (None, None)), HOST) == (2, None)
 
 
@@ -65,20 +75,6 @@ def test_each_metric_is_a_device_in_the_order_of_device_numbers() -> None:
         Device("libtpu:8432/device:TPU:0", "TPU", 95),
         Device("libtpu:8432/device:TPU:1", "TPU", 95),
     )
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"\xff", "not a MetricResponse"),
-        (memory_metric(0, 1, 0), "3 metrics of 2 devices"),
-        (memory_metric(*range(MAX_DEVICES + 1)), "4,097 devices"),
-    ],
-)
-def test_implausible_metrics_are_malformed(body: bytes, words: str) -> None:
-    with pytest.raises(ProbeError, match=words) as caught:
-        parse_memory_metric(body, HOST, 8431)
-    assert caught.value.code == "malformed"
 
 
 def test_cores_are_the_accelerators_if_no_devices_are_reported() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve.probe import probe_worker
+from aioresolve.probe import ProbeChannels, probe_worker
 from aioresolve.probe.channels import loop_guard, run_in_grpc_loop
 from aioresolve.testing import TPUWorker
 
@@ -64,19 +64,20 @@ async def current_thread() -> int:
     return threading.get_ident()
 
 
+async def fail() -> None:
+    raise ZeroDivisionError
+
+
 async def test_call_of_a_second_loop_runs_in_the_first() -> None:
     with other_loop() as other:
         assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident
         with held_guard():
+            with held_guard():
+                pass  # the loop is used until its last call ends
             assert await other.run(lambda: run_in_grpc_loop(current_thread)) == threading.get_ident()
+            with pytest.raises(ZeroDivisionError):
+                await other.run(lambda: run_in_grpc_loop(fail))
         assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident
-
-
-async def test_loop_is_used_until_its_last_call_ends() -> None:
-    with other_loop() as other, held_guard():
-        with held_guard():
-            pass
-        assert await other.run(lambda: run_in_grpc_loop(current_thread)) == threading.get_ident()
 
 
 async def test_cancelling_waits_until_the_other_loop_has_cleaned_up() -> None:
@@ -144,8 +145,12 @@ def test_closed_loop_is_ignored() -> None:
     assert asyncio.run(run_in_grpc_loop(current_thread)) == threading.get_ident()
 
 
-async def test_worker_in_this_loop_can_be_probed_from_another() -> None:
-    async with TPUWorker() as worker:
-        with other_loop() as other:
-            probe = await other.run(lambda: probe_worker(worker.address, timeout=GENEROUS))
+async def test_loop_with_a_worker_or_open_channels_is_used_by_another() -> None:
+    with other_loop() as other:
+        async with ProbeChannels() as channels:
+            async with TPUWorker() as worker:
+                await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+                probe = await other.run(lambda: probe_worker(worker.address, timeout=GENEROUS))
+            assert await other.run(lambda: run_in_grpc_loop(current_thread)) == threading.get_ident()
+        assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident
     assert probe.accelerators == {"TPU": 8}

@@ -35,11 +35,13 @@ async def test_libtpu_is_used_if_nothing_listens_at_the_port(closed_address: str
 
 async def test_cores_are_used_if_libtpu_reports_no_devices(closed_address: str) -> None:
     body = runtime_status(*[(chip, 1) for chip in (0, 0, 1, 1)])
-    async with TPUWorker(chips=2, services=["libtpu"], faults=[Answer(body=body)]) as worker:
-        # The same body, parsed as metrics, contains no device.
-        probe = await probe_worker(closed_address, libtpu_ports=[worker.port], timeout=GENEROUS)
-    assert (probe.devices, probe.cores, probe.chips) == ((), 4, 2)
-    assert probe.accelerators == {"TPU": 4}
+    # The same body, parsed as metrics, contains no device.
+    idle, old = TPUWorker(chips=2, services=["libtpu"], faults=[Answer(body=body)]), libtpu(4, 4, 2)
+    del old._methods[METRIC]
+    for worker in (idle, old):
+        async with worker:
+            probe = await probe_worker(closed_address, libtpu_ports=[worker.port], timeout=GENEROUS)
+        assert (probe.devices, probe.cores, probe.chips, probe.accelerators) == ((), 4, 2, {"TPU": 4})
 
 
 async def test_each_of_several_processes_reports_only_its_own_devices(closed_address: str) -> None:

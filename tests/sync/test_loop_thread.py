@@ -26,11 +26,12 @@ THREADS = 32
 
 @pytest.fixture
 def thread() -> Iterator[LoopThread]:
-    """A loop thread for this test only; it has ended after the test."""
+    """A loop thread for this test only; it has ended after the test, and keeps no call in memory."""
     thread = LoopThread()
     yield thread
     thread.close()
     assert not thread._thread.is_alive()
+    assert not thread._calls
 
 
 @pytest.fixture
@@ -46,22 +47,19 @@ async def thread_name() -> str:
     return threading.current_thread().name
 
 
-def test_exception_that_would_end_a_loop_reaches_only_the_caller(thread: LoopThread) -> None:
-    async def exit_here() -> None:
-        raise SystemExit(7)
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [(SystemExit(7), SystemExit, "7"), (asyncio.CancelledError(), ResolveError, "cancelled itself")],
+)
+def test_exception_that_would_end_a_loop_reaches_only_the_caller(
+    thread: LoopThread, error: BaseException, raised: type[BaseException], words: str
+) -> None:
+    async def fail() -> None:
+        raise error
 
-    with pytest.raises(SystemExit):
-        thread.run(exit_here)
+    with pytest.raises(raised, match=words):
+        thread.run(fail)
     assert thread.run(thread_name) == "aioresolve.sync"
-
-
-def test_resolver_that_cancels_itself_raises_a_resolve_error(thread: LoopThread) -> None:
-    async def cancel() -> None:
-        raise asyncio.CancelledError
-
-    with pytest.raises(ResolveError, match="cancelled itself"):
-        thread.run(cancel)
-    assert thread.run(thread_name)
 
 
 # Interrupts

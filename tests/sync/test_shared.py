@@ -153,13 +153,13 @@ def test_closing_waits_for_the_calls_in_progress(threads: ThreadPoolExecutor) ->
     assert resolver.history == ["entered", "called", "closed"]
 
 
-def test_error_of_closing_a_resolver_that_is_garbage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_closing_the_resolver_of_a_watch_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:
         raise ConnectionFailedError("broken pipe")
 
-    shared = sync.ClusterResolver(Scripted(closing=fail))
-    shared.cluster_spec()
-    del shared
+    watch = sync.ClusterResolver(Scripted(closing=fail)).watch()
+    next(watch)
+    del watch
     settle()
     assert [record.name for record in caplog.records] == ["aioresolve.sync"]
     assert "was not exited cleanly" in caplog.text

@@ -129,6 +129,8 @@ def test_subclass_that_implements_cluster_spec_needs_no_async_resolver() -> None
             assert (union.cluster_spec(), union.task_id, union.master()) == (WORKERS, 1, "its own")
         copied = pickle.loads(pickle.dumps(resolver))
         assert (copied.cluster_spec(), copied.task_id) == (WORKERS, 1)
+    without_master = type("WithoutMaster", (sync.ClusterResolver,), {"cluster_spec": lambda _: WORKERS})()
+    assert without_master.master("worker", 1, "grpc") == "grpc://10.0.0.2:8470"
 
 
 def test_error_of_a_subclass_without_cluster_spec_says_what_to_implement() -> None:

@@ -206,7 +206,9 @@ def test_interrupt_ends_one_call_of_next_but_not_the_watch(source: Source) -> No
         timer.join()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    source.show(workers(2))
+    source.show(workers(2), workers(3))
+    settle()
     assert next(watch) == workers(2)
-    assert len(source.requests) == 1
+    settle()
+    assert (len(source.requests), source.yielded) == (1, 2)  # the third waits for its request
     watch.close()

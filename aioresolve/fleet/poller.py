@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 import anyio.lowlevel
 
-from aioresolve._core.concurrency import reject_stray_cancellation, wait_until_done
+from aioresolve._core.concurrency import first_error, reject_stray_cancellation, wait_until_done
 from aioresolve._core.connections import Connections, KeptOpen
 from aioresolve._core.deadline import within_deadline
 from aioresolve._core.telemetry import Outage
@@ -201,7 +201,7 @@ class StatusStream:
     """Runs one task per target, and keeps the latest status of each target until it is taken."""
 
     def __init__(self) -> None:
-        self._group: TaskGroup
+        self._group: TaskGroup | None = None
         self._run_target: Callable[[Target], Coroutine[None, None, None]]
         self._pending: dict[Target, TargetStatus] = {}
 
@@ -220,13 +220,20 @@ class StatusStream:
             await target.run_unless_removed(partial(work, target, report))
 
         self._run_target = run_target
-        async with anyio.create_task_group() as self._group:
-            for target in targets:
-                self.add(target)
-            await anyio.sleep_forever()
+        try:
+            async with anyio.create_task_group() as self._group:
+                for target in targets:
+                    self.add(target)
+                await anyio.sleep_forever()
+        except BaseExceptionGroup as errors:
+            error = first_error(errors)
+            raise error from error.__cause__
+        finally:
+            self._group = None
 
     def add(self, target: Target) -> None:
-        self._group.start_soon(self._run_target, target)
+        if self._group is not None:
+            self._group.start_soon(self._run_target, target)
 
     def take(self) -> TargetStatus | None:
         """Return the latest status of the target that has waited longest; None without one."""

@@ -121,8 +121,8 @@ def static_identity(user: User) -> Identity:
         identity = _identity_of_provider(user)
     where = f"{user.where}: client-certificate"
     chain = read_pem(where, user.client_certificate, user.client_certificate_data)
-    key = chain and read_pem(f"{user.where}: client-key", user.client_key, user.client_key_data)
-    if chain and key:
+    if chain is not None:
+        key = read_pem(f"{user.where}: client-key", user.client_key, user.client_key_data) or b""
         certificate = ClientCertificate(chain, key, where=f"{where} and client-key")
         identity = replace(identity, certificate=certificate)
     return identity

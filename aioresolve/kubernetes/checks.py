@@ -133,7 +133,6 @@ class ServerChecks:
             raise UnauthorizedError(
                 f"{where} rejects the credentials ({self.connection.user}; from {self.connection.source})",
                 hint="Log in again, or renew the token there.",
-                status=401,
             )
         if version.status == 403:
             return Finding(f"{where} responded; its version is unknown (status 403)")

@@ -160,8 +160,8 @@ async def test_server_may_hide_its_version_but_must_be_an_api_server(loopback: L
     url = loopback.server.url
     for response, result, found in (
         (Answer(403), "ok", f"{url} responded; its version is unknown (status 403)"),
-        (Answer(500), "failed", f"{url} returned status 500 ('"),
-        (Answer(429), "failed", f"{url} returned status 429 ('"),
+        (Answer(500, b'{"message": "no etcd"}'), "failed", f"{url} returned status 500 ('no etcd')"),
+        (Answer(429, b""), "failed", f"{url} returned status 429 ('no reason given')"),
         (Answer(200, b"<html>Log in"), "failed", f"{url} is not a Kubernetes API server"),
         (Answer(302, headers={"Location": "/login"}), "failed", f"{url} is not a Kubernetes API server"),
     ):

@@ -413,13 +413,9 @@ def parse_document(content: bytes) -> Any:
 
     problem = ": not valid YAML"
     try:
-        loader = _loader()(content)
-        try:
-            return loader.get_data()
-        finally:
-            loader.dispose()
+        return _loader()(content).get_data()
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        mark = getattr(error, "problem_mark", None)
         if mark is not None:
             problem = f":{mark.line + 1}: not valid YAML (column {mark.column + 1})"
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError):

@@ -383,7 +383,7 @@ class TestAddresses:
 
 
 class TestPages:
-    @pytest.mark.parametrize("fault", [Cut(after=20_000), Answer(413)], ids=repr)
+    @pytest.mark.parametrize("fault", [Cut(after=20_000), *map(Answer, (413, 500, 504))], ids=repr)
     @pytest.mark.usefixtures("quick_retries")
     async def test_pods_are_read_in_pages_if_one_response_fails(
         self, loopback: Loopback, fault: Fault

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - msgspec reads the annotations
 from time import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,13 +58,12 @@ KILL_GRACE = 5.0
 """Seconds to wait for the exit of a killed process; it takes milliseconds unless the kernel hangs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientCertificate:
+class ClientCertificate(Confidential, frozen=True):
     """A certificate chain and its key, as PEM; `where` says where they come from, for errors."""
 
-    chain: bytes = field(repr=False)  # a file may contain the key too
-    key: bytes = field(repr=False)
-    where: str = field(compare=False)
+    chain: bytes
+    key: bytes
+    where: str
 
 
 class Identity(Confidential, frozen=True):

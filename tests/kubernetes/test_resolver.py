@@ -435,9 +435,11 @@ class TestPages:
             return False
 
         loopback.server.inject(Delay(0), match=expire, times=None)
-        state = await loopback.resolver().cluster_state()
+        found = await loopback.resolver().observe(Want(complete=True), progress := Progress())
+        assert isinstance(progress.last_error, APIError)
+        assert found.state is not None
         # No pod of the first attempt is kept, and no pod appears twice.
-        assert addresses(state.spec) == [loopback.address(f"train-{number}") for number in range(7)]
+        assert addresses(found.state.spec) == [loopback.address(f"train-{number}") for number in range(7)]
         assert kinds(loopback)["first page"] == 2
 
     @pytest.mark.usefixtures("small_pages")

@@ -214,9 +214,7 @@ class ObjectAPI:
             headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else AS_JSON
         sent = Request(method, f"{query.path}/{name}".rstrip("/"), {}, headers, body)
         fail = partial(self._error, query, progress, verbs)
-        response = await self._send(sent, scope, progress, fail, expected)
-        progress.done(scope, f"status {response.status}")
-        return response
+        return await self._send(sent, scope, progress, fail, expected)
 
     async def read(self, path: str, scope: str, progress: Progress) -> bytes | None:
         """Return the body of one object, which may be of any kind.

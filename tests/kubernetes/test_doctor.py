@@ -122,29 +122,23 @@ async def test_service_account_of_a_pod_is_checked(
 
 
 async def test_server_that_cannot_be_used_is_named_with_the_reason(loopback: Loopback, port: int) -> None:
-    def respond_without_tls(connection: socket.socket) -> None:
-        connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
     trusted = loopback.kubeconfig.read_text()
-    with peer(respond_without_tls) as plain:
-        for changes, reason, hint in (
-            ({"server": f"https://127.0.0.1:{port}"}, "connection refused", "that the server runs"),
-            ({"server": f"https://127.0.0.1:{plain}"}, "failed: wrong version", "the port speaks https"),
-            (
-                {"certificate_authority_data": base64_of(trustme.CA().cert_pem.bytes())},
-                "was not accepted: self-signed certificate",
-                "Correct certificate-authority",
-            ),
-            ({"proxy_url": f"http://127.0.0.1:{port}"}, "through the proxy", "that the server runs"),
-        ):
-            loopback.kubeconfig.write_text(trusted)
-            loopback.edit_kubeconfig(**changes)
-            checks = await diagnose(loopback)
-            assert names(checks, "failed") == ["API server"]
-            assert reason in checks["API server"].found
-            assert hint in remedy(checks["API server"])
-            assert checks["tasks"].found == "not checked, because 'API server' failed"
+    for changes, reason, hint in (
+        ({"server": f"https://127.0.0.1:{port}"}, "connection refused", "that the server runs"),
+        (
+            {"certificate_authority_data": base64_of(trustme.CA().cert_pem.bytes())},
+            "was not accepted: self-signed certificate",
+            "Correct certificate-authority",
+        ),
+        ({"proxy_url": f"http://127.0.0.1:{port}"}, "through the proxy", "that the server runs"),
+    ):
+        loopback.kubeconfig.write_text(trusted)
+        loopback.edit_kubeconfig(**changes)
+        checks = await diagnose(loopback)
+        assert names(checks, "failed") == ["API server"]
+        assert reason in checks["API server"].found
+        assert hint in remedy(checks["API server"])
+        assert checks["tasks"].found == "not checked, because 'API server' failed"
 
 
 async def test_proxy_is_named_without_its_password(loopback: Loopback) -> None:

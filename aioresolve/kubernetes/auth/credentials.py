@@ -34,7 +34,7 @@ from aioresolve._core.secrets import Confidential
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
-from .kubeconfig import parse_document, without_nulls
+from .kubeconfig import parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -364,7 +364,7 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
     As for client-go, it is JSON or YAML, and may lack its kind.
     """
     try:
-        found = msgspec.convert(without_nulls(parse_document(output)), ExecCredential)
+        found = msgspec.convert(parse_document(output), ExecCredential)
     except ValueError as error:
         raise CredentialsError(
             f"{what} printed {len(output)} bytes that are not an ExecCredential: {str(error).lstrip(': ')}",

@@ -326,7 +326,8 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
     """Return the call of `plugin` for `cluster`, whose CA certificates are `authorities`, as PEM."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
-        extensions = {item.get("name"): item.get("extension") for item in cluster.extensions}
+        own_name = "client.authentication.k8s.io/exec"
+        extensions = (item.get("extension") for item in cluster.extensions if item.get("name") == own_name)
         known = {
             "server": cluster.server,
             "tls-server-name": cluster.tls_server_name,
@@ -334,7 +335,7 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
             "certificate-authority-data": authorities,  # msgspec writes bytes as base64
             "proxy-url": cluster.proxy_url,
             "disable-compression": cluster.disable_compression,
-            "config": extensions.get("client.authentication.k8s.io/exec"),
+            "config": next(extensions, None),
         }
         spec["cluster"] = {name: value for name, value in known.items() if value}
     info = msgspec.json.encode({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec})

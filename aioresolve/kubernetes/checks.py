@@ -64,9 +64,7 @@ async def open_checks(
         # The namespace of the context may be invalid if it is not used.
         default = server.connection.default_namespace() if pods.namespace == CONTEXT_NAMESPACE else ""
         query = next(iter(pods.queries(default).values()))
-        return await server.check_permission(
-            verb, query if pods.reads_slices else replace(query, selector="")
-        )
+        return await server.check_permission(verb, replace(query, selector=""))
 
     plan += [
         PlannedCheck(f"{verb} {noun}", partial(check_permission, verb), (SERVER,)) for verb in SMALL_REQUESTS
@@ -133,7 +131,6 @@ class ServerChecks:
             raise UnauthorizedError(
                 f"{where} rejects the credentials ({self.connection.user}; from {self.connection.source})",
                 hint="Log in again, or renew the token there.",
-                status=401,
             )
         if version.status == 403:
             return Finding(f"{where} responded; its version is unknown (status 403)")

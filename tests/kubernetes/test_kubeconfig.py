@@ -227,6 +227,7 @@ async def test_error_for_an_invalid_file_says_what_is_wrong(folder: Path) -> Non
         ("apiVersion: apps/v1\n", "'apps/v1' is not the apiVersion of a kubeconfig"),
         (b"a: b\nc: \xff\xfe", "config: not valid YAML"),
         ("users:\n  user: *x\n", "config:2: not valid YAML (column 9)"),
+        ("users: &x [*x]\n", "config: not valid YAML"),
         ("users: {}", "config: users: Expected a list, got a mapping"),
         ("users: [5]", "config: users[0]: Expected a mapping, got `int`"),
         ("users: [{name: a, user: {}}, {name: a, user: {}}]", "users: the name 'a' is used twice"),

@@ -120,6 +120,7 @@ USERS: list[dict[str, Any]] = [
     {**CERTIFICATE, **PLUGIN},
     {**CERTIFICATE, "client-key": "token"},
     {"token": "t", "client-certificate-data": base64_of(CHAIN)},
+    {"client-certificate": "empty", "client-key": "empty"},
     {"token": "t", **exec_user("echo", interactiveMode="Always")},
     {"token": "t", "auth-provider": {"name": "oidc"}, **PLUGIN},
     {"Token": "t"},

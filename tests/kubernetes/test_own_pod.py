@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
-import anyio
 import pytest
 
 from aioresolve._core.deadline import Progress
@@ -116,21 +115,17 @@ async def test_own_pod_is_found_by_its_address_while_others_are_not(server: Thre
     assert (await fetch_own_pod(Progress())).full_name == "ml/train-0"
 
 
-async def test_own_pod_is_found_as_soon_as_the_kubelet_reports_its_address(
-    server: ThreadedKubernetesServer,
+async def test_own_pod_is_looked_up_again_until_the_kubelet_has_reported_its_address(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.add(pod("train-0", "ml", ip=None, phase="Pending"))
-    found: list[str] = []
 
-    async def find() -> None:
-        found.append((await fetch_own_pod(Progress())).full_name)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(find)
-        while not server.requests:  # noqa: ASYNC110 - the server runs in a thread
-            await anyio.sleep(0.005)
+    async def sleep(seconds: float) -> None:
         server.add(pod("train-0", "ml", ip="127.0.0.1"))
-    assert found == ["ml/train-0"]
+
+    monkeypatch.setattr("aioresolve.kubernetes.own_pod.anyio.sleep", sleep)
+    assert (await fetch_own_pod(Progress())).full_name == "ml/train-0"
+    assert len(server.requests) == 2
 
 
 async def test_uid_decides_between_pods_with_the_address_of_a_node(

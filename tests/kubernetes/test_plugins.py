@@ -138,7 +138,7 @@ async def test_plugin_gets_arguments_variables_and_the_cluster_but_no_terminal(
         "certificate-authority-data": authority,
         "proxy-url": "http://proxy:3128",
         "disable-compression": True,
-        "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}],
+        "extensions": [{"name": []}, {"name": "client.authentication.k8s.io/exec", "extension": {"a": "b"}}],
     }
     code = f"""
 try:
@@ -164,7 +164,7 @@ except OSError:
                 "certificate-authority-data": authority,
                 "proxy-url": "http://proxy:3128",
                 "disable-compression": True,
-                "config": {"audience": "a"},
+                "config": {"a": "b"},
             },
         },
     }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        (table(ROWS, COLUMNS[:4]), "no column Name, Status or IP, only"),
+        (table(ROWS, COLUMNS[:4]), "has only the columns .* not all of"),
         (table([["train-0", "1/1"]]), r"array` of at least length 6, got 2 - at `\$\[0\]\.cells"),
         (table([[*ROWS[0][:5], 4, *ROWS[0][6:]]]), r"Expected `str`, got `int` - at `\$\[0\]\.cells\[5\]"),  # type: ignore[list-item]
         (table([["x" * 254, *ROWS[0][1:]]]), r"`str` of length <= 253 - at `\$\[0\]\.cells\[0\]"),

@@ -383,7 +383,7 @@ class TestAddresses:
 
 
 class TestPages:
-    @pytest.mark.parametrize("fault", [Cut(after=20_000), Answer(413)], ids=repr)
+    @pytest.mark.parametrize("fault", [Cut(after=20_000), *map(Answer, (413, 500, 504))], ids=repr)
     @pytest.mark.usefixtures("quick_retries")
     async def test_pods_are_read_in_pages_if_one_response_fails(
         self, loopback: Loopback, fault: Fault
@@ -435,9 +435,11 @@ class TestPages:
             return False
 
         loopback.server.inject(Delay(0), match=expire, times=None)
-        state = await loopback.resolver().cluster_state()
+        found = await loopback.resolver().observe(Want(complete=True), progress := Progress())
+        assert isinstance(progress.last_error, APIError)
+        assert found.state is not None
         # No pod of the first attempt is kept, and no pod appears twice.
-        assert addresses(state.spec) == [loopback.address(f"train-{number}") for number in range(7)]
+        assert addresses(found.state.spec) == [loopback.address(f"train-{number}") for number in range(7)]
         assert kinds(loopback)["first page"] == 2
 
     @pytest.mark.usefixtures("small_pages")

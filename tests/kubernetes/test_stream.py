@@ -6,11 +6,15 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
 
+from aioresolve import Progress
 from aioresolve.errors import ConnectionFailedError, ResolveError
+from aioresolve.kubernetes.api.client import ObjectAPI
+from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.api.transport import AiohttpTransport, Request
 from aioresolve.testing import Answer, Hang, Trickle, pod
 
@@ -62,6 +66,18 @@ async def test_request_has_path_query_and_token_and_refuses_compression(loopback
     assert b"\r\nAccept-Encoding: identity\r\n" in seen[0]
     assert b"\r\nAccept: application/json\r\n" in seen[0]
     assert f"\r\nAuthorization: Bearer {TOKEN}\r\n".encode() in seen[0]
+
+
+async def test_body_of_an_object_has_the_media_type_of_its_verb(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with transport_to(loopback) as transport:
+        monkeypatch.setattr(transport, "send", send := AsyncMock(wraps=transport.send))
+        api, pods = ObjectAPI(transport, max_concurrency=1), PodQuery("", "ml")
+        for verb in ("POST", "PATCH"):
+            await api.request(verb, pods, "a", Progress(), body=b"{}", verbs=(), expected=range(400, 500))
+    sent = [call.args[0].headers["Content-Type"] for call in send.await_args_list]
+    assert sent == ["application/json", "application/merge-patch+json"]
 
 
 async def test_second_401_is_returned_with_its_complete_body(loopback: Loopback) -> None:

@@ -119,6 +119,7 @@ async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback
     ("line", "message"),
     [
         (b'{"type": "RENAMED", "object": {}}\n', "invalid watch event from https://"),
+        (b"<html>", "the Content-Type is 'text/html'"),
         (b'{"type": "ADDED", "obj', "in the middle of an event"),
         (
             b'{"type": "ERROR", "object": {"message": "etcd is full"}}\n',
@@ -135,7 +136,8 @@ async def test_a_change_is_not_missed_if_the_watch_sends_an_error_or_an_invalid_
 ) -> None:
     loopback.add_trainers("train-0")
     body = bookmark(loopback.server.resource_version) + line
-    loopback.server.inject(Answer(200, body), match=is_watch, times=None)
+    headers = {"Content-Type": "Text/HTML; charset=utf-8"} if line == b"<html>" else {}
+    loopback.server.inject(Answer(200, body, headers), match=is_watch, times=None)
     async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
         error = await next_error(observations)
         loopback.server.clear_faults()

@@ -53,9 +53,9 @@ MAX_PAGES = 800
 MAX_LIST = 512 << 20
 """The maximum length of a list in one response, in bytes: 64,000 pods of 8 KB."""
 
-PAGES_AFTER = frozenset({200, 413, 500, 504})
-"""The statuses of a list in one response after which pages are requested, because the server may be unable to
-send all of it. After a 200, the connection may have broken, or the server may have split the list itself."""
+PAGES_AFTER = frozenset({200, 500, 504})
+"""The statuses of a whole list, besides 413, after which pages are requested: it may be too long to send.
+After a 200, the connection may have broken, or the server may have split the list itself."""
 
 MAX_RESTARTS = 3
 """How often a list is restarted after its pages expired."""
@@ -214,9 +214,7 @@ class ObjectAPI:
             headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else AS_JSON
         sent = Request(method, f"{query.path}/{name}".rstrip("/"), {}, headers, body)
         fail = partial(self._error, query, progress, verbs)
-        response = await self._send(sent, scope, progress, fail, expected)
-        progress.done(scope, f"status {response.status}")
-        return response
+        return await self._send(sent, scope, progress, fail, expected)
 
     async def read(self, path: str, scope: str, progress: Progress) -> bytes | None:
         """Return the body of one object, which may be of any kind.

@@ -254,22 +254,17 @@ class Rows(NamedTuple):
             ValueError: a column is missing, or a cell is missing or invalid; the message says where.
         """
         headers = tuple([column.name for column in table.column_definitions or ()])
-        if not _CELLS.keys() <= set(headers):
-            raise ValueError(f"the Table has no column Name, Status or IP, only {list(headers)}")
-        has_nodes = with_nodes and _MORE_CELLS.keys() <= set(headers)
-        decode = _rows_decoder(headers, has_nodes)
+        decode = _rows_decoder(headers, with_nodes)
         rows = [row.cells for row in decode(bytes(table.rows)) or ()]
         # The server writes `Running` only if the phase is Running and the pod is not being deleted.
         proven = [row.status == "Running" and row.ip != NO_VALUE for row in rows]
         nodes = []
-        if has_nodes:
+        if with_nodes:
             nodes = [row.node for row in rows]
             proven = [
                 is_member and row.gates == NO_VALUE and _all_are_ready(row.ready)
                 for is_member, row in zip(proven, rows, strict=True)
             ]
-        elif with_nodes:
-            proven = [False] * len(rows)
         version = table.metadata.resource_version
         return cls(version, [row.name for row in rows], [row.ip for row in rows], proven, nodes)
 
@@ -287,6 +282,8 @@ def _rows_decoder(headers: tuple[str, ...], with_nodes: bool) -> Callable[[bytes
     Those after the last one that is read are skipped.
     """
     read = _MORE_CELLS if with_nodes else _CELLS
+    if not read.keys() <= set(headers):
+        raise ValueError(f"the Table has only the columns {list(headers)}, not all of {list(read)}")
     positions = {headers.index(header): field for header, field in read.items()}
     fields = [positions.get(at, (f"column_{at}", Any)) for at in range(max(positions) + 1)]
     cells = msgspec.defstruct("Cells", fields, bases=(Record,), array_like=True)

@@ -252,14 +252,13 @@ def new_ssl_context(trust: Trust, certificate: ClientCertificate | None) -> ssl.
 def _load_authorities(context: ssl.SSLContext, authorities: bytes, where: str) -> None:
     # Comments between the certificates may have any encoding; the certificates are ASCII. As in Go, an
     # invalid certificate in a bundle is skipped.
-    num_loaded, reason = 0, "no certificate"
+    reason = "no certificate"
     for certificate in _CERTIFICATE.findall(authorities.decode("ascii", "ignore")):
         try:
             context.load_verify_locations(cadata=certificate)
-            num_loaded += 1
         except (ssl.SSLError, ValueError) as error:
             reason = _reason(error)
-    if not num_loaded:
+    if not context.cert_store_stats()["x509"]:
         raise ConfigurationError(
             f"{where} contains no valid CA certificate ({reason})",
             hint="It must be PEM: -----BEGIN CERTIFICATE-----",

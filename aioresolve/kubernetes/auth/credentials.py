@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - msgspec reads the annotations
 from time import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +34,7 @@ from aioresolve._core.secrets import Confidential
 from aioresolve._core.threads import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
-from .kubeconfig import parse_document, without_nulls
+from .kubeconfig import parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -59,13 +58,12 @@ KILL_GRACE = 5.0
 """Seconds to wait for the exit of a killed process; it takes milliseconds unless the kernel hangs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientCertificate:
+class ClientCertificate(Confidential, frozen=True):
     """A certificate chain and its key, as PEM; `where` says where they come from, for errors."""
 
-    chain: bytes = field(repr=False)  # a file may contain the key too
-    key: bytes = field(repr=False)
-    where: str = field(compare=False)
+    chain: bytes
+    key: bytes
+    where: str
 
 
 class Identity(Confidential, frozen=True):
@@ -121,8 +119,8 @@ def static_identity(user: User) -> Identity:
         identity = _identity_of_provider(user)
     where = f"{user.where}: client-certificate"
     chain = read_pem(where, user.client_certificate, user.client_certificate_data)
-    key = chain and read_pem(f"{user.where}: client-key", user.client_key, user.client_key_data)
-    if chain and key:
+    if chain is not None:
+        key = read_pem(f"{user.where}: client-key", user.client_key, user.client_key_data) or b""
         certificate = ClientCertificate(chain, key, where=f"{where} and client-key")
         identity = replace(identity, certificate=certificate)
     return identity
@@ -328,7 +326,8 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
     """Return the call of `plugin` for `cluster`, whose CA certificates are `authorities`, as PEM."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
-        extensions = {item.get("name"): item.get("extension") for item in cluster.extensions}
+        own_name = "client.authentication.k8s.io/exec"
+        extensions = (item.get("extension") for item in cluster.extensions if item.get("name") == own_name)
         known = {
             "server": cluster.server,
             "tls-server-name": cluster.tls_server_name,
@@ -336,7 +335,7 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
             "certificate-authority-data": authorities,  # msgspec writes bytes as base64
             "proxy-url": cluster.proxy_url,
             "disable-compression": cluster.disable_compression,
-            "config": extensions.get("client.authentication.k8s.io/exec"),
+            "config": next(extensions, None),
         }
         spec["cluster"] = {name: value for name, value in known.items() if value}
     info = msgspec.json.encode({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec})
@@ -366,7 +365,7 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
     As for client-go, it is JSON or YAML, and may lack its kind.
     """
     try:
-        found = msgspec.convert(without_nulls(parse_document(output)), ExecCredential)
+        found = msgspec.convert(parse_document(output), ExecCredential)
     except ValueError as error:
         raise CredentialsError(
             f"{what} printed {len(output)} bytes that are not an ExecCredential: {str(error).lstrip(': ')}",

@@ -379,7 +379,7 @@ def _exec_plugin(plugin: ExecPlugin, entry: Entry, *, is_used: bool) -> ExecPlug
 def _convert(written: Any, kind: type[T], where: str) -> T:
     """Return the fields of a mapping; a missing or empty one has no fields."""
     try:
-        return msgspec.convert(without_nulls(written) or {}, kind)
+        return msgspec.convert(written or {}, kind)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `")
     # The error of msgspec has types, but no values.
@@ -391,15 +391,10 @@ def _convert(written: Any, kind: type[T], where: str) -> T:
     raise ConfigurationError(f"{where}{f'{field}: ' if field else ''}{problem}", hint=hint)
 
 
-def without_nulls(value: Any) -> Any:
-    """Return a value of JSON without the fields that are null, which are the same as missing ones."""
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
 def parse_document(content: bytes) -> Any:
     """Return a JSON value, or the first YAML document, which is the only one that kubectl reads.
+
+    Fields that are null are left out, because they are the same as missing ones.
 
     Raises:
         ValueError: it is neither; the message, such as `:2: not valid YAML (column 9)`, quotes nothing.
@@ -408,23 +403,25 @@ def parse_document(content: bytes) -> Any:
     # read much faster.
     if content.lstrip().startswith(b"{"):
         with suppress(msgspec.DecodeError, RecursionError, UnicodeError):
-            return msgspec.json.decode(content)
+            return _without_nulls(msgspec.json.decode(content))
     import yaml
 
     problem = ": not valid YAML"
     try:
-        loader = _loader()(content)
-        try:
-            return loader.get_data()
-        finally:
-            loader.dispose()
+        return _without_nulls(_loader()(content).get_data())
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        mark = getattr(error, "problem_mark", None)
         if mark is not None:
             problem = f":{mark.line + 1}: not valid YAML (column {mark.column + 1})"
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
         pass  # PyYAML raises the first four for values that do not fit their tag
     raise ValueError(problem)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 @functools.cache

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import RefreshError
 
+from aioresolve import Fleet
 from aioresolve.errors import APIError, CredentialsError, UnauthorizedError
 from aioresolve.testing import Answer, Delay, Hang
 
@@ -42,12 +44,22 @@ async def test_sessions_that_share_credentials_share_the_refresh() -> None:
         assert services(server).count("oauth2") == 1
 
 
+async def test_targets_of_a_fleet_have_their_own_credentials() -> None:
+    async with tls_server():
+        targets = {"a": new_resolver(user_credentials()), "b": new_resolver(AnonymousCredentials())}
+        async with Fleet(targets) as fleet:
+            readings = await fleet.resolve()
+    assert [reading.error is None for reading in readings.values()] == [True, False]
+
+
 async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioresolve.gcp.credentials.RENEWAL_TIMEOUT", 0.1)
     async with tls_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        server.inject(Delay(0.2), match=sent_to("metadata"), times=None)
         async with new_resolver() as opened:
-            await opened.nodes()
+            await opened.nodes()  # nothing limits the request for the first token
+            server.clear_faults()
             number = services(server).count("metadata")
             monkeypatch.setattr("aioresolve.gcp.credentials.RENEW_BEFORE_EXPIRY", 1e9)
             server.inject(Hang(), match=sent_to("metadata"), times=None)
@@ -55,6 +67,9 @@ async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pyte
                 # On a busy machine, an attempt may end before its request has arrived.
                 while services(server).count("metadata") == number:
                     assert await opened.nodes()
+            monkeypatch.setattr("aioresolve.gcp.credentials.EXPIRY_MARGIN", 1e9)
+            error = await error_from(opened.nodes(timeout=0.3))
+            assert "no access token yet, from the metadata server's default service account" in str(error)
 
 
 @pytest.fixture

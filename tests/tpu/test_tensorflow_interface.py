@@ -60,8 +60,7 @@ async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
 async def test_raises_import_error_if_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(
-        ImportError,
-        match=r"tpu='local' needs TensorFlow. Run `pip .*'`, or pass `tpu='grpc://localhost:8470'`",
+        ImportError, match=r"tpu='local' needs TensorFlow. Run `pip .*\[tensorflow\]'`, or pass `tpu='grpc://"
     ) as raised:
         await TPUClusterResolver("local").num_accelerators()
     assert isinstance(raised.value, MissingDependencyError)

@@ -217,7 +217,7 @@ class TPUClusterResolver(system.TopologyHolder, ClusterResolver):
             return ""  # as TensorFlow's resolver does
         job = self.get_job_name() if task_type is None else task_type
         index = self.task_id if task_id is None else task_id
-        return await super().master(job, 0 if index is None else index, rpc_layer, timeout=timeout)
+        return await super().master(job, index or 0, rpc_layer, timeout=timeout)
 
     async def get_master(self, *, timeout: float | None = None) -> str:
         """Return `master()`."""

@@ -61,7 +61,7 @@ def controller(kind: str, spec: Mapping[str, Any], **status: Any) -> tuple[dict[
 
 SICKNESSES = {
     # The four with which an operator tried the first version.
-    "tpu-does-not-exist": Sickness("degraded", "slice", nodes=()),
+    "tpu-does-not-exist": Sickness("degraded", "exist (yet); TPUs in us-central2-b: none", nodes=()),
     "mistyped-selector": Sickness(
         "empty", "values of app there: train", (*HEALTHY,), fields={"jobs": {"worker": "app=trian"}}
     ),

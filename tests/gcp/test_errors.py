@@ -56,9 +56,8 @@ async def error_of(fault: Any) -> ResolveError:
             failure(401),
             UnauthorizedError,
             False,
-            "application-default login`; for a service account, check that",
+            "application-default login`; for a service account, check that it and its key still exist",
         ),
-        (failure(401), UnauthorizedError, False, "check that it and its key still exist"),
         (failure(401, info("RATE_LIMIT_EXCEEDED")), UnauthorizedError, False, "rejects the credentials"),
         (failure(409), APIError, False, '("the server\'s message")'),
         (failure(503), APIError, True, "the server is overloaded or unavailable. Try again later"),
@@ -68,7 +67,7 @@ async def error_of(fault: Any) -> ResolveError:
         (Answer(404, b'{"error": "Not Found"}'), ProtocolError, False, "any proxy in front of it"),
         (Answer(404, b"[]"), ProtocolError, False, "not in the format of Google's APIs"),
         (Answer(200, b"<html>log in</html>"), ProtocolError, False, "different from the Cloud TPU API"),
-        (Answer(200, b'{"state": "READY"}'), ProtocolError, False, "different from the Cloud TPU API"),
+        (Answer(200, b'{"state": "READY"}'), ProtocolError, False, "missing required field `name`"),
         (Answer(307, headers={"Location": "https://a.example/?b"}), APIError, False, "unexpected status"),
     ],
 )
@@ -117,7 +116,7 @@ async def test_an_exhausted_quota_is_retried(status: int) -> None:
 
 async def test_a_failure_of_the_older_api_has_its_reason_in_another_field() -> None:
     error = await error_of(failure(409, errors=[{"reason": "inUse"}]))
-    assert isinstance(error, APIError)
+    assert type(error) is APIError
     assert error.reason == "inUse"
 
 

@@ -75,7 +75,7 @@ REGIONAL_GROUP = "projects/p/regions/r/instanceGroups/g"
         ("g", {}, "unknown project and zone of instance group 'g'. Pass `project=` and `zone=`, or the full"),
         (REGIONAL_GROUP, {"zone": "z-a"}, "is in zone 'r', but 'z-a' was given as well. Leave out `zone=`"),
         ("g", {"project": "p", "zone": "Z"}, "'Z' is not a valid zone or region"),
-        (f"{GROUP}/h", {}, "is not a valid name of an instance group"),
+        (f"{GROUP}/h", {}, f"`instance_group=`: '{GROUP}/h' is not a valid name of an instance group"),
     ],
 )
 def test_an_invalid_instance_group_is_rejected_with_a_hint(

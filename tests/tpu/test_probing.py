@@ -123,6 +123,8 @@ async def test_each_process_of_a_host_has_its_own_devices(monkeypatch: pytest.Mo
         assert [probe.accelerators for probe in await resolver.probe()] == [{"TPU": 2}] * 2
         assert await resolver.num_accelerators() == {"TPU": 2}
         assert first.calls == second.calls
+        with pytest.raises(ProbeError, match="connection refused"):  # TensorFlow needs servers of its own
+            await TPUClusterResolver.connect()
 
 
 @pytest.mark.parametrize(

@@ -116,9 +116,9 @@ async def test_a_queued_resource_that_is_not_active_has_no_nodes(
     google: GoogleServer, state: str, retryable: bool
 ) -> None:
     google.add(queued_resource("q"))
-    failed = {"error": {"code": 8, "message": "no capacity"}}
+    failed = {"error": {"code": 8, "message": "~" * 1000}}
     google.patch("q", state={"state": state, "failedData": failed})
     with pytest.raises(TPUNotReadyError) as raised:
         await resolver("q").cluster_spec()
     assert raised.value.retryable is retryable
-    assert f"queued resource in state {state}; 'no capacity'" in str(raised.value)
+    assert f"queued resource in state {state}; '{'~' * 300}'" in str(raised.value)

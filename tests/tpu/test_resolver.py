@@ -35,10 +35,11 @@ def requested(google: GoogleServer, service: str) -> list[str]:
 
 async def test_a_name_is_looked_up_in_the_project_and_zone_of_the_vm(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1", "10.0.0.2"]))
-    spec = await TPUClusterResolver("my-tpu").cluster_spec()
-    assert spec == ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
-    assert requested(google, "tpu") == [f"/v2/projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"]
-    assert len(requested(google, "metadata")) == 2
+    for zone, project in ((None, None), (ZONE, None), (None, PROJECT)):
+        spec = await TPUClusterResolver("my-tpu", zone, project).cluster_spec()
+        assert spec == ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
+    assert requested(google, "tpu") == [f"/v2/projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"] * 3
+    assert len(requested(google, "metadata")) == 2 + 1 + 1
 
 
 async def test_given_project_and_zone_need_no_metadata_server(google: GoogleServer) -> None:
@@ -104,7 +105,7 @@ async def test_the_error_for_an_unknown_tpu_says_which_there_are(google: GoogleS
             await TPUClusterResolver(name).cluster_spec()
     google.denied.add("tpu.nodes.list")
     with pytest.raises(TPUNotFoundError, match=f"`gcloud compute tpus tpu-vm list --project={PROJECT} "):
-        await TPUClusterResolver("my-tpu").cluster_spec()
+        await TPUClusterResolver("my-tpu").nodes()
 
 
 async def test_several_names_are_slices_in_order_fetched_at_once(google: GoogleServer) -> None:
@@ -214,21 +215,22 @@ def _add_lines(google: GoogleServer, *lines: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "environ"),
     [
-        (["MEGASCALE_NUM_SLICES: '4'", "MEGASCALE_SLICE_ID: '2'"], {}),
-        ([], {"MEGASCALE_NUM_SLICES": "4", "MEGASCALE_SLICE_ID": "2"}),
-        (["MEGASCALE_NUM_SLICES: '4'"], {"MEGASCALE_SLICE_ID": "2"}),
-        (["MEGASCALE_NUM_SLICES: '1'"], {"MEGASCALE_NUM_SLICES": "4", "MEGASCALE_SLICE_ID": "2"}),
+        (["MEGASCALE_NUM_SLICES: '2'", "MEGASCALE_SLICE_ID: '1'"], {}),
+        ([], {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"}),
+        (["MEGASCALE_NUM_SLICES: '2'"], {"MEGASCALE_SLICE_ID": "1"}),
+        (["MEGASCALE_NUM_SLICES: '1'"], {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"}),
+        (["MEGASCALE_SLICE_ID: '0'"], {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"}),
     ],
 )
 async def test_variables_of_the_process_and_tpu_env_describe_the_multislice_of_a_vm(
     lines: list[str], environ: dict[str, str], google: GoogleServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    google.metadata.update(tpu_vm(hosts=["10.0.0.1"], node="mine"))
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1"], node=""))
     _add_lines(google, *lines)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     (one,) = await TPUClusterResolver().slices()
-    assert (one.index, one.num_slices, one.tasks) == (2, 4, range(1))
+    assert (one.name, one.index, one.num_slices, one.tasks) == ("slice-1", 1, 2, range(1))
 
 
 async def test_the_accelerator_type_may_be_an_attribute_of_its_own(google: GoogleServer) -> None:
@@ -304,7 +306,13 @@ async def test_a_vm_that_does_not_report_its_address_is_not_a_source_of_workers(
 
 
 @pytest.mark.parametrize(
-    "resolver", [TPUClusterResolver(), TPUClusterResolver("my-tpu"), GCEClusterResolver()]
+    "resolver",
+    [
+        TPUClusterResolver(),
+        TPUClusterResolver("my-tpu"),
+        TPUClusterResolver("grpc://a", coordinator_name="chief"),
+        GCEClusterResolver(),
+    ],
 )
 async def test_an_overloaded_metadata_server_does_not_mean_that_its_cluster_or_location_is_unknown(
     resolver: ClusterResolver, google: GoogleServer

@@ -49,7 +49,7 @@ async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with GoogleServer([tpu_node("my-tpu", ips=["10.0.0.1"])]) as google:
-        template = f"{google.url}/$discovery/rest?version={{apiVersion}}"
+        template = f"{google.url}/discovery/v1/apis/{{api}}/{{apiVersion}}/rest"
         resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, discovery_url=template)
         assert await resolver.master() == "grpc://10.0.0.1:8470"
         monkeypatch.setenv("TPU_API_DISCOVERY_URL", template)
@@ -60,7 +60,7 @@ async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
 async def test_raises_import_error_if_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(
-        ImportError, match=r"tpu='local' needs TensorFlow. Run `pip install 'aioresolve\[tensorflow\]'`"
+        ImportError, match=r"tpu='local' needs TensorFlow. Run `pip .*\[tensorflow\]'`, or pass `tpu='grpc://"
     ) as raised:
         await TPUClusterResolver("local").num_accelerators()
     assert isinstance(raised.value, MissingDependencyError)

@@ -42,7 +42,7 @@ def test_every_field_is_parsed() -> None:
 
 
 def test_missing_values_are_none() -> None:
-    assert parse_tpu_env("") == TPUEnvironment()
+    assert parse_tpu_env("") == parse_tpu_env("# a comment\n\n") == TPUEnvironment()
     for empty in ("''", '""', ""):
         assert parse_tpu_env(f"NODE_ID: {empty}\nWORKER_ID: {empty}\nTOPOLOGY:\n") == TPUEnvironment()
 

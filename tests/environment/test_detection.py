@@ -552,12 +552,14 @@ async def test_vm_of_google_cloud_waits_for_its_metadata_server(
     assert (await aioresolve.detect()).source == "TPU VM"
 
 
-async def test_metadata_server_that_fails_for_a_while_is_an_error(google: GoogleServer) -> None:
+@pytest.mark.parametrize(("status", "error"), [(503, APIError), (403, ConfigurationError)])
+async def test_metadata_server_is_an_error_only_if_it_fails_for_a_while(
+    status: int, error: type[ResolveError], google: GoogleServer
+) -> None:
     later = {"Metadata-Flavor": "Google", "Retry-After": "3600"}
-    google.inject(Answer(503, headers=later), times=None)
-    with pytest.raises(APIError) as raised:
+    google.inject(Answer(status, headers=later), times=None)
+    with pytest.raises(error, match=f"returned status {status}"):
         await aioresolve.detect()
-    assert raised.value.status == 503
 
 
 async def test_detection_ends_by_its_deadline(google: GoogleServer) -> None:

@@ -80,13 +80,13 @@ class TestTask:
         assert (await TFConfigClusterResolver().this_task()).index == 2
 
     async def test_evaluator_outside_the_cluster_is_a_task_without_an_address(self, set_config: Any) -> None:
-        set_config(cluster=CLUSTER, task=task("evaluator", 0))
+        set_config(cluster=CLUSTER, task=task("evaluator", 1))
         resolver = TFConfigClusterResolver()
         evaluator = await resolver.this_task()
-        assert evaluator == Task("evaluator", 0, "", 0, 0)
+        assert evaluator == Task("evaluator", 1, "", 0, 0)
         assert await resolver.this_task(await resolver.cluster_state()) == evaluator
         variables = launch.tensorflow(await resolver.cluster_spec(), evaluator)
-        assert json.loads(variables["TF_CONFIG"]) == {"cluster": CLUSTER, "task": task("evaluator", 0)}
+        assert json.loads(variables["TF_CONFIG"]) == {"cluster": CLUSTER, "task": task("evaluator", 1)}
         with pytest.raises(UnknownTaskError, match="no job 'evaluator'"):
             await resolver.master()
         set_config(cluster={**CLUSTER, "evaluator": ["e:1"]}, task=task("evaluator", 0))

@@ -108,6 +108,7 @@ class TestRanks:
             "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts)),
             "SLURM_DISTRIBUTION": distribution,
             "SLURM_DIST_PLANESIZE": str(plane),
+            "SLURM_PROCID": "0",
         }
         with mock.patch.dict(os.environ, environ):
             found = asyncio.run(addresses(port_base=1000))["worker"]
@@ -249,12 +250,19 @@ class TestJob:
 
 
 class TestHeterogeneous:
-    async def test_ranks_of_a_step_follow_its_components(self, set_slurm: SetVariables) -> None:
-        set_slurm(JOB_NODELIST_PACK_GROUP_0="z1,b1", JOB_NODELIST_PACK_GROUP_1="a[1-2]", PACK_SIZE=2)
-        set_slurm(
-            DISTRIBUTION="cyclic", DISTRIBUTION_PACK_GROUP_1="cyclic", **step("a[1-2],z1", "2(x2),1", 4)
-        )
-        assert await addresses() == {"worker": ["z1:8888", "a1:8888", "a2:8888", "a1:8889", "a2:8889"]}
+    @pytest.mark.parametrize(
+        ("cyclic", "rank", "hosts"),
+        [(1, 4, "z1 z1 z2 z2 a1 a2 a1 a2 c1 c1 c2 c2"), (2, 0, "z1 z1 z2 z2 a1 a1 a2 a2 c1 c2 c1 c2")],
+    )
+    async def test_ranks_of_a_step_follow_its_components(
+        self, cyclic: int, rank: int, hosts: str, set_slurm: SetVariables
+    ) -> None:
+        for component, nodes in enumerate(["z[1-2],b1", "a[1-2]", "c[1-2]"]):
+            set_slurm(**{f"JOB_NODELIST_PACK_GROUP_{component}": nodes})
+        # The distribution of a task is that of its own component, or of the last one.
+        set_slurm(PACK_SIZE=3, DISTRIBUTION="cyclic", **{f"DISTRIBUTION_PACK_GROUP_{cyclic}": "cyclic"})
+        set_slurm(**step("a[1-2],c[1-2],z[1-2]", "2(x6)", rank))
+        assert [address[:2] for address in (await addresses())["worker"]] == hosts.split()
 
 
 class TestMalformed:
@@ -273,7 +281,7 @@ class TestMalformed:
             ({**step("n1", "2"), "PROCID": "2"}, "$SLURM_PROCID is '2', but the step has 2 tasks"),
             ({"HET_SIZE": "129"}, "$SLURM_HET_SIZE is '129', not an integer from 0 to 128"),
             (
-                {"HET_SIZE": "2", "JOB_NODELIST_HET_GROUP_0": "c1", "TASKS_PER_NODE_HET_GROUP_0": "1"},
+                {"HET_SIZE": "128", "JOB_NODELIST_HET_GROUP_0": "c1", "TASKS_PER_NODE_HET_GROUP_0": "1"},
                 "$SLURM_JOB_NODELIST_HET_GROUP_1 is not set",
             ),
             (

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aioresolve.testing import GoogleRequest
 
 PROJECT, ZONE, REGION = "demo-project", "us-central2-b", "us-central2"
+LATER = {"Metadata-Flavor": "Google", "Retry-After": "3600"}
 PATIENCE = 60.0
 """Seconds until a test fails; generous for a busy machine."""
 
@@ -48,6 +49,10 @@ def workers(**arguments: Any) -> GCEClusterResolver:
 
 def requested(google: GoogleServer, service: str = "compute") -> list[GoogleRequest]:
     return [request for request in google.requests if request.service == service]
+
+
+def is_of_manager(request: GoogleRequest) -> bool:
+    return "/instanceGroupManagers/" in request.path
 
 
 # Groups
@@ -140,6 +145,9 @@ async def test_group_of_the_vm_is_the_default(google: GoogleServer) -> None:
     google.metadata["instance/attributes/created-by"] = "projects/p/jobs/j"
     with pytest.raises(ConfigurationError, match="'projects/p/jobs/j'"):
         await GCEClusterResolver().cluster_spec()
+    google.inject(Answer(503, headers=LATER))
+    with pytest.raises(APIError, match="status 503"):
+        await GCEClusterResolver().cluster_spec()
     add_group(google, "vm-0")
     manager = f"projects/{PROJECT}/zones/{ZONE}/instanceGroupManagers/workers"
     google.metadata["instance/attributes/created-by"] = manager
@@ -182,6 +190,7 @@ async def test_instance_that_its_group_deletes_is_not_a_member(google: GoogleSer
     google.patch("vm-1", status="STOPPING")
     google.managed_instances["vm-1"] = {"currentAction": "DELETING"}
     assert (await workers().cluster_spec()).num_tasks("worker") == 2
+    assert (await observe(workers())).absent == ()
     google.patch("vm-2", status="STOPPING")
     with pytest.raises(InstanceNotRunningError) as raised:
         await workers().cluster_spec()
@@ -300,7 +309,7 @@ async def test_running_instance_that_the_group_ends_is_not_ready(google: GoogleS
 
 async def test_stopped_instance_of_an_unmanaged_group_ends_the_wait(google: GoogleServer) -> None:
     add_group(google, "vm-0", "vm-1")
-    google.inject(Answer(404), match=lambda request: "/instanceGroupManagers/" in request.path, times=None)
+    google.inject(Answer(404), match=is_of_manager, times=None)
     google.patch("vm-1", status="TERMINATED")
     with pytest.raises(FailedClusterError, match="vm-1: TERMINATED"):
         await workers().wait(2, timeout=PATIENCE)
@@ -338,6 +347,10 @@ async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer
     google.patch("vm-0", status="TERMINATED")
     (absent,) = (await observe(workers())).absent
     assert not absent.is_final  # its group may start it again
+    limited = b'{"error": {"errors": [{"reason": "rateLimitExceeded"}]}}'
+    google.inject(Answer(403, limited, headers=LATER), match=is_of_manager)
+    with pytest.raises(APIError, match="the quota of requests is exhausted"):
+        await workers().cluster_spec()
 
 
 async def test_watch_yields_the_cluster_after_each_change(google: GoogleServer) -> None:

@@ -280,10 +280,7 @@ class TestMalformed:
             ({**step("n1", "2"), "PROCID": "-1"}, "$SLURM_PROCID is '-1', not an integer from 0"),
             ({**step("n1", "2"), "PROCID": "2"}, "$SLURM_PROCID is '2', but the step has 2 tasks"),
             ({"HET_SIZE": "129"}, "$SLURM_HET_SIZE is '129', not an integer from 0 to 128"),
-            (
-                {"HET_SIZE": "128", "JOB_NODELIST_HET_GROUP_0": "c1", "TASKS_PER_NODE_HET_GROUP_0": "1"},
-                "$SLURM_JOB_NODELIST_HET_GROUP_1 is not set",
-            ),
+            ({"HET_SIZE": "128"}, "$SLURM_JOB_NODELIST_HET_GROUP_0 is not set"),
             (
                 {
                     "HET_SIZE": "2", "JOB_NODELIST_HET_GROUP_0": "c1", "JOB_NODELIST_HET_GROUP_1": "c2",

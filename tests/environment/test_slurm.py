@@ -59,6 +59,8 @@ class TestStep:
         assert [(each.index, each.node) for each in state.endpoints["worker"]] == list(
             enumerate(["n9", "n9", "n10", "n10", "m1"])
         )
+        set_slurm(DISTRIBUTION="plane", DIST_PLANESIZE=2)
+        assert (await SlurmClusterResolver().this_task()).address == "n10:8888"
 
     async def test_master_is_the_address_of_this_task(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n[1-2]", "1(x2)", 1))
@@ -76,14 +78,15 @@ class TestStep:
 
     async def test_jobs_take_the_ranks_in_the_order_of_their_names(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n[1-2]", "2(x2)", 3))
-        resolver = SlurmClusterResolver({"worker": 3, "chief": 1})
+        resolver = SlurmClusterResolver({"worker": 3, "ps": 0, "chief": 1})
         assert (await resolver.cluster_spec()).as_dict() == {
             "chief": ["n1:8888"],
+            "ps": {},
             "worker": ["n1:8889", "n2:8888", "n2:8889"],
         }
         assert resolver.get_task_info() == ("worker", 2)
         assert (await resolver.this_task()).rank == 3
-        assert resolver.known_jobs == ["chief", "worker"]
+        assert resolver.known_jobs == ["chief", "ps", "worker"]
         for rank, task in enumerate([("chief", 0), ("worker", 0)]):
             set_slurm(PROCID=rank)
             assert resolver.get_task_info() == task
@@ -334,6 +337,7 @@ class TestGPUs:
 
     async def test_no_visible_device_means_no_gpu(self, set_slurm: SetVariables, monkeypatch: Any) -> None:
         set_slurm(**step("n1", "1", 0))
+        assert await self.gpus() == 0
         for value in ("", "NoDevFiles", "-1"):
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
             assert await self.gpus() == 0
@@ -365,10 +369,10 @@ class TestGPUs:
     async def test_gpus_of_the_node_are_divided_among_its_tasks(
         self, variables: dict[str, str], set_slurm: SetVariables
     ) -> None:
-        set_slurm(**step("n1", "2", 1), **variables)
+        set_slurm(**step("n1", "2", 0), **variables)
         assert await self.gpus() == 2
         assert await self.devices(auto_set_gpu=False) is None
-        assert await self.devices() == "2,3"
+        assert await self.devices() == "0,1"
 
     async def test_result_does_not_change_after_the_devices_were_set(
         self, set_slurm: SetVariables, monkeypatch: Any
@@ -395,9 +399,8 @@ class TestGPUs:
         self, set_slurm: SetVariables, monkeypatch: Any
     ) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-        set_slurm(**step("n1", "4", 1), GPUS_PER_TASK=1)
+        set_slurm(**step("n1", "2", 1), GPUS_PER_TASK=2)
         assert await self.devices() == "2,3"
-        set_slurm(**step("n1", "2", 1))
         monkeypatch.setenv("SLURMD_TRES_BIND", "gres/gpu:single:1")
         assert await self.devices(gpus_per_node=2) == "2,3"
 

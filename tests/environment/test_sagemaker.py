@@ -27,18 +27,14 @@ def set_hosts(monkeypatch: pytest.MonkeyPatch) -> Any:
     return set_hosts
 
 
-async def test_each_host_is_a_worker(set_hosts: Any) -> None:
-    set_hosts(["algo-1", "algo-2"], "algo-2")
-    resolver = SageMakerClusterResolver()
-    assert (await resolver.cluster_spec()).as_dict() == {"worker": ["algo-1:2223", "algo-2:2223"]}
-    assert await resolver.this_task() == Task("worker", 1, "algo-2:2223", 1, 2)
-    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, None)
-    assert await resolver.master() == "algo-2:2223"
-
-
-async def test_workers_are_in_sagemakers_order(set_hosts: Any) -> None:
+async def test_each_host_is_a_worker_in_sagemakers_order(set_hosts: Any) -> None:
     set_hosts(["algo-2", "algo-10", "algo-1"], "algo-10")
-    assert await SageMakerClusterResolver().this_task() == Task("worker", 1, "algo-10:2223", 1, 3)
+    resolver = SageMakerClusterResolver()
+    workers = ["algo-1:2223", "algo-10:2223", "algo-2:2223"]
+    assert (await resolver.cluster_spec()).as_dict() == {"worker": workers}
+    assert await resolver.this_task() == Task("worker", 1, "algo-10:2223", 1, 3)
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, None)
+    assert await resolver.master() == "algo-10:2223"
 
 
 async def test_overrides_decide(set_hosts: Any) -> None:

@@ -177,6 +177,7 @@ def test_launchers_of_their_own_in_each_task_are_an_error(
 OPEN_MPI = launched("Open MPI", 1, 2, 0, 1)
 SLURM = {"SLURM_JOB_NODELIST": "algo-[1-2]", **slurm_step(["algo-1", "algo-2"], 1)}
 SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-1"}
+ONE_TPU = {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
 ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'}
 
 
@@ -209,6 +210,7 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
             SAGEMAKER | launched("torchrun", 1, 2, 0, 1),
             ["process 1 of 2 of torchrun", "($SM_HOSTS), and this is algo-1"],
         ),
+        (ONE_TPU | OPEN_MPI, ["process 1 of 2 of Open MPI", "rank 0 of 1 ($TPU_WORKER_ID"]),
         (
             ONE_WORKER | launched("DeepSpeed", 1, 2, 1, 2),
             ["process 1 of 2 of DeepSpeed", "rank 0 of 1 ($TF_CONFIG)"],

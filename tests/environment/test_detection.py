@@ -135,15 +135,11 @@ async def test_tpu_vm_is_described_by_its_metadata_server(google: GoogleServer) 
 
 
 async def test_one_attribute_of_a_tpu_vm_is_sufficient(google: GoogleServer) -> None:
-    reported = {
-        "tpu-env": "without a name with 2 workers",
-        "worker-network-endpoints": "my-tpu with 1 worker",
-    }
+    reported = {"tpu-env": "a name with 2 workers", "worker-network-endpoints": "my-tpu with 1 worker"}
     for lacking, tpu in reported.items():
         google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"]))
         del google.metadata[f"instance/attributes/{lacking}"]
-        reason = f"the metadata server reports TPU {tpu}"
-        assert reasons(await aioresolve.detect())["TPU VM"] == reason
+        assert reasons(await aioresolve.detect())["TPU VM"].endswith(tpu)
 
 
 async def test_instance_group_does_not_hide_that_a_tpu_vm_is_of_one_slice(

@@ -51,10 +51,6 @@ def requested(google: GoogleServer, service: str = "compute") -> list[GoogleRequ
     return [request for request in google.requests if request.service == service]
 
 
-def is_of_manager(request: GoogleRequest) -> bool:
-    return "/instanceGroupManagers/" in request.path
-
-
 # Groups
 
 
@@ -309,7 +305,7 @@ async def test_running_instance_that_the_group_ends_is_not_ready(google: GoogleS
 
 async def test_stopped_instance_of_an_unmanaged_group_ends_the_wait(google: GoogleServer) -> None:
     add_group(google, "vm-0", "vm-1")
-    google.inject(Answer(404), match=is_of_manager, times=None)
+    google.inject(Answer(404), match=lambda request: "/instanceGroupManagers/" in request.path, times=None)
     google.patch("vm-1", status="TERMINATED")
     with pytest.raises(FailedClusterError, match="vm-1: TERMINATED"):
         await workers().wait(2, timeout=PATIENCE)
@@ -347,8 +343,8 @@ async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer
     google.patch("vm-0", status="TERMINATED")
     (absent,) = (await observe(workers())).absent
     assert not absent.is_final  # its group may start it again
-    limited = b'{"error": {"errors": [{"reason": "rateLimitExceeded"}]}}'
-    google.inject(Answer(403, limited, headers=LATER), match=is_of_manager)
+    limited = Answer(403, b'{"error": {"errors": [{"reason": "rateLimitExceeded"}]}}', headers=LATER)
+    google.inject(limited, match=lambda request: "/instanceGroupManagers/" in request.path)
     with pytest.raises(APIError, match="the quota of requests is exhausted"):
         await workers().cluster_spec()
 

@@ -350,6 +350,7 @@ async def test_pods_of_a_workload_have_one_cluster_whatever_their_tpu_variables(
     assert len({str(spec) for _, _, spec in found}) == 1
 
 
+JOB = {"batch.kubernetes.io/job-name": "train"}
 PROCESSES = "serve-0.serve:8476,serve-0.serve:8477,serve-0-1.serve:8476,serve-0-1.serve:8477"
 
 
@@ -359,6 +360,7 @@ PROCESSES = "serve-0.serve:8476,serve-0.serve:8477,serve-0-1.serve:8476,serve-0-
         (group(0, 0), {"LWS_GROUP_SIZE": "2"}, None),
         (group(0, 0), {"LWS_GROUP_SIZE": "3"}, r"on 2 hosts, but \$LWS_GROUP_SIZE=3"),
         (jobset(0, 0, replicas=1), {}, None),
+        (JOB, {}, None),
         (jobset(0, 0), {}, "whose pods run several processes each"),
     ],
 )
@@ -379,9 +381,6 @@ async def test_processes_that_share_a_pod_are_counted_by_the_tpu_variables(
     assert (detected.source, found(detected)) == ("TPU variables", ["TPU variables", "Kubernetes"])
     task = await detected.resolver.this_task()
     assert (task.rank, task.num_tasks) == (1, 4)
-
-
-JOB = {"batch.kubernetes.io/job-name": "train"}
 
 
 @pytest.mark.parametrize(

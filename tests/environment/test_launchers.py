@@ -211,6 +211,7 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
             ["process 1 of 2 of torchrun", "($SM_HOSTS), and this is algo-1"],
         ),
         (ONE_TPU | OPEN_MPI, ["process 1 of 2 of Open MPI", "rank 0 of 1 ($TPU_WORKER_ID"]),
+        (ONE_TPU | launched("PMI", 1, 2, 1, 2), ["process 1 of 2 of PMI", "rank 0 of 1 ($TPU_WORKER_ID"]),
         (
             ONE_WORKER | launched("DeepSpeed", 1, 2, 1, 2),
             ["process 1 of 2 of DeepSpeed", "rank 0 of 1 ($TF_CONFIG)"],

@@ -372,6 +372,6 @@ async def test_this_task_is_found_by_address_although_task_id_is_zero(google: Go
     google.add(instance("vm-0", ip="10.0.0.1"), instance("vm-1", ip="127.0.0.1"))
     google.instance_groups["workers"] = ["vm-0", "vm-1"]
     resolver = workers()
-    assert (resolver.task_type, resolver.task_id) == ("worker", 0)
+    assert (resolver.known_jobs, resolver.task_type, resolver.task_id) == (["worker"], "worker", 0)
     assert (await resolver.this_task()).index == 1
     assert (await workers(task_id=0).this_task()).index == 0

@@ -33,8 +33,7 @@ async def test_each_host_is_a_worker_in_sagemakers_order(set_hosts: Any) -> None
     workers = ["algo-1:2223", "algo-10:2223", "algo-2:2223"]
     assert (await resolver.cluster_spec()).as_dict() == {"worker": workers}
     assert await resolver.this_task() == Task("worker", 1, "algo-10:2223", 1, 3)
-    assert (resolver.known_jobs, resolver.rpc_layer) == (["worker"], None)
-    assert (resolver.task_type, resolver.task_id) == ("worker", 1)
+    assert (resolver.known_jobs, resolver.task_type, resolver.task_id) == (["worker"], "worker", 1)
     assert await resolver.master() == "algo-10:2223"
 
 

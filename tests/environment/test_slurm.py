@@ -266,6 +266,9 @@ class TestHeterogeneous:
         set_slurm(PACK_SIZE=3, DISTRIBUTION="cyclic", **{f"DISTRIBUTION_PACK_GROUP_{cyclic}": "cyclic"})
         set_slurm(**step("a[1-2],c[1-2],z[1-2]", "2(x6)", rank))
         assert [address[:2] for address in (await addresses())["worker"]] == hosts.split()
+        set_slurm(PACK_SIZE=2, DIST_PLANESIZE=2, **step("a[1-2],z[1-2]", "2(x4)", 0))
+        with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_DIST_PLANESIZE_PACK_GROUP_0 is not set"):
+            await addresses()
 
 
 class TestMalformed:

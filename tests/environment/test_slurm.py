@@ -269,6 +269,8 @@ class TestHeterogeneous:
         set_slurm(PACK_SIZE=2, DIST_PLANESIZE=2, **step("a[1-2],z[1-2]", "2(x4)", 0))
         with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_DIST_PLANESIZE_PACK_GROUP_0 is not set"):
             await addresses()
+        set_slurm(**step("z[1-2]", "2(x2)", 1))
+        assert [address[:2] for address in (await addresses())["worker"]] == ["z1", "z2"] * 2
 
 
 class TestMalformed:

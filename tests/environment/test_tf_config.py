@@ -71,6 +71,7 @@ class TestTask:
             set_config(task=task(123456, index))
             resolver = TFConfigClusterResolver()
             assert (resolver.task_type, resolver.task_id) == ("123456", expected)
+        assert TFConfigClusterResolver("worker", "0000000001").task_id == 1  # type: ignore[arg-type]
 
     async def test_task_without_a_name_is_identified_by_the_host_name(
         self, set_config: Any, monkeypatch: Any
@@ -138,9 +139,6 @@ class TestMalformed:
         assert error.value.variable == "TF_CONFIG"
         with pytest.raises(EnvironmentVariableError):
             _ = resolver.task_type
-
-    def test_override_may_be_text(self) -> None:
-        assert TFConfigClusterResolver("worker", "0000000001").task_id == 1  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("task_id", [-1, True, "one", "00000000001"])
     def test_invalid_override_is_an_error(self, task_id: Any) -> None:

@@ -282,7 +282,7 @@ def _read_processes(environ: Mapping[str, str], tasks_per_node: TasksPerNode = N
     `read_tasks`.
     """
     variables, process = SlurmVariables(environ), launched_process(environ)
-    if process is None:
+    if process is None or not (variables[JOB_HOSTS] or variables[STEP_HOSTS]):
         return read_tasks(variables, tasks_per_node)
     if process.local_size is not None and tasks_per_node is None:
         return _read_launched(variables, process)

@@ -203,7 +203,7 @@ class TestJob:
         assert (await resolver.this_task()).address == "n2:8888"
 
     async def test_distribution_of_a_job_on_one_node_does_not_matter(self, set_slurm: SetVariables) -> None:
-        set_slurm(JOB_NODELIST="n1", TASKS_PER_NODE="2", NTASKS=2, DISTRIBUTION="pack", JOB_CPUS_PER_NODE=8)
+        set_slurm(JOB_NODELIST="n1", TASKS_PER_NODE="2", NTASKS=2, DISTRIBUTION="plane", JOB_CPUS_PER_NODE=8)
         assert await addresses() == {"worker": ["n1:8888", "n1:8889"]}
 
     @pytest.mark.parametrize(

@@ -297,8 +297,8 @@ class TestMalformed:
                 "$SLURM_STEP_NODELIST is 'c[1-3]', but no component of the job has 'c3' ($SLURM_JOB_NODELIST",
             ),
             *(
-                ({**step("a,b,c", "3,1,2"), "DISTRIBUTION": name}, f"$SLURM_DISTRIBUTION is '{name}', which")
-                for name in ("arbitrary", "plane", "fancy")
+                ({**step("a,b,c", counts), "DISTRIBUTION": name}, f"$SLURM_DISTRIBUTION is '{name}', which")
+                for name, counts in (("arbitrary", "1(x3)"), ("plane", "3,1,2"), ("fancy", "3,1,2"))
             ),
         ],
     )  # fmt: skip

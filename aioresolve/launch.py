@@ -119,7 +119,7 @@ def tensorflow(cluster: Cluster, task: Task | None = None, *, rpc_layer: str | N
         config["task"] = {"type": task.job, "index": task.index - first.get(task.job, 0)}
     if rpc_layer is not None:
         config["rpc_layer"] = rpc_layer
-    return {"TF_CONFIG": json.dumps(config, separators=(",", ":"), ensure_ascii=False)}
+    return {"TF_CONFIG": json.dumps(config, separators=(",", ":"))}
 
 
 def jax(cluster: Cluster, task: Task, *, port: int | None = None) -> dict[str, str]:

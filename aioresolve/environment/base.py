@@ -123,7 +123,7 @@ class EnvironmentClusterResolver(ClusterResolver):
         )
 
 
-def reject(variable: str, problem: str, hint: Hint | str) -> EnvironmentVariableError:
+def reject(variable: str, problem: str, hint: Hint | str | None) -> EnvironmentVariableError:
     """Return the error for an environment variable; `problem` follows its name in the summary."""
     return EnvironmentVariableError(f"${variable} {problem}", variable=variable, hint=hint)
 

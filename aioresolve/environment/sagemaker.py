@@ -104,7 +104,7 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
         try:
             addresses = addresses_by_rank(hosts, self._port)
         except ConfigurationError as error:
-            raise reject(HOSTS, f"is invalid: {error.summary}", error.hint or "") from error
+            raise reject(HOSTS, f"is invalid: {error.summary}", error.hint) from error
         state = ClusterState.from_spec(
             ClusterSpec({JOB: addresses} if addresses else {}), observed_at=datetime.now(UTC)
         )

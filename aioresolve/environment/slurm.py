@@ -307,7 +307,7 @@ def _read_launched(variables: SlurmVariables, process: LaunchedProcess) -> Slurm
         raise process.contradicts(f"${step} has {len(nodes)} nodes, and $SLURM_NODEID is {node_id}")
     if process.all_on_this_host:
         number = variables.integer(STEP_TASKS) if is_in_step else None
-        if (number or 1) > 1:  # each of the tasks may have started a launcher of its own
+        if number not in (None, 1):  # each of the tasks may have started a launcher of its own
             raise process.contradicts(f"${STEP_TASKS} is {number}")
         hosts = [own]
     elif variables["SLURM_HET_SIZE"] not in ("", "1"):  # the launcher may use the nodes of one component

@@ -129,7 +129,7 @@ class SlurmVariables:
         text = self[name]
         if not text:
             return None
-        if not (text.isascii() and text.isdigit() and len(text) <= 9) or int(text) > limit:
+        if not re.fullmatch("[0-9]{1,9}", text) or int(text) > limit:
             raise self.wrong(name, f"not an integer from 0 to {limit}")
         return int(text)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aioresolve.testing import GoogleRequest
 
 PROJECT, ZONE, REGION = "demo-project", "us-central2-b", "us-central2"
+LATER = {"Metadata-Flavor": "Google", "Retry-After": "3600"}
 PATIENCE = 60.0
 """Seconds until a test fails; generous for a busy machine."""
 
@@ -140,6 +141,9 @@ async def test_group_of_the_vm_is_the_default(google: GoogleServer) -> None:
     google.metadata["instance/attributes/created-by"] = "projects/p/jobs/j"
     with pytest.raises(ConfigurationError, match="'projects/p/jobs/j'"):
         await GCEClusterResolver().cluster_spec()
+    google.inject(Answer(503, headers=LATER))
+    with pytest.raises(APIError, match="status 503"):
+        await GCEClusterResolver().cluster_spec()
     add_group(google, "vm-0")
     manager = f"projects/{PROJECT}/zones/{ZONE}/instanceGroupManagers/workers"
     google.metadata["instance/attributes/created-by"] = manager
@@ -182,6 +186,7 @@ async def test_instance_that_its_group_deletes_is_not_a_member(google: GoogleSer
     google.patch("vm-1", status="STOPPING")
     google.managed_instances["vm-1"] = {"currentAction": "DELETING"}
     assert (await workers().cluster_spec()).num_tasks("worker") == 2
+    assert (await observe(workers())).absent == ()
     google.patch("vm-2", status="STOPPING")
     with pytest.raises(InstanceNotRunningError) as raised:
         await workers().cluster_spec()
@@ -338,6 +343,10 @@ async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer
     google.patch("vm-0", status="TERMINATED")
     (absent,) = (await observe(workers())).absent
     assert not absent.is_final  # its group may start it again
+    limited = Answer(403, b'{"error": {"errors": [{"reason": "rateLimitExceeded"}]}}', headers=LATER)
+    google.inject(limited, match=lambda request: "/instanceGroupManagers/" in request.path)
+    with pytest.raises(APIError, match="the quota of requests is exhausted"):
+        await workers().cluster_spec()
 
 
 async def test_watch_yields_the_cluster_after_each_change(google: GoogleServer) -> None:
@@ -363,6 +372,6 @@ async def test_this_task_is_found_by_address_although_task_id_is_zero(google: Go
     google.add(instance("vm-0", ip="10.0.0.1"), instance("vm-1", ip="127.0.0.1"))
     google.instance_groups["workers"] = ["vm-0", "vm-1"]
     resolver = workers()
-    assert (resolver.task_type, resolver.task_id) == ("worker", 0)
+    assert (resolver.known_jobs, resolver.task_type, resolver.task_id) == (["worker"], "worker", 0)
     assert (await resolver.this_task()).index == 1
     assert (await workers(task_id=0).this_task()).index == 0

@@ -177,6 +177,7 @@ def test_launchers_of_their_own_in_each_task_are_an_error(
 OPEN_MPI = launched("Open MPI", 1, 2, 0, 1)
 SLURM = {"SLURM_JOB_NODELIST": "algo-[1-2]", **slurm_step(["algo-1", "algo-2"], 1)}
 SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-1"}
+ONE_TPU = {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
 ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'}
 
 
@@ -209,6 +210,8 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
             SAGEMAKER | launched("torchrun", 1, 2, 0, 1),
             ["process 1 of 2 of torchrun", "($SM_HOSTS), and this is algo-1"],
         ),
+        (ONE_TPU | OPEN_MPI, ["process 1 of 2 of Open MPI", "rank 0 of 1 ($TPU_WORKER_ID"]),
+        (ONE_TPU | launched("PMI", 1, 2, 1, 2), ["process 1 of 2 of PMI", "rank 0 of 1 ($TPU_WORKER_ID"]),
         (
             ONE_WORKER | launched("DeepSpeed", 1, 2, 1, 2),
             ["process 1 of 2 of DeepSpeed", "rank 0 of 1 ($TF_CONFIG)"],
@@ -246,8 +249,10 @@ async def test_processes_on_one_host_may_be_placed_in_any_way(monkeypatch: pytes
     assert (await SlurmClusterResolver().this_task()).rank == 1
 
 
-@pytest.mark.parametrize("numbers", [{"PMI_RANK": "0", "PMI_SIZE": "1"}, {"PMIX_RANK": "0"}])
-async def test_interactive_shell_of_slurm_with_pmi_is_no_task(
+@pytest.mark.parametrize(
+    "numbers", [{"PMI_RANK": "0", "PMI_SIZE": "1"}, {"PMIX_RANK": "0"}, launched("torchrun", 1, 4, 1, 2)]
+)
+async def test_cluster_of_an_interactive_shell_of_slurm_is_that_of_its_job(
     numbers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = slurm_step(["algo-1"], 0) | {**numbers, "SLURM_STEP_ID": "4294967290"}
@@ -265,6 +270,7 @@ async def test_attributes_and_master_are_those_of_the_launcher(monkeypatch: pyte
     monkeypatch.setattr("socket.gethostname", lambda: "algo-1")
     with pytest.raises(EnvironmentVariableError, match="and this is algo-1"):
         await resolver.cluster_spec()
+    assert (await SlurmClusterResolver(tasks_per_node=1).this_task()).rank == 1
     slurm = SlurmClusterResolver({"chief": 1, "a": 1})
     assert (slurm.get_task_info(), await slurm.master()) == (("chief", 0), "grpc://algo-2:8888")
     assert await slurm.this_task() == Task("chief", 0, "algo-2:8888", 0, 2)

@@ -27,18 +27,14 @@ def set_hosts(monkeypatch: pytest.MonkeyPatch) -> Any:
     return set_hosts
 
 
-async def test_each_host_is_a_worker(set_hosts: Any) -> None:
-    set_hosts(["algo-1", "algo-2"], "algo-2")
-    resolver = SageMakerClusterResolver()
-    assert (await resolver.cluster_spec()).as_dict() == {"worker": ["algo-1:2223", "algo-2:2223"]}
-    assert await resolver.this_task() == Task("worker", 1, "algo-2:2223", 1, 2)
-    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, None)
-    assert await resolver.master() == "algo-2:2223"
-
-
-async def test_workers_are_in_sagemakers_order(set_hosts: Any) -> None:
+async def test_each_host_is_a_worker_in_sagemakers_order(set_hosts: Any) -> None:
     set_hosts(["algo-2", "algo-10", "algo-1"], "algo-10")
-    assert await SageMakerClusterResolver().this_task() == Task("worker", 1, "algo-10:2223", 1, 3)
+    resolver = SageMakerClusterResolver()
+    workers = ["algo-1:2223", "algo-10:2223", "algo-2:2223"]
+    assert (await resolver.cluster_spec()).as_dict() == {"worker": workers}
+    assert await resolver.this_task() == Task("worker", 1, "algo-10:2223", 1, 3)
+    assert (resolver.known_jobs, resolver.task_type, resolver.task_id) == (["worker"], "worker", 1)
+    assert await resolver.master() == "algo-10:2223"
 
 
 async def test_overrides_decide(set_hosts: Any) -> None:
@@ -106,18 +102,15 @@ async def test_without_the_variables_this_is_not_sagemaker() -> None:
 @pytest.mark.parametrize(
     ("hosts", "problem"),
     [
-        ("algo-1", "is 'algo-1', not the JSON that SageMaker writes: "),
-        ("[1]", "Expected `str`, got `int` - at `$[0]`"),
-        ('["a:1"]', "is invalid: 'a:1' is not a host name"),
+        ("algo-1", r"'algo-1', not the JSON that SageMaker writes: .*\. Set it to JSON such as \["),
+        ("[1]", r"'\[1\]', not .*: Expected `str`, got `int` - at `\$\[0\]`\. Set it to JSON such as \["),
+        ('["a:1"]', r"invalid: 'a:1' is not a host name or IP address\. Leave out the port"),
     ],
 )
 async def test_malformed_list_is_one_error(hosts: str, problem: str, set_hosts: Any) -> None:
     set_hosts(hosts)
-    resolver = SageMakerClusterResolver()
-    with pytest.raises(EnvironmentVariableError) as error:
-        await resolver.this_task()
-    assert error.value.summary.startswith("$SM_HOSTS ")
-    assert problem in error.value.summary
+    with pytest.raises(EnvironmentVariableError, match=rf"^\$SM_HOSTS is {problem}"):
+        await SageMakerClusterResolver().this_task()
 
 
 def test_invalid_port_is_rejected() -> None:

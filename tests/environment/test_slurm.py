@@ -59,6 +59,8 @@ class TestStep:
         assert [(each.index, each.node) for each in state.endpoints["worker"]] == list(
             enumerate(["n9", "n9", "n10", "n10", "m1"])
         )
+        set_slurm(DISTRIBUTION="plane", DIST_PLANESIZE=2)
+        assert (await SlurmClusterResolver().this_task()).address == "n10:8888"
 
     async def test_master_is_the_address_of_this_task(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n[1-2]", "1(x2)", 1))
@@ -76,14 +78,15 @@ class TestStep:
 
     async def test_jobs_take_the_ranks_in_the_order_of_their_names(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n[1-2]", "2(x2)", 3))
-        resolver = SlurmClusterResolver({"worker": 3, "chief": 1})
+        resolver = SlurmClusterResolver({"worker": 3, "ps": 0, "chief": 1})
         assert (await resolver.cluster_spec()).as_dict() == {
             "chief": ["n1:8888"],
+            "ps": {},
             "worker": ["n1:8889", "n2:8888", "n2:8889"],
         }
         assert resolver.get_task_info() == ("worker", 2)
         assert (await resolver.this_task()).rank == 3
-        assert resolver.known_jobs == ["chief", "worker"]
+        assert resolver.known_jobs == ["chief", "ps", "worker"]
         for rank, task in enumerate([("chief", 0), ("worker", 0)]):
             set_slurm(PROCID=rank)
             assert resolver.get_task_info() == task
@@ -108,6 +111,7 @@ class TestRanks:
             "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts)),
             "SLURM_DISTRIBUTION": distribution,
             "SLURM_DIST_PLANESIZE": str(plane),
+            "SLURM_PROCID": "0",
         }
         with mock.patch.dict(os.environ, environ):
             found = asyncio.run(addresses(port_base=1000))["worker"]
@@ -199,7 +203,7 @@ class TestJob:
         assert (await resolver.this_task()).address == "n2:8888"
 
     async def test_distribution_of_a_job_on_one_node_does_not_matter(self, set_slurm: SetVariables) -> None:
-        set_slurm(JOB_NODELIST="n1", TASKS_PER_NODE="2", NTASKS=2, DISTRIBUTION="pack", JOB_CPUS_PER_NODE=8)
+        set_slurm(JOB_NODELIST="n1", TASKS_PER_NODE="2", NTASKS=2, DISTRIBUTION="plane", JOB_CPUS_PER_NODE=8)
         assert await addresses() == {"worker": ["n1:8888", "n1:8889"]}
 
     @pytest.mark.parametrize(
@@ -249,12 +253,24 @@ class TestJob:
 
 
 class TestHeterogeneous:
-    async def test_ranks_of_a_step_follow_its_components(self, set_slurm: SetVariables) -> None:
-        set_slurm(JOB_NODELIST_PACK_GROUP_0="z1,b1", JOB_NODELIST_PACK_GROUP_1="a[1-2]", PACK_SIZE=2)
-        set_slurm(
-            DISTRIBUTION="cyclic", DISTRIBUTION_PACK_GROUP_1="cyclic", **step("a[1-2],z1", "2(x2),1", 4)
-        )
-        assert await addresses() == {"worker": ["z1:8888", "a1:8888", "a2:8888", "a1:8889", "a2:8889"]}
+    @pytest.mark.parametrize(
+        ("cyclic", "rank", "hosts"),
+        [(1, 4, "z1 z1 z2 z2 a1 a2 a1 a2 c1 c1 c2 c2"), (2, 0, "z1 z1 z2 z2 a1 a1 a2 a2 c1 c2 c1 c2")],
+    )
+    async def test_ranks_of_a_step_follow_its_components(
+        self, cyclic: int, rank: int, hosts: str, set_slurm: SetVariables
+    ) -> None:
+        for component, nodes in enumerate(["z[1-2],b1", "a[1-2]", "c[1-2]"]):
+            set_slurm(**{f"JOB_NODELIST_PACK_GROUP_{component}": nodes})
+        # The distribution of a task is that of its own component, or of the last one.
+        set_slurm(PACK_SIZE=3, DISTRIBUTION="cyclic", **{f"DISTRIBUTION_PACK_GROUP_{cyclic}": "cyclic"})
+        set_slurm(**step("a[1-2],c[1-2],z[1-2]", "2(x6)", rank))
+        assert [address[:2] for address in (await addresses())["worker"]] == hosts.split()
+        set_slurm(PACK_SIZE=2, DIST_PLANESIZE=2, **step("a[1-2],z[1-2]", "2(x4)", 0))
+        with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_DIST_PLANESIZE_PACK_GROUP_0 is not set"):
+            await addresses()
+        set_slurm(**step("z[1-2]", "2(x2)", 1))
+        assert [address[:2] for address in (await addresses())["worker"]] == ["z1", "z2"] * 2
 
 
 class TestMalformed:
@@ -272,10 +288,7 @@ class TestMalformed:
             ({**step("n1", "2"), "PROCID": "-1"}, "$SLURM_PROCID is '-1', not an integer from 0"),
             ({**step("n1", "2"), "PROCID": "2"}, "$SLURM_PROCID is '2', but the step has 2 tasks"),
             ({"HET_SIZE": "129"}, "$SLURM_HET_SIZE is '129', not an integer from 0 to 128"),
-            (
-                {"HET_SIZE": "2", "JOB_NODELIST_HET_GROUP_0": "c1", "TASKS_PER_NODE_HET_GROUP_0": "1"},
-                "$SLURM_JOB_NODELIST_HET_GROUP_1 is not set",
-            ),
+            ({"HET_SIZE": "128"}, "$SLURM_JOB_NODELIST_HET_GROUP_0 is not set"),
             (
                 {
                     "HET_SIZE": "2", "JOB_NODELIST_HET_GROUP_0": "c1", "JOB_NODELIST_HET_GROUP_1": "c2",
@@ -284,8 +297,8 @@ class TestMalformed:
                 "$SLURM_STEP_NODELIST is 'c[1-3]', but no component of the job has 'c3' ($SLURM_JOB_NODELIST",
             ),
             *(
-                ({**step("a,b,c", "3,1,2"), "DISTRIBUTION": name}, f"$SLURM_DISTRIBUTION is '{name}', which")
-                for name in ("arbitrary", "plane", "fancy")
+                ({**step("a,b,c", counts), "DISTRIBUTION": name}, f"$SLURM_DISTRIBUTION is '{name}', which")
+                for name, counts in (("arbitrary", "1(x3)"), ("plane", "3,1,2"), ("fancy", "3,1,2"))
             ),
         ],
     )  # fmt: skip
@@ -329,6 +342,7 @@ class TestGPUs:
 
     async def test_no_visible_device_means_no_gpu(self, set_slurm: SetVariables, monkeypatch: Any) -> None:
         set_slurm(**step("n1", "1", 0))
+        assert await self.gpus() == 0
         for value in ("", "NoDevFiles", "-1"):
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
             assert await self.gpus() == 0
@@ -360,10 +374,10 @@ class TestGPUs:
     async def test_gpus_of_the_node_are_divided_among_its_tasks(
         self, variables: dict[str, str], set_slurm: SetVariables
     ) -> None:
-        set_slurm(**step("n1", "2", 1), **variables)
+        set_slurm(**step("n1", "2", 0), **variables)
         assert await self.gpus() == 2
         assert await self.devices(auto_set_gpu=False) is None
-        assert await self.devices() == "2,3"
+        assert await self.devices() == "0,1"
 
     async def test_result_does_not_change_after_the_devices_were_set(
         self, set_slurm: SetVariables, monkeypatch: Any
@@ -390,9 +404,8 @@ class TestGPUs:
         self, set_slurm: SetVariables, monkeypatch: Any
     ) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-        set_slurm(**step("n1", "4", 1), GPUS_PER_TASK=1)
+        set_slurm(**step("n1", "2", 1), GPUS_PER_TASK=2)
         assert await self.devices() == "2,3"
-        set_slurm(**step("n1", "2", 1))
         monkeypatch.setenv("SLURMD_TRES_BIND", "gres/gpu:single:1")
         assert await self.devices(gpus_per_node=2) == "2,3"
 

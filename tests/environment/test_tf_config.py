@@ -71,6 +71,7 @@ class TestTask:
             set_config(task=task(123456, index))
             resolver = TFConfigClusterResolver()
             assert (resolver.task_type, resolver.task_id) == ("123456", expected)
+        assert TFConfigClusterResolver("worker", "0000000001").task_id == 1  # type: ignore[arg-type]
 
     async def test_task_without_a_name_is_identified_by_the_host_name(
         self, set_config: Any, monkeypatch: Any
@@ -80,13 +81,13 @@ class TestTask:
         assert (await TFConfigClusterResolver().this_task()).index == 2
 
     async def test_evaluator_outside_the_cluster_is_a_task_without_an_address(self, set_config: Any) -> None:
-        set_config(cluster=CLUSTER, task=task("evaluator", 0))
+        set_config(cluster=CLUSTER, task=task("evaluator", 1))
         resolver = TFConfigClusterResolver()
         evaluator = await resolver.this_task()
-        assert evaluator == Task("evaluator", 0, "", 0, 0)
+        assert evaluator == Task("evaluator", 1, "", 0, 0)
         assert await resolver.this_task(await resolver.cluster_state()) == evaluator
         variables = launch.tensorflow(await resolver.cluster_spec(), evaluator)
-        assert json.loads(variables["TF_CONFIG"]) == {"cluster": CLUSTER, "task": task("evaluator", 0)}
+        assert json.loads(variables["TF_CONFIG"]) == {"cluster": CLUSTER, "task": task("evaluator", 1)}
         with pytest.raises(UnknownTaskError, match="no job 'evaluator'"):
             await resolver.master()
         set_config(cluster={**CLUSTER, "evaluator": ["e:1"]}, task=task("evaluator", 0))
@@ -138,9 +139,6 @@ class TestMalformed:
         assert error.value.variable == "TF_CONFIG"
         with pytest.raises(EnvironmentVariableError):
             _ = resolver.task_type
-
-    def test_override_may_be_text(self) -> None:
-        assert TFConfigClusterResolver("worker", "0000000001").task_id == 1  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("task_id", [-1, True, "one", "00000000001"])
     def test_invalid_override_is_an_error(self, task_id: Any) -> None:

@@ -142,8 +142,9 @@ class TestEqualTasks:
         for port in (0, 65536):
             with pytest.raises(LaunchError, match=f"but {port} is not one. .* 1 to 65535"):
                 launch.jax(WORKERS, WORKERS.task("worker", 0), port=port)
-        variables = launch.jax(IPV6, IPV6.task("worker", 1), port=65535)
-        assert variables["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:65535"
+        for port in (1, 65535):
+            variables = launch.jax(IPV6, IPV6.task("worker", 1), port=port)
+            assert variables["JAX_COORDINATOR_ADDRESS"] == f"[fd00::1]:{port}"
 
     def test_jax(self) -> None:
         assert launch.jax(WORKERS, WORKERS.task("worker", 2)) == {

@@ -76,6 +76,9 @@ class TestSimpleClusterResolver:
             kind = type(invalid).__name__
             with pytest.raises(InvalidClusterError, match=f"cluster_spec must be a ClusterSpec; got {kind}"):
                 SimpleClusterResolver(invalid)
+        for invalid in (None, 8470):
+            with pytest.raises(InvalidClusterError, match=f"master must be a str, .*; got {invalid}"):
+                SimpleClusterResolver(WORKERS, invalid)
         for invalid in (None, WORKERS, SimpleClusterResolver):
             with pytest.raises(InvalidClusterError, match="takes resolvers of aioresolve;"):
                 UnionClusterResolver(SimpleClusterResolver(WORKERS), invalid)

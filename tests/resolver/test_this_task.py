@@ -199,7 +199,7 @@ class TestIndexedJobs:
         assert addresses.endswith(f"; of these, index 1 of $JOB_COMPLETION_INDEX: {both}")
         assert node == f"the node 'n1' and index 1: {both}"
         claim = replace(COMPLETION, job="ps")
-        assert str(identify_task(TWO_JOBS, self.process("n1", 1), claim)) == "/job:ps/task:1"
+        assert str(identify_task(TWO_JOBS, self.process("other", 1), claim)) == "/job:ps/task:1"
 
     def test_process_of_another_job_is_no_task(self) -> None:
         with pytest.raises(TaskIdentityError, match="is not known to be one"):

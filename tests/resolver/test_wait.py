@@ -216,6 +216,7 @@ def test_completeness_is_formatted_as_one_line() -> None:
         (ENDING, wanted(count=(4, None)), "1 of them done, 3 of 4 or more tasks in total, 1 of them done"),
         (ENDING, wanted(count=2), "the tasks: there are 3 instead of 2: worker-0:1, worker-1:1, ml/a (done)"),
         (observe(worker=2).stale(DOWN, NOON), ANY, f"job 'worker': 2 tasks; the source: {DOWN}"),
+        (observe(worker=MAX_REASONS), wanted(count=1), f", worker-{MAX_REASONS - 1}:1"),
         (observe(*pods[:-1]), ANY, f"; pod-{MAX_REASONS - 1}: Pending (Unschedulable)"),
         (observe(*pods), ANY, f"; pod-{MAX_REASONS - 1}: Pending (Unschedulable); and 1 more"),
     ):
@@ -400,7 +401,7 @@ async def test_failed_tasks_are_named_after_absent_ones_as_many_as_are_missing()
     cases: list[tuple[list[Missing], dict[str, Any], list[str]]] = [
         ([], {"jobs": {"worker": 3}}, ["y", "z"]),
         ([pending("a")], {"count": 3}, ["a", "z"]),
-        ([pending("a"), pending("b")], {"count": 3}, ["a", "b"]),
+        ([pending("a"), pending("b")], {"jobs": {"worker": 3}}, ["a", "b"]),
     ]
     for absent, condition, names in cases:
         source = Shown(replace(observe(*absent, worker=1), failed=failed))
@@ -442,19 +443,24 @@ async def test_tasks_that_accept_tcp_are_reachable() -> None:
 async def test_task_that_becomes_unreachable_restarts_the_stable_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    responses = iter([{}, {}, {"worker-0:1": "refused"}])
-    times: list[float] = []
+    refused, times = {"worker-0:1": "refused"}, list[float]()
 
     async def check(addresses: list[str], reach: str) -> dict[str, str]:
-        times.append(anyio.current_time())
-        return next(responses, {})
+        times.append(anyio.current_time() - before)
+        return refused if 0.09 < times[-1] < 0.24 else {}
 
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
     monkeypatch.setattr(waiting, "find_unreachable", check)
+    for timeout, missing in ((0.22, refused), (0.44, {"the tasks": "not stable for 0.2 s yet"})):
+        before = anyio.current_time()
+        with pytest.raises(IncompleteClusterError) as caught:
+            await Shown(observe(worker=1)).wait(reachable="tcp", stable_for=0.2, timeout=timeout)
+        assert caught.value.missing == missing
+    before = anyio.current_time()
+    times.clear()
     await Shown(observe(worker=1)).wait(reachable="tcp", stable_for=0.2, timeout=PATIENCE)
-    # The task was unreachable at 0.1 s and reachable again at 0.15 s.
-    assert times[:8] == pytest.approx([0.05 * number for number in range(8)])
-    assert times[-1] == pytest.approx(0.35)
+    # The task is reachable again at 0.25 s.
+    assert [*times[:9], times[-1]] == pytest.approx([0.05 * number for number in range(10)])
 
 
 @in_virtual_time
@@ -512,8 +518,13 @@ async def test_watch_yields_each_change_once() -> None:
 
 @in_virtual_time
 async def test_watch_without_a_first_state_raises_the_deadline_error_with_the_reason() -> None:
-    source = Shown(Observation(None, error=DOWN, stale_since=NOON))
-    source._timeout = 0.05
-    with pytest.raises(DeadlineExceededError, match="no response from") as caught:
-        await anext(source.watch())
-    assert caught.value.__cause__ is DOWN
+    for first, reason in (
+        (Observation(None, error=DOWN, stale_since=NOON), f"last attempt: {DOWN}"),
+        (Observation(None), "the source has not returned a complete state"),
+    ):
+        source = Shown(first)
+        source._timeout = 0.05
+        with pytest.raises(DeadlineExceededError) as caught:
+            await anext(source.watch())
+        assert caught.value.missing == {"the first state": reason}
+        assert caught.value.__cause__ is first.error

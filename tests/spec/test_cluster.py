@@ -345,9 +345,10 @@ class TestClusterState:
         }
 
     def test_endpoints_are_read_only(self) -> None:
-        endpoints: Any = ClusterState.from_spec(TRAINING).endpoints
-        with pytest.raises(TypeError):
-            endpoints["worker"] = ()
+        endpoints: Any
+        for endpoints in (ClusterState.of({}).endpoints, ClusterState.from_spec(TRAINING).endpoints):
+            with pytest.raises(TypeError):
+                endpoints["worker"] = ()
         with pytest.raises(KeyError):
             endpoints["chief"]
         assert (len(endpoints), list(endpoints)) == (2, ["worker", "ps"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -147,6 +148,19 @@ async def test_tasks_that_refuse_connections_are_named(listener: str, closed_add
     )
     assert addresses.remedy is not None
     assert "program" in addresses.remedy.render()
+
+
+@in_virtual_time
+async def test_task_that_does_not_respond_is_named_within_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hang(host: str, port: int) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr("aioresolve.resolver.wait.connect", hang)
+    await anyio.sleep(100.0)
+    found = (await diagnose("10.0.0.1:1"))["addresses"].found
+    assert re.fullmatch(r"1 of 1 tasks .*task:0: no TCP connection to 10.0.0.1:1 within \d+ s", found)
 
 
 async def test_number_of_connections_is_limited(closed_address: str) -> None:

@@ -152,7 +152,7 @@ class TestUnionClusterResolver:
     async def test_master_is_the_given_task_or_the_master_of_the_first_resolver(self) -> None:
         first = SimpleClusterResolver(WORKERS, master="m:9", rpc_layer="grpc")
         union = UnionClusterResolver(first, simple({"ps": ["c:3"]}, master="n:8"))
-        assert await union.master() == "grpc://m:9"
+        assert await union.master("ps") == "grpc://m:9"
         assert await union.master(rpc_layer="grpcs") == "grpcs://m:9"
         assert await union.master("ps", 0) == "c:3"
         union.rpc_layer = "grpcs"

@@ -197,7 +197,7 @@ class TestIndexedJobs:
         addresses, node = error.value.tried[-2:]
         assert addresses.startswith("the addresses of this machine: 4 members, ")
         assert addresses.endswith(f"; of these, index 1 of $JOB_COMPLETION_INDEX: {both}")
-        assert node == f"the node 'n1' and index 1: {both}"
+        assert (node, error.value.candidates) == (f"the node 'n1' and index 1: {both}", ())
         claim = replace(COMPLETION, job="ps")
         assert str(identify_task(TWO_JOBS, self.process("other", 1), claim)) == "/job:ps/task:1"
 

@@ -105,7 +105,7 @@ def expecting(observation: Observation, number: int) -> Observation:
 
 
 ANY = WaitCondition()
-OF_THREE = {"worker": ExpectedTasks(3, "a Job", 1)}
+OF_THREE = {"ps": ExpectedTasks(1, "a Job"), "worker": ExpectedTasks(3, "a Job", 1)}
 VANISHED = replace(observe(worker=2, ps=1), expected=OF_THREE)
 
 
@@ -152,6 +152,7 @@ CREATING = [Missing("worker", "b", "CREATING", tasks=tasks) for tasks in (None, 
         (observe(unready=(pending("b"),), worker=2), ANY, {"worker": 1}, "b", False),
         (observe(unready=(pending("b"),), worker=3), wanted(count=2), {"worker": 2}, "b, the tasks", False),
         (observe(worker=3), wanted(count=2), {"worker": 3}, "the tasks", True),
+        (observe(a=1, ps=2), wanted(jobs={"a": 1, "ps": 1}), {"a": 1, "ps": 2}, "the tasks", True),
         (observe(lost("a"), worker=2), wanted(count=3), {"worker": 2}, "a", True),
         (observe(lost("a"), pending("b"), worker=2), wanted(count=3), {"worker": 2}, "a, b", False),
         (observe(lost("a"), pending("b"), worker=2), wanted(count=4), {"worker": 2}, "a, b", True),
@@ -168,6 +169,7 @@ CREATING = [Missing("worker", "b", "CREATING", tasks=tasks) for tasks in (None, 
         (STOPPED, ANY, {"worker": 2}, "the source, a", False),
         (ENDING, ALL, {"worker": 2}, "ml/a", True),
         (VANISHED, ANY, {"worker": 3, "ps": 1}, "tasks of job 'worker'", True),
+        (VANISHED, wanted(jobs={"worker": 3}), {"worker": 3}, "tasks of job 'worker'", True),
         (Observation(None, expected=OF_THREE), ANY, {}, "", False),
         (replace(observe(worker=0), controllers=ENDED), wanted(count=2), {"worker": 0}, "Job ml/train", True),
         # Another job whose tasks are counted too may still have enough.
@@ -430,6 +432,28 @@ async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> No
     assert await resolver.wait(jobs={"worker": 1}, timeout=PATIENCE) == cluster(ps=1, worker=1)
 
 
+class Searched(Shown):
+    """Explains what is missing with a selector that matches nothing."""
+
+    async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
+        return (Missing("worker", "app=x", "no pod matches"),)
+
+
+@in_virtual_time
+async def test_selector_without_a_match_is_named_until_its_job_has_more_tasks() -> None:
+    for later, missing in (
+        (observe(pending("b"), worker=1), {"b": "Pending (Unschedulable)", "app=x": "no pod matches"}),
+        (observe(worker=3), {}),
+        (observe(pending("app=x"), worker=2), {"app=x": "no pod matches"}),
+    ):
+        source = Searched(observe(pending("a"), worker=1))
+        async with anyio.create_task_group() as group:
+            group.start_soon(show_each, source, later)
+            with pytest.raises(IncompleteClusterError) as caught:
+                await source.wait(4, timeout=1.0)
+        assert caught.value.missing == missing
+
+
 # Reachability
 
 
@@ -451,11 +475,14 @@ async def test_task_that_becomes_unreachable_restarts_the_stable_time(
 
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
     monkeypatch.setattr(waiting, "find_unreachable", check)
-    for timeout, missing in ((0.22, refused), (0.44, {"the tasks": "not stable for 0.2 s yet"})):
+    for timeout, number, missing in (
+        (0.22, 0, refused),
+        (0.44, 1, {"the tasks": "not stable for 0.2 s yet"}),
+    ):
         before = anyio.current_time()
         with pytest.raises(IncompleteClusterError) as caught:
             await Shown(observe(worker=1)).wait(reachable="tcp", stable_for=0.2, timeout=timeout)
-        assert caught.value.missing == missing
+        assert (caught.value.found, caught.value.missing) == ({"worker": number}, missing)
     before = anyio.current_time()
     times.clear()
     await Shown(observe(worker=1)).wait(reachable="tcp", stable_for=0.2, timeout=PATIENCE)

@@ -25,6 +25,7 @@ from aioresolve import (
 )
 from aioresolve.errors import ConnectionFailedError, Hint, ResolveError
 from aioresolve.resolver.checks import Check
+from tests.resolver.shown import Shown
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -184,22 +185,12 @@ async def test_cluster_without_tasks_has_a_remedy_and_nothing_to_connect_to() ->
 async def test_process_that_should_know_its_task_but_does_not_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Pods(ClusterResolver):
-        async def observe(self, want: Want, progress: Progress) -> Observation:
-            return Observation(
-                ClusterState.of({"worker": [Endpoint("127.0.0.1:1", name="train-0", uid="u0")]})
-            )
-
-    async def this_task() -> Check:
-        return next(
-            each for each in await aioresolve.doctor(Pods(), check_timeout=1) if each.name == "this task"
-        )
-
-    assert (await this_task()).result == "ok"
-    monkeypatch.setenv("POD_NAME", "train-7")
-    found = await this_task()
-    assert found.result == "warning"
-    assert "the pod name 'train-7' of $POD_NAME: no member" in found.found
+    state = ClusterState.of({"worker": [Endpoint("127.0.0.1:1", name="train-0", uid="u0")]})
+    for result, found in (("ok", ""), ("warning", "the pod name 'train-7' of $POD_NAME: no member")):
+        checks = await aioresolve.doctor(Shown(Observation(state)), check_timeout=1)
+        (check,) = (each for each in checks if each.name == "this task")
+        assert (check.result, found in check.found) == (result, True)
+        monkeypatch.setenv("POD_NAME", "train-7")
 
 
 async def test_doctor_rejects_invalid_arguments() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -223,6 +225,11 @@ class TestThisMachine:
     def test_nothing_is_concluded_if_any_address_can_be_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(this_task, "UNASSIGNED", "127.0.0.2")
         assert local_addresses(["127.0.0.1"]) == frozenset()
+
+    def test_lack_of_sockets_says_nothing_about_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(socket, "socket", mock.Mock(side_effect=OSError(errno.EMFILE, "too many")))
+        with pytest.raises(OSError, match="too many"):
+            local_addresses(["127.0.0.1"])
 
     def test_namespace_is_that_of_the_service_account(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -321,17 +321,6 @@ async def test_other_changes_do_not_restart_the_stable_time() -> None:
         group.cancel_scope.cancel()
 
 
-@in_virtual_time
-async def test_deadline_error_reports_an_unstable_cluster() -> None:
-    source = Shown(observe(pending("a"), worker=1))
-    async with anyio.create_task_group() as group:
-        group.start_soon(show_after, source, 0.2, observe(worker=2))
-        with pytest.raises(IncompleteClusterError) as caught:
-            await source.wait(stable_for=0.95, timeout=1.0)
-        assert caught.value.missing == {"the tasks": "not stable for 0.95 s yet"}
-        assert caught.value.found == {"worker": 2}
-
-
 async def test_error_of_the_source_is_raised_unchanged() -> None:
     source, error = Shown(observe(worker=1)), APIError("gone")
     source.fail(error)
@@ -410,20 +399,6 @@ async def test_failed_tasks_are_named_after_absent_ones_as_many_as_are_missing()
         with pytest.raises(IncompleteClusterError) as caught:
             await source.wait(timeout=1.0, **condition)
         assert list(caught.value.missing) == names
-
-
-@in_virtual_time
-async def test_wait_without_a_number_waits_for_the_tasks_that_the_source_expects() -> None:
-    first = replace(observe(worker=1), expected={"worker": ExpectedTasks(2, "a label")})
-    source = Shown(first)
-    async with anyio.create_task_group() as group:
-        group.start_soon(
-            show_each, source, replace(observe(worker=2), expected={"worker": ExpectedTasks(2, "a label")})
-        )
-        assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
-    with pytest.raises(IncompleteClusterError) as caught:
-        await Shown(first).wait(timeout=1.0)
-    assert (caught.value.found, caught.value.wanted) == ({"worker": 1}, {"worker": 2})
 
 
 async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> None:

@@ -388,12 +388,6 @@ class TestClusterDiff:
             moved=(Move(Member("worker", 2, old), Member("worker", 1, new)),),
         )
 
-    def test_pod_created_again_with_the_same_name_has_left_and_joined(self) -> None:
-        old = ClusterState.of({"worker": [Endpoint("a:1", uid="u0", namespace="default", name="trainer-0")]})
-        new = ClusterState.of({"worker": [Endpoint("a:1", uid="u1", namespace="default", name="trainer-0")]})
-        diff = new.diff(old)
-        assert (len(diff.joined), len(diff.left), len(diff.moved)) == (1, 1, 0)
-
     def test_diff_is_formatted_as_one_line(self) -> None:
         old = ClusterState.of(
             {"worker": [Endpoint("a:1"), Endpoint("b:2", namespace="default", name="trainer-1")]}

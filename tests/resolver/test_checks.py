@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -48,9 +48,12 @@ class Failing(ClusterResolver):
         raise self._error or AssertionError
 
 
-async def check(*resolvers: ClusterResolver, timeout: float = 60.0) -> dict[str, tuple[str, str]]:
+async def check(
+    *resolvers: ClusterResolver, timeout: float = 60.0, **more: Any
+) -> dict[str, tuple[str, str]]:
     """Return the results of the checks of each resolver, numbered from 1."""
-    checks = await aioresolve.doctor(UnionClusterResolver(*resolvers), timeout=timeout, check_timeout=30.0)
+    union = UnionClusterResolver(*resolvers)
+    checks = await aioresolve.doctor(union, timeout=timeout, check_timeout=30.0, **more)
     return {each.name: (each.result, each.found) for each in checks}
 
 
@@ -96,11 +99,15 @@ async def test_check_that_is_late_has_the_remedy_of_its_last_error() -> None:
 
 @in_virtual_time
 async def test_deadline_of_all_checks_ends_them_and_keeps_the_results_so_far() -> None:
-    found = await check(ONE, Failing(), timeout=10.0)
+    progress = Progress()
+    found = await check(ONE, Failing(), timeout=10.0, progress=progress)
     passed = "the deadline of all checks (10 s) passed"
     assert found["1: tasks"] == ("ok", "job 'worker': 1 task")
     assert found["2: tasks"] == ("failed", passed)
     assert found["2: addresses"] == ("skipped", passed)
+    assert progress.reached["1: tasks"] == "ok"
+    states = [progress.missing[name] for name in ("2: tasks", "2: addresses")]
+    assert states == ["in progress", "not checked yet"]
 
 
 async def test_exception_of_a_users_resolver_is_a_result() -> None:

@@ -89,7 +89,9 @@ class TestSimpleClusterResolver:
         resolver = SimpleClusterResolver(TRAINING, num_accelerators={"GPU": 8})
         assert await resolver.num_accelerators() == {"GPU": 8}
         assert await resolver.num_accelerators("worker", 0, object()) == {"GPU": 8}
-        assert await SimpleClusterResolver(TRAINING).num_accelerators() == {}
+        bare = SimpleClusterResolver(TRAINING)
+        assert await bare.num_accelerators() == {}
+        assert await UnionClusterResolver(resolver, bare).num_accelerators() == {"GPU": 8}
 
     async def test_master_is_the_given_task_or_the_given_master(self) -> None:
         resolver = SimpleClusterResolver(TRAINING, master="m:9", task_type="worker", task_id=0)

@@ -82,6 +82,7 @@ def completing(index: str, **more: Any) -> Process:
         (FOUR, Process(hostname="x", local_hosts=frozenset({"10.0.0.1"})), ANY, "/job:worker/task:1"),
         (BOTH, Process(uid="uid-ml-1"), TaskClaim("worker"), "/job:worker/task:0"),
         (FOUR, completing("2", uid="uid-ml-2"), COMPLETION, "/job:worker/task:2"),
+        (FOUR, Process(uid="uid-ml-0", environ={"PMI_RANK": "1"}), ANY, "/job:worker/task:0"),
         # An address may have no port, and members no uid and no name.
         (hosts("n70", "n7"), Process(uid="u", name="p", hostname="n7"), ANY, "/job:worker/task:1"),
         # The machine may be unknown, but not another one.

@@ -137,7 +137,7 @@ def test_error_lists_everything_that_was_tried_and_the_candidates() -> None:
     with pytest.raises(TaskIdentityError) as error:
         identify_task(
             hosts("10.0.0.1:1", "10.0.0.1:2"),
-            Process(hostname="laptop", local_hosts=frozenset({"10.0.0.1"})),
+            Process(hostname="laptop", local_hosts=LOCAL, environ={"LWS_LEADER_ADDRESS": "vllm-1.vllm"}),
             ANY,
         )
     both = ("/job:worker/task:0", "/job:worker/task:1")

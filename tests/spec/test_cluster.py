@@ -144,7 +144,7 @@ class TestClusterSpecMembers:
             ({2 * i: "a" for i in range(20)}, "which has 20 tasks: [0, 2, 4, 6, 8, 10, ...]"),
         ):
             with pytest.raises(UnknownTaskError) as unknown:
-                ClusterSpec({"worker": tasks}).task_address("worker", 7)
+                ClusterSpec({"worker": tasks}).task("worker", 7)
             assert str(unknown.value) == f"no task 7 in job 'worker', {words}"
 
     def test_changing_returned_values_does_not_change_the_spec(self) -> None:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 class ListedResolver(ClusterResolver):
     """Returns the hosts that it was given."""
 
-    def __init__(self, hosts: str | Sequence[str], port: int = 1, client: object = None) -> None:
-        super().__init__()
+    def __init__(
+        self, hosts: str | Sequence[str], port: int = 1, client: object = None, timeout: float = 9
+    ) -> None:
+        super().__init__(timeout=timeout)
         self._addresses = [f"{host}:{port}" for host in hosts]
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
@@ -68,6 +70,7 @@ async def test_kind_of_target_has_the_arguments_that_a_file_can_express() -> Non
     assert await file.targets["a"].cluster_spec() == ClusterSpec({"worker": ["x:3", "y:3"]})
     for fields, problem in (
         ("{members: x, client: 1}", "targets.a.listed.client: unknown field of listed"),
+        ("{members: x, timeout: 7}", "targets.a.listed.timeout: unknown field of listed"),
         ("{members: x, hosts: y}", "targets.a.listed.hosts: unknown field of listed"),
         ("{members: 7}", "targets.a.listed.members: Expected `str | array`"),
         ("{port: 3}", "targets.a.listed: has no `members`"),

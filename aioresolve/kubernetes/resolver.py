@@ -146,7 +146,6 @@ class KubernetesClusterResolver(ClusterResolver):
         self._selection = selected
         # Rows of a Table have the addresses of members, but nothing else by which they could be ordered.
         self._rows_suffice = service is None and address == "pod_ip" and selected.order_by == ("name",)
-        self._may_omit_done = selected.not_running == "skip"
         self._max_concurrency = validate_count("max_concurrency", max_concurrency)
         self._search = search_for(
             kubeconfig=kubeconfig,

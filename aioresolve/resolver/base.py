@@ -428,8 +428,6 @@ class ClusterResolver(Copyable, abc.ABC):
 
     # What the resolvers of aioresolve override
 
-    _may_omit_done: bool = False  # whether the state may have tasks that are done, which are left out
-
     @property
     def _parts(self) -> Sequence[ClusterResolver]:
         """The resolvers that have connections: this one, or those that it combines, each once."""

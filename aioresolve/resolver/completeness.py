@@ -133,7 +133,7 @@ class Completeness:
         expected, state = observation.expected, observation.state
         self.sources = {} if condition.has_number else {job: each.source for job, each in expected.items()}
         sizes = {} if state is None else {job: len(tasks) for job, tasks in state.endpoints.items()}
-        self._sizes = {job: sizes.get(job, 0) for job in condition.jobs or sizes}
+        self._sizes = Counter({job: sizes.get(job, 0) for job in condition.jobs or sizes})
         self._done_tasks = [] if state is None else self._of_jobs(state.done)
         # Tasks that are done count, unless all tasks are needed.
         done = Counter({job: each.done for job, each in expected.items() if condition.concerns(job)})
@@ -177,7 +177,7 @@ class Completeness:
             source = f" ({self.sources[job]})" if job in self.sources else ""
             plural = "" if (found, of) == (1, "") else "s"
             counts.append(f"job {job!r}: {found}{of} task{plural}{done}{source}")
-        if "" in self.required and not (only_short and total >= self.least[""]):
+        if "" in self.required:
             done = f", {self.done.total()} of them done" if self.done.total() else ""
             counts.append(f"{total} of {_size_text(self.required[''])} tasks in total{done}")
         return ", ".join(counts) or "no job was found"
@@ -216,8 +216,8 @@ class Completeness:
     def _number(self, job: str) -> int:
         """Return the number of tasks of a job, or of all jobs if it is `""`."""
         if job == "":
-            return sum(self._sizes.values()) + self.done.total()
-        return self._sizes.get(job, 0) + self.done[job]
+            return self._sizes.total() + self.done.total()
+        return self._sizes[job] + self.done[job]
 
     def _shortage(self, absent: Sequence[Missing]) -> tuple[bool, bool]:
         """Return whether tasks are missing, and whether those that may still come cannot suffice."""
@@ -247,7 +247,7 @@ class Completeness:
                 continue
             vanished = expected.done - _number_of(job, self._done_tasks)
             # A pod that has succeeded may be a member until the watch reports its end.
-            if vanished > 0 and self._sizes.get(job, 0) + expected.done <= expected.number:
+            if vanished > 0 and self._sizes[job] + expected.done <= expected.number:
                 reason = f"{vanished} have ended with success and no longer exist, so that ranks are unknown"
                 by_index = Hint("Order the tasks of an Indexed Job by their indices: {order_by=index}.")
                 return [_fault(job, f"tasks of job {job!r}", reason)], by_index

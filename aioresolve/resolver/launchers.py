@@ -183,7 +183,7 @@ def _integer(environ: Mapping[str, str], variable: str | None) -> int | None:
     text = environ.get(variable) if variable else None
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+    if not re.fullmatch("[0-9]{1,9}", text):
         raise _reject(f"is {reprlib.repr(text)}, not an integer from 0", variable)
     return int(text)
 

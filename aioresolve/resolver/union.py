@@ -81,7 +81,6 @@ class UnionClusterResolver(ClusterResolver):
                     " which takes those of aioresolve.tensorflow too.",
                 )
         self._resolvers = resolvers
-        self._may_omit_done = any(resolver._may_omit_done for resolver in self._resolvers)
         self._entered: AsyncExitStack | None = None
 
     def __repr__(self) -> str:
@@ -119,9 +118,6 @@ class UnionClusterResolver(ClusterResolver):
 
     async def observe(self, want: Want, progress: Progress) -> Observation:
         """Return the members of all resolvers and what they lack, fetched concurrently."""
-        if self._may_omit_done:
-            # Only with identities do states have the tasks that are done, after which others are numbered.
-            want = replace(want, identities=True)
         calls = [partial(resolver._call_observe, want, progress) for resolver in self._resolvers]
         return _merge_observations(await gather(calls, limit=len(calls)))
 

@@ -281,7 +281,7 @@ def _parse(cluster: Any) -> tuple[Tasks, bytes | None]:
         cluster = cluster.as_cluster_def()
     descriptor = getattr(type(cluster), "DESCRIPTOR", None)
     if getattr(descriptor, "full_name", None) in ("aioresolve.spec.ClusterDef", "tensorflow.ClusterDef"):
-        message: bytes = cluster.SerializeToString(deterministic=True)
+        message: bytes = cluster.SerializeToString()
         return _from_message(message), message
     raise InvalidClusterError(
         "a cluster must be a mapping of job names to lists of addresses or to {task index: address},"

@@ -51,10 +51,10 @@ def task_numbers(numbers: Iterable[tuple[str, int]]) -> str:
 def existing_names(names: Iterable[str], typed: str) -> str:
     """Return the names in alphabetical order; if there are many, those most like the `typed` one first."""
     known = sorted(set(names))
-    if len(known) > MAX_NAMES:
-        import difflib  # few messages need it
+    if len(known) <= MAX_NAMES:
+        return ", ".join(known)
+    import difflib  # few messages need it
 
-        near = difflib.get_close_matches(typed, known, MAX_NAMES, cutoff=0.5)
-        known = [*near, *(name for name in known if name not in near)]
-    more = len(known) - MAX_NAMES
-    return ", ".join(known[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+    near = difflib.get_close_matches(typed, known, MAX_NAMES, cutoff=0.5)
+    known = [*near, *(name for name in known if name not in near)]
+    return f"{', '.join(known[:MAX_NAMES])} and {len(known) - MAX_NAMES} more"

@@ -186,6 +186,7 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
     [
         ({"OMPI_COMM_WORLD_RANK": "-1"}, ["$OMPI_COMM_WORLD_RANK is '-1', not an integer"]),
         (launched("PMI", 4, 4), ["$PMI_RANK is 4, but $PMI_SIZE is 4"]),
+        (launched("PMI", 1, 2), ["process 1 of 2 of PMI", "no other source describes the cluster"]),
         (
             OPEN_MPI | launched("PMI", 0, 2, 0, 1),
             ["process 1 of 2 of Open MPI ($OMPI_", "process 0 of 2 of PMI ($PMI_"],

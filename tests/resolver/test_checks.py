@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -24,6 +25,7 @@ from aioresolve import (
 )
 from aioresolve.errors import ConnectionFailedError, Hint, ResolveError
 from aioresolve.resolver.checks import Check
+from tests.resolver.shown import Shown
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -46,9 +48,12 @@ class Failing(ClusterResolver):
         raise self._error or AssertionError
 
 
-async def check(*resolvers: ClusterResolver, timeout: float = 60.0) -> dict[str, tuple[str, str]]:
+async def check(
+    *resolvers: ClusterResolver, timeout: float = 60.0, **more: Any
+) -> dict[str, tuple[str, str]]:
     """Return the results of the checks of each resolver, numbered from 1."""
-    checks = await aioresolve.doctor(UnionClusterResolver(*resolvers), timeout=timeout, check_timeout=30.0)
+    union = UnionClusterResolver(*resolvers)
+    checks = await aioresolve.doctor(union, timeout=timeout, check_timeout=30.0, **more)
     return {each.name: (each.result, each.found) for each in checks}
 
 
@@ -94,11 +99,15 @@ async def test_check_that_is_late_has_the_remedy_of_its_last_error() -> None:
 
 @in_virtual_time
 async def test_deadline_of_all_checks_ends_them_and_keeps_the_results_so_far() -> None:
-    found = await check(ONE, Failing(), timeout=10.0)
+    progress = Progress()
+    found = await check(ONE, Failing(), timeout=10.0, progress=progress)
     passed = "the deadline of all checks (10 s) passed"
     assert found["1: tasks"] == ("ok", "job 'worker': 1 task")
     assert found["2: tasks"] == ("failed", passed)
     assert found["2: addresses"] == ("skipped", passed)
+    assert progress.reached["1: tasks"] == "ok"
+    states = [progress.missing[name] for name in ("2: tasks", "2: addresses")]
+    assert states == ["in progress", "not checked yet"]
 
 
 async def test_exception_of_a_users_resolver_is_a_result() -> None:
@@ -149,6 +158,19 @@ async def test_tasks_that_refuse_connections_are_named(listener: str, closed_add
     assert "program" in addresses.remedy.render()
 
 
+@in_virtual_time
+async def test_task_that_does_not_respond_is_named_within_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hang(host: str, port: int) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr("aioresolve.resolver.wait.connect", hang)
+    await anyio.sleep(100.0)
+    found = (await diagnose("10.0.0.1:1"))["addresses"].found
+    assert re.fullmatch(r"1 of 1 tasks .*task:0: no TCP connection to 10.0.0.1:1 within \d+ s", found)
+
+
 async def test_number_of_connections_is_limited(closed_address: str) -> None:
     host = closed_address.rpartition(":")[0]
     assert "more" not in (await diagnose(*[closed_address] * 3))["addresses"].found
@@ -170,22 +192,12 @@ async def test_cluster_without_tasks_has_a_remedy_and_nothing_to_connect_to() ->
 async def test_process_that_should_know_its_task_but_does_not_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Pods(ClusterResolver):
-        async def observe(self, want: Want, progress: Progress) -> Observation:
-            return Observation(
-                ClusterState.of({"worker": [Endpoint("127.0.0.1:1", name="train-0", uid="u0")]})
-            )
-
-    async def this_task() -> Check:
-        return next(
-            each for each in await aioresolve.doctor(Pods(), check_timeout=1) if each.name == "this task"
-        )
-
-    assert (await this_task()).result == "ok"
-    monkeypatch.setenv("POD_NAME", "train-7")
-    found = await this_task()
-    assert found.result == "warning"
-    assert "the pod name 'train-7' of $POD_NAME: no member" in found.found
+    state = ClusterState.of({"worker": [Endpoint("127.0.0.1:1", name="train-0", uid="u0")]})
+    for result, found in (("ok", ""), ("warning", "the pod name 'train-7' of $POD_NAME: no member")):
+        checks = await aioresolve.doctor(Shown(Observation(state)), check_timeout=1)
+        (check,) = (each for each in checks if each.name == "this task")
+        assert (check.result, found in check.found) == (result, True)
+        monkeypatch.setenv("POD_NAME", "train-7")
 
 
 async def test_doctor_rejects_invalid_arguments() -> None:

@@ -74,11 +74,11 @@ async def test_interval_counts_from_the_start_of_the_poll_and_is_jittered() -> N
 @in_virtual_time
 async def test_waits_after_failures_grow_up_to_a_limit_until_a_poll_succeeds() -> None:
     source = Source([busy()] * 20 + [observation("a:1"), busy(), busy()], seconds=3.0)
-    await collect(source, 23, interval=1.0)
+    await collect(source, 23, interval=2.0)
     waits = [gap - 3.0 for gap in gaps(source)]  # a wait counts from the failure
-    backoffs = [min(2.0 * 2.0**failures, MAX_BACKOFF) for failures in range(20)]
+    backoffs = [min(4.0 * 2.0**failures, MAX_BACKOFF) for failures in range(20)]
     for wait, backoff in zip(waits[:20] + waits[21:], [*backoffs, backoffs[0]], strict=True):
-        assert max(backoff / 2.0, LEAST_JITTER) <= round(wait, 6) <= backoff
+        assert max(backoff / 2.0, 2.0 * LEAST_JITTER) <= round(wait, 6) <= backoff
 
 
 @in_virtual_time

@@ -76,6 +76,9 @@ class TestSimpleClusterResolver:
             kind = type(invalid).__name__
             with pytest.raises(InvalidClusterError, match=f"cluster_spec must be a ClusterSpec; got {kind}"):
                 SimpleClusterResolver(invalid)
+        for invalid in (None, 8470):
+            with pytest.raises(InvalidClusterError, match=f"master must be a str, .*; got {invalid}"):
+                SimpleClusterResolver(WORKERS, invalid)
         for invalid in (None, WORKERS, SimpleClusterResolver):
             with pytest.raises(InvalidClusterError, match="takes resolvers of aioresolve;"):
                 UnionClusterResolver(SimpleClusterResolver(WORKERS), invalid)
@@ -86,7 +89,9 @@ class TestSimpleClusterResolver:
         resolver = SimpleClusterResolver(TRAINING, num_accelerators={"GPU": 8})
         assert await resolver.num_accelerators() == {"GPU": 8}
         assert await resolver.num_accelerators("worker", 0, object()) == {"GPU": 8}
-        assert await SimpleClusterResolver(TRAINING).num_accelerators() == {}
+        bare = SimpleClusterResolver(TRAINING)
+        assert await bare.num_accelerators() == {}
+        assert await UnionClusterResolver(resolver, bare).num_accelerators() == {"GPU": 8}
 
     async def test_master_is_the_given_task_or_the_given_master(self) -> None:
         resolver = SimpleClusterResolver(TRAINING, master="m:9", task_type="worker", task_id=0)
@@ -149,7 +154,7 @@ class TestUnionClusterResolver:
     async def test_master_is_the_given_task_or_the_master_of_the_first_resolver(self) -> None:
         first = SimpleClusterResolver(WORKERS, master="m:9", rpc_layer="grpc")
         union = UnionClusterResolver(first, simple({"ps": ["c:3"]}, master="n:8"))
-        assert await union.master() == "grpc://m:9"
+        assert await union.master("ps") == "grpc://m:9"
         assert await union.master(rpc_layer="grpcs") == "grpcs://m:9"
         assert await union.master("ps", 0) == "c:3"
         union.rpc_layer = "grpcs"
@@ -223,41 +228,21 @@ class TestWatchingUnionClusterResolver:
             assert other.is_closed
         assert one.intervals == other.intervals == [7.0]
 
-    async def test_there_is_no_state_until_each_resolver_has_one(self) -> None:
-        one, other = Shown(), Shown()
-        failure = ConnectionFailedError("unreachable")
-        async with aclosing(UnionClusterResolver(one, other).observations()) as observations:
-            one.show(observe(worker=["a:1"]))
-            first = await anext(observations)
-            other.show(Observation(None, error=failure, stale_since=NOON))
-            second = await anext(observations)
-        assert (first.state, second.state) == (None, None)
-        assert (first.error, second.error, second.stale_since) == (None, failure, NOON)
-
-    async def test_missing_members_and_errors_are_merged(self) -> None:
-        absent, unready = ([Missing("worker", name, "Pending") for name in names] for names in ("ab", "cd"))
-        errors = [ConnectionFailedError("first"), ConnectionFailedError("second")]
-        sources = [
-            Shown(Observation(None, (absent[i],), (unready[i],), errors[i], NOON - timedelta(minutes=i)))
-            for i in range(2)
-        ]
-        merged = await UnionClusterResolver(*sources).observe(Want(), Progress())
-        assert (merged.absent, merged.unready) == (tuple(absent), tuple(unready))
-        assert (merged.error, merged.stale_since) == (errors[0], NOON - timedelta(minutes=1))
-
-    async def test_numbers_and_controllers_are_merged_unless_a_resolver_has_other_tasks(self) -> None:
-        pod, ended = Missing("worker", "a", "Failed"), ControllerStatus("failed", "Job ml/train")
-        two = ExpectedTasks(2, "a label", 1)
-        jobs = {"worker": (ended,), "chief": (ended,)}
+    async def test_all_parts_of_observations_are_merged_unless_a_resolver_has_other_tasks(self) -> None:
+        a, b = Missing("worker", "a", "Pending"), Missing("ps", "b", "Pending")
+        two, ended = ExpectedTasks(2, "a label", 1), (ControllerStatus("failed", "Job ml/train"),)
+        first, second = ConnectionFailedError("first"), ConnectionFailedError("second")
+        both, jobs = {"worker": two, "ps": two}, {"worker": ended, "chief": ended}
+        before = NOON - timedelta(minutes=1)
         observations = [
-            Observation(None, expected={"worker": two, "ps": two}, controllers=jobs, polled_at=9.0),
-            Observation(None, expected={"worker": two}, controllers={"worker": (ended,)}, failed=(pod,)),
-            replace(observe(chief=["a:1"]), absent=(Missing("ps", "b", "Pending"),), polled_at=7.0),
+            Observation(None, (a,), (a,), first, NOON, both, jobs, polled_at=9.0),
+            Observation(None, (), (b,), second, before, {"worker": two}, {"worker": ended}, failed=(a,)),
+            replace(observe(chief=["a:1"]), absent=(b,), polled_at=7.0),
         ]
         merged = await UnionClusterResolver(*map(Shown, observations)).observe(Want(), Progress())
-        assert merged.expected == {"worker": ExpectedTasks(4, "a label", 2)}
-        assert merged.controllers == {"worker": (ended, ended)}
-        assert (merged.failed, merged.polled_at) == ((pod,), 7.0)
+        four, controllers = {"worker": ExpectedTasks(4, "a label", 2)}, {"worker": ended * 2}
+        assert merged == Observation(None, (a, b), (a, b), first, before, four, controllers)
+        assert (merged.failed, merged.polled_at) == ((a,), 7.0)
 
     async def test_union_is_stale_while_one_resolver_is(self) -> None:
         one, other = Shown(), Shown()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -80,6 +82,7 @@ def completing(index: str, **more: Any) -> Process:
         (FOUR, Process(hostname="x", local_hosts=frozenset({"10.0.0.1"})), ANY, "/job:worker/task:1"),
         (BOTH, Process(uid="uid-ml-1"), TaskClaim("worker"), "/job:worker/task:0"),
         (FOUR, completing("2", uid="uid-ml-2"), COMPLETION, "/job:worker/task:2"),
+        (FOUR, Process(uid="uid-ml-0", environ={"PMI_RANK": "1"}), ANY, "/job:worker/task:0"),
         # An address may have no port, and members no uid and no name.
         (hosts("n70", "n7"), Process(uid="u", name="p", hostname="n7"), ANY, "/job:worker/task:1"),
         # The machine may be unknown, but not another one.
@@ -134,7 +137,7 @@ def test_error_lists_everything_that_was_tried_and_the_candidates() -> None:
     with pytest.raises(TaskIdentityError) as error:
         identify_task(
             hosts("10.0.0.1:1", "10.0.0.1:2"),
-            Process(hostname="laptop", local_hosts=frozenset({"10.0.0.1"})),
+            Process(hostname="laptop", local_hosts=LOCAL, environ={"LWS_LEADER_ADDRESS": "vllm-1.vllm"}),
             ANY,
         )
     both = ("/job:worker/task:0", "/job:worker/task:1")
@@ -197,9 +200,9 @@ class TestIndexedJobs:
         addresses, node = error.value.tried[-2:]
         assert addresses.startswith("the addresses of this machine: 4 members, ")
         assert addresses.endswith(f"; of these, index 1 of $JOB_COMPLETION_INDEX: {both}")
-        assert node == f"the node 'n1' and index 1: {both}"
+        assert (node, error.value.candidates) == (f"the node 'n1' and index 1: {both}", ())
         claim = replace(COMPLETION, job="ps")
-        assert str(identify_task(TWO_JOBS, self.process("n1", 1), claim)) == "/job:ps/task:1"
+        assert str(identify_task(TWO_JOBS, self.process("other", 1), claim)) == "/job:ps/task:1"
 
     def test_process_of_another_job_is_no_task(self) -> None:
         with pytest.raises(TaskIdentityError, match="is not known to be one"):
@@ -223,6 +226,11 @@ class TestThisMachine:
     def test_nothing_is_concluded_if_any_address_can_be_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(this_task, "UNASSIGNED", "127.0.0.2")
         assert local_addresses(["127.0.0.1"]) == frozenset()
+
+    def test_lack_of_sockets_says_nothing_about_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(socket, "socket", mock.Mock(side_effect=OSError(errno.EMFILE, "too many")))
+        with pytest.raises(OSError, match="too many"):
+            local_addresses(["127.0.0.1"])
 
     def test_namespace_is_that_of_the_service_account(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -105,7 +105,7 @@ def expecting(observation: Observation, number: int) -> Observation:
 
 
 ANY = WaitCondition()
-OF_THREE = {"worker": ExpectedTasks(3, "a Job", 1)}
+OF_THREE = {"ps": ExpectedTasks(1, "a Job"), "worker": ExpectedTasks(3, "a Job", 1)}
 VANISHED = replace(observe(worker=2, ps=1), expected=OF_THREE)
 
 
@@ -152,6 +152,7 @@ CREATING = [Missing("worker", "b", "CREATING", tasks=tasks) for tasks in (None, 
         (observe(unready=(pending("b"),), worker=2), ANY, {"worker": 1}, "b", False),
         (observe(unready=(pending("b"),), worker=3), wanted(count=2), {"worker": 2}, "b, the tasks", False),
         (observe(worker=3), wanted(count=2), {"worker": 3}, "the tasks", True),
+        (observe(a=1, ps=2), wanted(jobs={"a": 1, "ps": 1}), {"a": 1, "ps": 2}, "the tasks", True),
         (observe(lost("a"), worker=2), wanted(count=3), {"worker": 2}, "a", True),
         (observe(lost("a"), pending("b"), worker=2), wanted(count=3), {"worker": 2}, "a, b", False),
         (observe(lost("a"), pending("b"), worker=2), wanted(count=4), {"worker": 2}, "a, b", True),
@@ -168,6 +169,7 @@ CREATING = [Missing("worker", "b", "CREATING", tasks=tasks) for tasks in (None, 
         (STOPPED, ANY, {"worker": 2}, "the source, a", False),
         (ENDING, ALL, {"worker": 2}, "ml/a", True),
         (VANISHED, ANY, {"worker": 3, "ps": 1}, "tasks of job 'worker'", True),
+        (VANISHED, wanted(jobs={"worker": 3}), {"worker": 3}, "tasks of job 'worker'", True),
         (Observation(None, expected=OF_THREE), ANY, {}, "", False),
         (replace(observe(worker=0), controllers=ENDED), wanted(count=2), {"worker": 0}, "Job ml/train", True),
         # Another job whose tasks are counted too may still have enough.
@@ -216,6 +218,7 @@ def test_completeness_is_formatted_as_one_line() -> None:
         (ENDING, wanted(count=(4, None)), "1 of them done, 3 of 4 or more tasks in total, 1 of them done"),
         (ENDING, wanted(count=2), "the tasks: there are 3 instead of 2: worker-0:1, worker-1:1, ml/a (done)"),
         (observe(worker=2).stale(DOWN, NOON), ANY, f"job 'worker': 2 tasks; the source: {DOWN}"),
+        (observe(worker=MAX_REASONS), wanted(count=1), f", worker-{MAX_REASONS - 1}:1"),
         (observe(*pods[:-1]), ANY, f"; pod-{MAX_REASONS - 1}: Pending (Unschedulable)"),
         (observe(*pods), ANY, f"; pod-{MAX_REASONS - 1}: Pending (Unschedulable); and 1 more"),
     ):
@@ -318,17 +321,6 @@ async def test_other_changes_do_not_restart_the_stable_time() -> None:
         group.cancel_scope.cancel()
 
 
-@in_virtual_time
-async def test_deadline_error_reports_an_unstable_cluster() -> None:
-    source = Shown(observe(pending("a"), worker=1))
-    async with anyio.create_task_group() as group:
-        group.start_soon(show_after, source, 0.2, observe(worker=2))
-        with pytest.raises(IncompleteClusterError) as caught:
-            await source.wait(stable_for=0.95, timeout=1.0)
-        assert caught.value.missing == {"the tasks": "not stable for 0.95 s yet"}
-        assert caught.value.found == {"worker": 2}
-
-
 async def test_error_of_the_source_is_raised_unchanged() -> None:
     source, error = Shown(observe(worker=1)), APIError("gone")
     source.fail(error)
@@ -400,7 +392,7 @@ async def test_failed_tasks_are_named_after_absent_ones_as_many_as_are_missing()
     cases: list[tuple[list[Missing], dict[str, Any], list[str]]] = [
         ([], {"jobs": {"worker": 3}}, ["y", "z"]),
         ([pending("a")], {"count": 3}, ["a", "z"]),
-        ([pending("a"), pending("b")], {"count": 3}, ["a", "b"]),
+        ([pending("a"), pending("b")], {"jobs": {"worker": 3}}, ["a", "b"]),
     ]
     for absent, condition, names in cases:
         source = Shown(replace(observe(*absent, worker=1), failed=failed))
@@ -409,24 +401,32 @@ async def test_failed_tasks_are_named_after_absent_ones_as_many_as_are_missing()
         assert list(caught.value.missing) == names
 
 
-@in_virtual_time
-async def test_wait_without_a_number_waits_for_the_tasks_that_the_source_expects() -> None:
-    first = replace(observe(worker=1), expected={"worker": ExpectedTasks(2, "a label")})
-    source = Shown(first)
-    async with anyio.create_task_group() as group:
-        group.start_soon(
-            show_each, source, replace(observe(worker=2), expected={"worker": ExpectedTasks(2, "a label")})
-        )
-        assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
-    with pytest.raises(IncompleteClusterError) as caught:
-        await Shown(first).wait(timeout=1.0)
-    assert (caught.value.found, caught.value.wanted) == ({"worker": 1}, {"worker": 2})
-
-
 async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> None:
     resolver = UnionClusterResolver(SimpleClusterResolver(cluster(ps=1).spec), Shown(observe(worker=1)))
     assert resolver.known_jobs is None
     assert await resolver.wait(jobs={"worker": 1}, timeout=PATIENCE) == cluster(ps=1, worker=1)
+
+
+class Searched(Shown):
+    """Explains what is missing with a selector that matches nothing."""
+
+    async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
+        return (Missing("worker", "app=x", "no pod matches"),)
+
+
+@in_virtual_time
+async def test_selector_without_a_match_is_named_until_its_job_has_more_tasks() -> None:
+    for later, missing in (
+        (observe(pending("b"), worker=1), {"b": "Pending (Unschedulable)", "app=x": "no pod matches"}),
+        (observe(worker=3), {}),
+        (observe(pending("app=x"), worker=2), {"app=x": "no pod matches"}),
+    ):
+        source = Searched(observe(pending("a"), worker=1))
+        async with anyio.create_task_group() as group:
+            group.start_soon(show_each, source, later)
+            with pytest.raises(IncompleteClusterError) as caught:
+                await source.wait(4, timeout=1.0)
+        assert caught.value.missing == missing
 
 
 # Reachability
@@ -442,19 +442,27 @@ async def test_tasks_that_accept_tcp_are_reachable() -> None:
 async def test_task_that_becomes_unreachable_restarts_the_stable_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    responses = iter([{}, {}, {"worker-0:1": "refused"}])
-    times: list[float] = []
+    refused, times = {"worker-0:1": "refused"}, list[float]()
 
     async def check(addresses: list[str], reach: str) -> dict[str, str]:
-        times.append(anyio.current_time())
-        return next(responses, {})
+        times.append(anyio.current_time() - before)
+        return refused if 0.09 < times[-1] < 0.24 else {}
 
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
     monkeypatch.setattr(waiting, "find_unreachable", check)
+    for timeout, number, missing in (
+        (0.22, 0, refused),
+        (0.44, 1, {"the tasks": "not stable for 0.2 s yet"}),
+    ):
+        before = anyio.current_time()
+        with pytest.raises(IncompleteClusterError) as caught:
+            await Shown(observe(worker=1)).wait(reachable="tcp", stable_for=0.2, timeout=timeout)
+        assert (caught.value.found, caught.value.missing) == ({"worker": number}, missing)
+    before = anyio.current_time()
+    times.clear()
     await Shown(observe(worker=1)).wait(reachable="tcp", stable_for=0.2, timeout=PATIENCE)
-    # The task was unreachable at 0.1 s and reachable again at 0.15 s.
-    assert times[:8] == pytest.approx([0.05 * number for number in range(8)])
-    assert times[-1] == pytest.approx(0.35)
+    # The task is reachable again at 0.25 s.
+    assert [*times[:9], times[-1]] == pytest.approx([0.05 * number for number in range(10)])
 
 
 @in_virtual_time
@@ -512,8 +520,13 @@ async def test_watch_yields_each_change_once() -> None:
 
 @in_virtual_time
 async def test_watch_without_a_first_state_raises_the_deadline_error_with_the_reason() -> None:
-    source = Shown(Observation(None, error=DOWN, stale_since=NOON))
-    source._timeout = 0.05
-    with pytest.raises(DeadlineExceededError, match="no response from") as caught:
-        await anext(source.watch())
-    assert caught.value.__cause__ is DOWN
+    for first, reason in (
+        (Observation(None, error=DOWN, stale_since=NOON), f"last attempt: {DOWN}"),
+        (Observation(None), "the source has not returned a complete state"),
+    ):
+        source = Shown(first)
+        source._timeout = 0.05
+        with pytest.raises(DeadlineExceededError) as caught:
+            await anext(source.watch())
+        assert caught.value.missing == {"the first state": reason}
+        assert caught.value.__cause__ is first.error

@@ -82,6 +82,7 @@ def test_observation() -> None:
     texts = displayed(Observation(PODS, (MISSING,), error=ConnectionFailedError("nothing listens")))
     assert texts[:3] == ["error", "reason", "nothing listens"]
     assert texts[3:10] == ["missing or not ready", "job", "name", "reason", "worker", "ml/train-1", MARKUP]
+    assert texts[10:] == displayed(PODS)
     assert repr(Observation(PODS, (), (MISSING,))) == (
         f"<Observation: <ClusterState of 1 task: worker 1>; 1 not ready: ml/train-1: {MARKUP}>"
     )

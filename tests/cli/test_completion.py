@@ -40,7 +40,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The kubeconfig of the user, with the context `west`; a second file of `$KUBECONFIG` does not exist."""
     (path := tmp_path / ".kube" / "config").parent.mkdir()
     KubernetesServer().write_kubeconfig(path, context="west")
-    monkeypatch.setenv("KUBECONFIG", f"{path}:{tmp_path / 'missing'}")
+    monkeypatch.setenv("KUBECONFIG", f"{path}::{tmp_path / 'missing'}")
     return path
 
 

@@ -18,7 +18,7 @@ import pytest
 from aioresolve.cli import main
 from aioresolve.testing import Hang
 
-from .process import ESCAPE, HIDE_CURSOR, SHOW_CURSOR, Run, displayed, without_colors
+from .process import ESCAPE, HIDE_CURSOR, SHOW_CURSOR, Run, displayed, trainer, without_colors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,9 +118,10 @@ def test_a_terminal_of_unknown_width_has_80_columns(env: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "until", "row"),
     [
-        ("watch kubernetes -l app=train", "3 tasks", ["worker", "0", "train-1"]),
+        ("watch kubernetes -l app=train", "33 tasks", ["...", "and", "14"]),
         ("poll fleet.yaml", "2 of 2 targets ready, 3 tasks", ["first", "Ready", "1/1"]),
         ("wait kubernetes -l app=stuck --count 2", "stuck-1   Pending", ["worker", "1", "2"]),
+        ("wait kubernetes -l app=none", "'here')", ["MISSING", "REASON"]),
         ("wait kubernetes -l app=hangs", "no response yet", ["no", "response", "yet"]),
         ("kubernetes -l app=hangs", "waiting for selector 'app=hangs' in namespace 'ml': ", None),
         ("poll sick.yaml --once", "3 of 4 done, 1 failed", None),
@@ -131,6 +132,7 @@ def test_ctrl_c_keeps_tables_and_removes_progress(
 ) -> None:
     if row is None or "hangs" in arguments:
         server.inject(Hang(), times=None)
+    server.add(*(trainer(number) for number in range(100, 130)))
     screen = Screen(until)
     streams = (screen, Screen()) if row and "wait" not in arguments else (Screen(), screen)
     assert run_on(*streams, tuple(arguments.split()), env) == 130

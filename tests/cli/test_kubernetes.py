@@ -58,6 +58,8 @@ def test_services_are_resolved_in_place_of_selectors(
         for number in (1, 2, 10)
     ]
     assert {request.resource for request in server.requests} == {"endpointslices"}
+    both = aioresolve("--service", "a=train", "--service", "b=train:80", "--port", "9000", "-o", "name")
+    assert both.stdout.split() == [f"10.0.0.{number}:{port}" for port in (9000, 80) for number in (1, 2, 10)]
 
 
 @pytest.mark.usefixtures("services")

@@ -12,7 +12,7 @@ import pytest
 from aioresolve import ClusterSpec, launch
 from aioresolve.testing import GoogleServer, tpu_node
 
-from .process import Run, environment
+from .process import Result, Run, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +113,10 @@ def test_megascale_has_the_slices_of_the_tpus_and_the_task_at_an_address_of_this
         env = environment(tmp_path / "none", **google.environ())
         options = ("-o", "megascale", "--this-task", "--port", "8080")
         result = run((*command, "slice-0", "slice-1", *where, *options), env)
+        google.add(tpu_node("slice-1", ips=["127.0.0.1"]))
+        unequal = run((*command, "slice-0", "slice-1", *where, *options), env)
     assert result.stderr == ""
+    assert unequal == Result(2, "", "error: the slices differ in size. Name TPUs of one size.\n")
     assert (
         variables(result.stdout.replace("\n", "; ")).items()
         >= {

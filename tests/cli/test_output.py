@@ -26,6 +26,15 @@ def test_columns_are_aligned_if_characters_are_wide_or_combined() -> None:
     assert aligned(Table(("A", "B"), [])) == ""  # as with kubectl
 
 
+def test_rows_have_their_color_and_without_one_the_jobs_have_another() -> None:
+    table = Table(("JOB", "ADDRESS"), [("a", "b"), ("c", "d")], ["", "red"])
+    assert aligned(table, has_colors=True) == (
+        "\x1b[1mJOB   ADDRESS\x1b[0m\n"
+        "\x1b[36ma  \x1b[0m   \x1b[1mb\x1b[0m\n"
+        "\x1b[31mc  \x1b[0m   \x1b[31m\x1b[1md\x1b[0m\n"
+    )
+
+
 CODES: dict[type[errors.ResolveError], int] = {
     errors.ConfigurationError: 2,
     errors.EnvironmentVariableError: 2,

@@ -261,7 +261,7 @@ async def _resolve(
             content = clusters.format_document(request.output, {**added, **state.as_dict()})
         else:
             left = sources.with_time_left(request, ends)
-            content = await sources.format_for_task(left, resolver, state, has_identities=needs_pods)
+            content = await sources.format_for_task(left, resolver, state)
     empty = ", ".join(map(repr, empty_jobs(found)))
     reasons = "; ".join(one.reason for one in found.unmatched)
     return content, found, empty and (reasons or f"job {empty} has no tasks: {request.scope}")

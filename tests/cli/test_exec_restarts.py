@@ -329,7 +329,7 @@ async def test_program_does_not_outlive_a_supervisor_that_fails(tmp_path: Path) 
     with pytest.raises(ExceptionGroup) as raised:
         await exit_code(supervised, script)
     assert raised.group_contains(RuntimeError, match="the watch has failed")
-    assert supervised.lines() == ["started", "TERM"]
+    assert (supervised.lines(), psutil.Process().children()) == (["started", "TERM"], [])
 
 
 LEAVE_ORPHANS = """

@@ -9,7 +9,7 @@ import anyio
 
 from aioresolve import ClusterState, Observation, Progress, errors
 from aioresolve.cli.error_messages import error_report, exit_code
-from aioresolve.cli.formats import Table, TextTable, aligned
+from aioresolve.cli.formats import Table, TextTable, aligned, format_span
 from aioresolve.cli.live import StatusReporter, progress_line, show_progress
 from tests.virtual_time import in_virtual_time
 
@@ -119,6 +119,12 @@ def test_status_of_a_watched_source_is_reported_when_it_changes(capsys: pytest.C
     assert capsys.readouterr().err == (
         "not up to date since 2026-01-02T03:04:05Z; retrying: a is down\nup to date again\n"
     )
+
+
+def test_durations_have_their_two_largest_units() -> None:
+    seconds = (-1, 0.35, 0.9994, 0.9996, 1.4, 312, 3600, 86460, 90061)
+    expected = ("0ms", "350ms", "999ms", "1s", "1s", "5m12s", "1h", "1d", "1d1h")
+    assert tuple(map(format_span, seconds)) == expected
 
 
 def report(**fields: Any) -> list[str]:

@@ -110,6 +110,8 @@ def test_a_terminal_of_unknown_width_has_80_columns(env: dict[str, str]) -> None
     assert run_on(out, err, ("poll", "wide.yaml", "--listen", "8080"), env) == 2
     *error, _ = without_colors(err.getvalue()).splitlines()
     assert (len(error), max(map(len, error)) <= 80) == (2, True)
+    assert run_on(out, err, ("poll", "no-" * 30), env) == 2
+    assert "no-" * 30 in err.getvalue()
 
 
 # Drawn in place
@@ -118,9 +120,9 @@ def test_a_terminal_of_unknown_width_has_80_columns(env: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "until", "row"),
     [
-        ("watch kubernetes -l app=train", "33 tasks", ["...", "and", "14"]),
+        ("watch kubernetes -l app=train", "33 tasks", ["...", "and", "24"]),
         ("poll fleet.yaml", "2 of 2 targets ready, 3 tasks", ["first", "Ready", "1/1"]),
-        ("wait kubernetes -l app=stuck --count 2", "stuck-1   Pending", ["worker", "1", "2"]),
+        ("wait kubernetes -l app=train --count 40", "and 14 more", ["worker", "3", "40"]),
         ("wait kubernetes -l app=none", "'here')", ["MISSING", "REASON"]),
         ("wait kubernetes -l app=hangs", "no response yet", ["no", "response", "yet"]),
         ("kubernetes -l app=hangs", "waiting for selector 'app=hangs' in namespace 'ml': ", None),
@@ -132,7 +134,10 @@ def test_ctrl_c_keeps_tables_and_removes_progress(
 ) -> None:
     if row is None or "hangs" in arguments:
         server.inject(Hang(), times=None)
-    server.add(*(trainer(number) for number in range(100, 130)))
+    crashed = (
+        trainer(each, waiting="CrashLoopBackOff", restarts=each, ready=False) for each in range(30, 60)
+    )
+    server.add(*crashed)
     screen = Screen(until)
     streams = (screen, Screen()) if row and "wait" not in arguments else (Screen(), screen)
     assert run_on(*streams, tuple(arguments.split()), env) == 130

@@ -64,8 +64,9 @@ def test_an_unreadable_kubeconfig_completes_nothing(
 
 def test_choices_and_commands_are_completed(candidates: Candidates) -> None:
     assert candidates("kubernetes", "--address", "h") == ["host_ip", "hostname"]
-    assert candidates("kubernetes", "--order-by", "i") == ["index"]
-    assert "--not-running" in candidates("kubernetes", "--not")
+    assert candidates("kubernetes", "--order-by", "n") == ["name", "node-label:"]
+    assert candidates("kubernetes", "--not") == ["--not-running"]
+    assert candidates("exec", "kubernetes", "--host") == ["--hostfile"]
     assert candidates("watch", "kubernetes", "-o", "t") == ["table"]
     assert candidates("exec", "kubernetes", "--for", "mp") == ["mpi", "mpich"]
     # After -- is a command, for which the shell completes files.

@@ -224,6 +224,7 @@ def test_file_that_the_system_cannot_execute_exits_with_126(
             "--hostfile /no/folder/x: the folder does not exist",
         ),
         ((*EXEC, "--for", "mpi", "--task", "worker:0", *ECHO), "leave out --task"),
+        ((*EXEC, "-l", "ps=app=ps", "--for", "jax", *ECHO), "the processes of jax are all alike"),
         (("exec", "tpu", "a", "--port", "1", *ECHO), "--port requires --for jax"),
         (("exec", "tpu", "--jobs", "ps=1", *ECHO), "no job 'ps' is requested; pass --job-name ps"),
     ],

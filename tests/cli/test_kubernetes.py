@@ -142,6 +142,8 @@ def test_other_outputs_have_the_same_tasks(aioresolve: Command, server: Threaded
     config = json.loads(aioresolve(*TRAIN_AND_PS, "-o", "tf-config", "--task", "worker:1").stdout)
     assert config["cluster"]["ps"] == ["[fd00::7]:8470"]
     assert config["task"] == {"type": "worker", "index": 1}
+    evaluator = aioresolve(*TRAIN, "-o", "tf-config", "--task", "evaluator:7").stdout
+    assert json.loads(evaluator)["task"] == {"type": "evaluator", "index": 7}
     # Whole pods are requested only for outputs with identities.
     assert all("as=Table" in request.accept for request in server.requests)
 
@@ -274,7 +276,6 @@ def test_a_retry_is_reported_once(
         ((*TRAIN, "-n", "ml", "-A"), "-n and -A exclude each other"),
         ((*TRAIN, "-n", "No_Name"), "-n: 'No_Name' is not a namespace"),
         ((*TRAIN, "--timeout", "soon"), "is not a duration; write one such as 30s"),
-        ((*TRAIN, "--task", "worker:0"), "--task requires -o tf-config"),
         ((*TRAIN, "-o", "tf-config", "--task", "chief:0"), "add -l chief=SELECTOR"),
         ((*TRAIN, "--address", "pod_ipv6"), "Choose another --address."),
         ((*TRAIN, "--server", "ftp://host"), "--server: 'ftp://host' is not"),

@@ -192,5 +192,7 @@ def test_completion_is_installed_where_the_shell_finds_it(
         True,
     )
     assert (kubeconfig.parent / path).read_text() == run(("completion", shell), env).stdout
+    failed = run(("completion", "install", shell), env | {"HOME": "/dev/null"})
+    assert failed == Result(1, "", f"error: cannot write /dev/null/{path}: Not a directory\n")
     unknown = run(("completion", "install"), env | {"SHELL": "/bin/tcsh"})
     assert "pass one: aioresolve completion install bash" in unknown.stderr

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from aioresolve import ClusterState, Observation, Progress, errors
-from aioresolve.cli.error_messages import error_report, exit_code
+from aioresolve.cli.error_messages import error_report, exit_code, field_spelling
 from aioresolve.cli.formats import Table, TextTable, aligned, format_span
 from aioresolve.cli.live import StatusReporter, progress_line, show_progress
 from tests.virtual_time import in_virtual_time
@@ -51,6 +51,7 @@ def test_each_error_has_its_exit_code() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
     kinds = [kind for kind in classes if issubclass(kind, errors.ResolveError)]
     assert {kind: exit_code(kind("what")) for kind in kinds} == {kind: CODES.get(kind, 1) for kind in kinds}
+    assert exit_code(errors.CredentialsError("none were found", tried=["$KUBECONFIG: not set"])) == 2
 
 
 def test_an_error_is_one_line_without_control_characters() -> None:
@@ -79,12 +80,16 @@ def test_a_narrow_table_that_wraps_continues_its_last_column_on_the_next_line() 
     assert lines == ["CHECK   FOUND", "TLS     one two", "        three"]
 
 
-def test_arguments_are_named_as_options_if_there_is_one() -> None:
-    hint = "Pass {namespace} or {order_by=index}, or {discovery_url} or {environment=colab}."
+def test_arguments_are_named_as_options_if_there_is_one_and_in_a_fleet_file_as_fields() -> None:
+    hint = "Pass {namespace} or {order_by=index}, or {tpu} or {environment=colab}, or raise {timeout}."
     error = errors.ConfigurationError("'ML_' is not valid", argument="namespace", hint=hint)
     assert error_report(error) == (
-        "error: -n: 'ML_' is not valid. Pass -n or --order-by index, or `discovery_url=` or"
-        " `environment='colab'`.\n"
+        "error: -n: 'ML_' is not valid. Pass -n or --order-by index, or NAME or `environment='colab'`, or"
+        " raise --timeout.\n"
+    )
+    assert error.render(field_spelling) == (
+        "`namespace`: 'ML_' is not valid. Pass `namespace` or `order_by: index`, or `name` or"
+        " `environment: colab`, or raise --timeout."
     )
 
 

@@ -127,6 +127,8 @@ def test_watching_prints_each_change_and_nothing_else(
 
 
 def test_shards_partition_the_targets(run: Run, fleet: Path, env: dict[str, str]) -> None:
+    few = [run(("poll", str(fleet), "--once", "--shards", f"{index}/9"), env) for index in range(9)]
+    assert [done.stderr for done in few].count("this shard is empty; the fleet has 3 targets\n") >= 6
     more = [f'  more-{number}: {{static: {{jobs: {{worker: ["10.9.1.1:1"]}}}}}}\n' for number in range(12)]
     fleet.write_text(fleet.read_text() + "".join(more))
     rounds = [

@@ -14,7 +14,6 @@ from aioresolve.testing import Delay, Hang
 
 from .process import (
     COMMAND,
-    ESCAPE,
     SHOW_CURSOR,
     TIMEOUT,
     Terminal,
@@ -40,16 +39,6 @@ def run_program(program: str, *arguments: str, env: dict[str, str]) -> subproces
 
 
 # Pipes and terminals
-
-
-@pytest.mark.parametrize("variable", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_output_has_colors_on_a_terminal_unless_they_are_disabled(
-    env: dict[str, str], variable: dict[str, str]
-) -> None:
-    code, sent = run_on_terminal(TRAIN, env | variable)
-    assert (code, ESCAPE in sent) == (0, not variable)
-    piped = run_process(TRAIN, env)
-    assert (piped.stdout, piped.stderr) == (without_colors(sent), "")
 
 
 def test_a_terminal_shows_progress_and_then_the_cursor_again(

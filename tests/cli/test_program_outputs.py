@@ -85,7 +85,7 @@ def test_options_change_the_output(run: Run, env: dict[str, str]) -> None:
             ("-o", "hostfile", "--address", "pod_ipv6"),
             "-o hostfile cannot express IPv6 addresses",
         ),
-        (("-w", "-o", "jax", "--this-task"), "-o jax cannot show changes"),
+        (("-w", "-o", "jax", "--this-task"), "-o jax cannot show changes; pass -o table"),
         (
             ("-l", "ps=app=ps", "-o", "jax", "--task", "worker:0"),
             "the processes of jax are all alike, but the cluster has the jobs worker, ps",

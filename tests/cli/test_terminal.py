@@ -126,6 +126,7 @@ def test_a_terminal_of_unknown_width_has_80_columns(env: dict[str, str]) -> None
         ("wait kubernetes -l app=none", "'here')", ["MISSING", "REASON"]),
         ("wait kubernetes -l app=hangs", "no response yet", ["no", "response", "yet"]),
         ("kubernetes -l app=hangs", "waiting for selector 'app=hangs' in namespace 'ml': ", None),
+        ("watch kubernetes -l app=hangs", "waiting for -l app=hangs: no response yet", None),
         ("poll sick.yaml --once", "3 of 4 done, 1 failed", None),
     ],
 )
@@ -186,6 +187,11 @@ def test_a_broken_stdout_ends_the_command_and_a_broken_stderr_does_not(
                 with pytest.raises(SystemExit, match="141"):
                     main(arguments)
         assert capsys.readouterr().err == ""
+    read = mock.patch("aioresolve.fleet.config.read_fleet", side_effect=OSError("no memory"))
+    with read, open(os.devnull, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(("poll", "fleet.yaml")) == 1
+    assert capsys.readouterr().err == "error: no memory\n"
     # Errors without a reader are not errors of their own.
     monkeypatch.setattr(sys, "stderr", None)
     assert main(("poll", "none.yaml")) == 2

@@ -32,7 +32,9 @@ PENDING: dict[str, Any] = {"phase": "Pending", "node": None, "ip": None}
 # Complete
 
 
-@pytest.mark.parametrize(("output", "size"), [("table", "3"), ("wide", "3:3"), ("tf-config", "2:")])
+@pytest.mark.parametrize(
+    ("output", "size"), [("custom-columns=N:uid", "3"), ("wide", "3:3"), ("tf-config", "2:")]
+)
 def test_a_complete_cluster_is_printed_as_by_kubernetes(
     run: Run, env: dict[str, str], output: str, size: str
 ) -> None:

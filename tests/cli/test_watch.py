@@ -200,21 +200,6 @@ def test_a_manifest_follows_the_error_if_the_user_may_list_but_not_watch(
     assert documents[0]["rules"][0]["verbs"] == ["list", "watch"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("kubernetes", *TRAIN[2:], "-w", "-o", "name"), "-o name cannot show changes; pass -o table"),
-        ((*TRAIN, "-o", "name"), "'name' is not one of"),
-    ],
-)
-def test_what_has_no_changes_is_invalid_usage(
-    run: Run, env: dict[str, str], arguments: tuple[str, ...], message: str
-) -> None:
-    refused = run(arguments, env)
-    assert (refused.code, refused.stdout) == (2, "")
-    assert message in refused.stderr
-
-
 # On a terminal
 
 

@@ -280,6 +280,7 @@ def test_a_retry_is_reported_once(
         ((*TRAIN, "--address", "pod_ipv6"), "Choose another --address."),
         ((*TRAIN, "--server", "ftp://host"), "--server: 'ftp://host' is not"),
         ((*TRAIN, "--order-by", "age"), "is not one of 'name', 'index', 'label:KEY' and 'node-label:KEY'"),
+        ((*TRAIN, "--order-by", "name", "--order-by", "index"), "'name' is not one of 'label:KEY'"),
         *(
             ((*TRAIN, "-o", f"custom-columns={columns}"), "is not a column; write NAME:PATH, such as NODE:")
             for columns in ("", "NAME", ":.a", "NAME:", "NAME:.a..b", "A:.a,,B:.b", "NAME:.a[0]")

@@ -15,15 +15,7 @@ import pytest
 
 from aioresolve.testing import Answer
 
-from .process import (
-    COMMAND,
-    TIMEOUT,
-    Result,
-    Running,
-    environment,
-    run_as_first_process,
-    trainer,
-)
+from .process import COMMAND, TIMEOUT, Result, Running, environment, run_as_first_process, trainer
 from .test_program_outputs import uid
 
 if TYPE_CHECKING:

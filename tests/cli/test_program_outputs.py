@@ -81,10 +81,7 @@ def test_options_change_the_output(run: Run, env: dict[str, str]) -> None:
         (("-o", "hostfile", "--this-task"), "--this-task requires -o tf-config"),
         (("-o", "jax", "--this-task", "--slots", "2"), "--slots requires -o hostfile or host:slots; add it"),
         (("--slices", "2"), "--slices requires -o megascale; add it, or leave out --slices"),
-        (
-            ("-o", "hostfile", "--address", "pod_ipv6"),
-            "-o hostfile cannot express IPv6 addresses",
-        ),
+        (("-o", "hostfile", "--address", "pod_ipv6"), "-o hostfile cannot express IPv6 addresses"),
         (("-w", "-o", "jax", "--this-task"), "-o jax cannot show changes; pass -o table"),
         (
             ("-l", "ps=app=ps", "-o", "jax", "--task", "worker:0"),

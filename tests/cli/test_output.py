@@ -69,6 +69,7 @@ def test_a_narrow_table_loses_expendable_columns_and_then_shortens_its_last_colu
         return lines[1].split()
 
     assert shown(100) == " ".join(row).split()
+    assert ["gke-pool-1" in shown(width) for width in (88, 87)] == [True, False]
     assert shown(83) == " ".join((*row[:3], row[4])).split()
     assert shown(60) == [row[0], row[1], "CrashLoopBackOff:", "7", "rest…"]
     assert shown(50) == [row[0], "trainer-7f9c8…", "CrashLoopBackOff:", "7", "res…"]

@@ -68,6 +68,7 @@ def test_options_change_the_output(run: Run, env: dict[str, str]) -> None:
     assert "JAX_COORDINATOR_ADDRESS=10.0.0.1:1234\n" in output("jax", "--task", "worker:0", "--port", "1234")
     assert "RAY_ADDRESS=10.0.0.1:6379\n" in output("ray", "--task", "worker:1")
     assert "MEGASCALE_SLICE_ID=2\n" in output("megascale", "--task", "worker:2", "--slices", "3")
+    assert "MEGASCALE_NUM_SLICES=1\n" in output("megascale", "--task", "worker:2")
     hosts = ("10.0.0.1", "10.0.0.2", "10.0.0.10")
     assert output("hostfile", "--slots", "8") == "".join(f"{host} slots=8\n" for host in hosts)
     assert output("host:slots") == "".join(f"{host}:1\n" for host in hosts)

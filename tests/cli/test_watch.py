@@ -173,6 +173,8 @@ def test_a_reader_that_does_not_read_gets_the_latest_state_and_does_not_delay_th
 def test_an_outage_is_reported_and_no_change_is_lost(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
+    with server.down(), Running(TRAIN, env) as refused:
+        assert refused.stderr_line().startswith("retrying: ")
     with Running(TRAIN, env) as watch:
         watch.lines(4)
         server.until(lambda: server.watches == 1, TIMEOUT)

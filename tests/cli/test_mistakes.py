@@ -184,10 +184,8 @@ def test_completion_is_installed_where_the_shell_finds_it(
     run: Run, env: dict[str, str], kubeconfig: Path, shell: str, path: str
 ) -> None:
     installed = run(("completion", "install"), env | {"SHELL": f"/bin/{shell}"})
-    assert (installed.code, installed.stderr.startswith(f"installed {kubeconfig.parent / path}; ")) == (
-        0,
-        True,
-    )
+    assert installed.stderr.startswith(f"installed {kubeconfig.parent / path}; start a new {shell}")
+    assert (installed.code, "add to ~/.zshrc: " in installed.stderr) == (0, shell == "zsh")
     assert (kubeconfig.parent / path).read_text() == run(("completion", shell), env).stdout
     failed = run(("completion", "install", shell), env | {"HOME": "/dev/null"})
     assert failed == Result(1, "", f"error: cannot write /dev/null/{path}: Not a directory\n")

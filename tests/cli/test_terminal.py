@@ -120,7 +120,7 @@ def test_a_terminal_of_unknown_width_has_80_columns(env: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "until", "row"),
     [
-        ("watch kubernetes -l app=train", "33 tasks", ["...", "and", "24"]),
+        ("watch kubernetes -l app=train", "33 tasks", ["...", "and", "31"]),
         ("poll fleet.yaml", "2 of 2 targets ready, 3 tasks", ["first", "Ready", "1/1"]),
         ("wait kubernetes -l app=train --count 40", "and 14 more", ["worker", "3", "40"]),
         ("wait kubernetes -l app=none", "'here')", ["MISSING", "REASON"]),
@@ -135,10 +135,8 @@ def test_ctrl_c_keeps_tables_and_removes_progress(
 ) -> None:
     if row is None or "hangs" in arguments:
         server.inject(Hang(), times=None)
-    crashed = (
-        trainer(each, waiting="CrashLoopBackOff", restarts=each, ready=False) for each in range(30, 60)
-    )
-    server.add(*crashed)
+    long = "CrashLoopBackOff" * 6  # on two lines
+    server.add(*(trainer(each, waiting=long, restarts=each, ready=False) for each in range(30, 60)))
     screen = Screen(until)
     streams = (screen, Screen()) if row and "wait" not in arguments else (Screen(), screen)
     assert run_on(*streams, tuple(arguments.split()), env) == 130

@@ -75,8 +75,8 @@ def option_spelling(argument: str, value: str | None) -> str:
 
 def _names_kubernetes() -> bool:
     """Return whether the command that is running, or has raised an error, has `kubernetes` in its name."""
-    context = click.get_current_context(silent=True)
-    names = () if context is None else (*context.command_path.split(), context.invoked_subcommand)
+    context = click.get_current_context()
+    names = (*context.command_path.split(), context.invoked_subcommand)
     return "kubernetes" in names or "k8s" in names
 
 

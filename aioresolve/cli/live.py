@@ -94,14 +94,7 @@ def _new_live(stream: TextIO, render: Callable[[int, int], RenderableType]) -> L
     from rich.console import Console
     from rich.live import Live
 
-    console = Console(
-        file=stream,
-        force_terminal=True,
-        no_color=bool(os.environ.get("NO_COLOR")),
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
+    console = Console(file=stream, force_terminal=True, no_color=bool(os.environ.get("NO_COLOR")))
     return Live(
         # The last line is for the cursor, and for the shell's prompt afterwards.
         get_renderable=lambda: render(console.width, console.height - 1),

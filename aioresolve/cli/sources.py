@@ -367,16 +367,16 @@ async def consumer_options(
 
 
 async def format_for_task(
-    request: ClusterRequest, resolver: ClusterResolver, state: ClusterState, *, has_identities: bool = True
+    request: ClusterRequest, resolver: ClusterResolver, state: ClusterState
 ) -> str | Table:
     """Return the cluster in the format of the output, for the task of `--task` or `--this-task`.
 
-    The task of this process is looked up in `state` if that has identities.
+    For `--this-task`, `state` must have identities.
     """
     state, given = await consumer_options(request, resolver, state, request.output)
     name = request.task
     if request.is_this_task:
-        task = await resolver.this_task(state if has_identities else None, timeout=request.timeout)
+        task = await resolver.this_task(state, timeout=request.timeout)
         name = clusters.TaskName(task.job, task.index)
     return clusters.format_cluster(request.output, state, name, given)
 

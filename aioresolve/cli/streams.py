@@ -67,7 +67,7 @@ def write_stderr(text: str) -> None:
 
         def shown(line: re.Match[str]) -> str:
             wrapped = textwrap.fill(line[0], width, break_long_words=False, break_on_hyphens=False)
-            return wrapped.replace("error:", prefix, 1)
+            return prefix + wrapped.removeprefix("error:")
 
         text = _ERROR.sub(shown, text)
     try:

@@ -18,7 +18,7 @@ import pytest
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from aioresolve.testing import ThreadedKubernetesServer
@@ -193,15 +193,11 @@ class Terminal:
         """The lines that a user sees, from the first to the last line written."""
         return displayed(self.sent)
 
-    def wait_until(self, condition: Callable[[list[str]], bool]) -> list[str]:
-        """Return the shown lines as soon as they satisfy `condition`."""
-        while not condition(shown := self.shown):
-            assert self._read(), f"the process has exited, and the terminal shows {shown}"
-        return shown
-
     def wait_for_text(self, text: str) -> list[str]:
         """Return the shown lines as soon as one contains `text`."""
-        return self.wait_until(lambda shown: any(text in line for line in shown))
+        while text not in "\n".join(shown := self.shown):
+            assert self._read(), f"the process has exited, and the terminal shows {shown}"
+        return shown
 
     def wait_for_exit(self, signal: int | None = None) -> int:
         """Wait until it exits, after sending `signal` if given, and return its code."""

@@ -40,7 +40,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The kubeconfig of the user, with the context `west`; a second file of `$KUBECONFIG` does not exist."""
     (path := tmp_path / ".kube" / "config").parent.mkdir()
     KubernetesServer().write_kubeconfig(path, context="west")
-    monkeypatch.setenv("KUBECONFIG", f"{path}:{tmp_path / 'missing'}")
+    monkeypatch.setenv("KUBECONFIG", f"{path}::{tmp_path / 'missing'}")
     return path
 
 
@@ -64,8 +64,9 @@ def test_an_unreadable_kubeconfig_completes_nothing(
 
 def test_choices_and_commands_are_completed(candidates: Candidates) -> None:
     assert candidates("kubernetes", "--address", "h") == ["host_ip", "hostname"]
-    assert candidates("kubernetes", "--order-by", "i") == ["index"]
-    assert "--not-running" in candidates("kubernetes", "--not")
+    assert candidates("kubernetes", "--order-by", "n") == ["name", "node-label:"]
+    assert candidates("kubernetes", "--not") == ["--not-running"]
+    assert candidates("exec", "kubernetes", "--host") == ["--hostfile"]
     assert candidates("watch", "kubernetes", "-o", "t") == ["table"]
     assert candidates("exec", "kubernetes", "--for", "mp") == ["mpi", "mpich"]
     # After -- is a command, for which the shell completes files.

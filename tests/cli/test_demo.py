@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import sysconfig
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,7 @@ async def test_in_the_story_targets_become_sick_and_recover(
     async with running_clusters() as clusters:
         for name, value in write_files(clusters, tmp_path).items():
             monkeypatch.setenv(name, value)
+        assert f'PATH={shlex.quote(sysconfig.get_path("scripts"))}:"$PATH"' in (tmp_path / "env").read_text()
         for _ in islice(story(clusters), 11):
             # In a thread, because the servers are in this one.
             await asyncio.to_thread(main, ["poll", str(tmp_path / "fleet.yaml"), "--once", "-o", "json"])

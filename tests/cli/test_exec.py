@@ -224,6 +224,7 @@ def test_file_that_the_system_cannot_execute_exits_with_126(
             "--hostfile /no/folder/x: the folder does not exist",
         ),
         ((*EXEC, "--for", "mpi", "--task", "worker:0", *ECHO), "leave out --task"),
+        ((*EXEC, "-l", "ps=app=ps", "--for", "jax", *ECHO), "the processes of jax are all alike"),
         (("exec", "tpu", "a", "--port", "1", *ECHO), "--port requires --for jax"),
         (("exec", "tpu", "--jobs", "ps=1", *ECHO), "no job 'ps' is requested; pass --job-name ps"),
     ],
@@ -286,6 +287,8 @@ def test_process_that_starts_late_has_its_rank_or_an_error_that_names_the_tasks_
         assert (result.code, result.stdout) == (1, "")
         assert "ml/train-1" in result.stderr
         assert "has ended with success, so that the others cannot connect to it" in result.stderr
+    waited = run(("wait", "kubernetes", "-l", "app=train", "-o", "env", "--task", "worker:2"), env)
+    assert "RANK=2\nAIORESOLVE_NUM_TASKS=3\n" in waited.stdout
     printed = ("kubernetes", "-l", "app=train", "--not-running", "skip", "-o")
     assert "RANK=2\nAIORESOLVE_NUM_TASKS=3\n" in run((*printed, "env", "--task", "worker:2"), env).stdout
     for output in (("torch", "--task", "worker:2"), ("tf-config", "--task", "worker:2"), ("hostfile",)):

@@ -15,15 +15,7 @@ import pytest
 
 from aioresolve.testing import Answer
 
-from .process import (
-    COMMAND,
-    TIMEOUT,
-    Result,
-    Running,
-    environment,
-    run_as_first_process,
-    trainer,
-)
+from .process import COMMAND, TIMEOUT, Result, Running, environment, run_as_first_process, trainer
 from .test_program_outputs import uid
 
 if TYPE_CHECKING:
@@ -326,10 +318,11 @@ async def test_program_does_not_outlive_a_supervisor_that_fails(tmp_path: Path) 
     async def script() -> None:
         raise RuntimeError("the watch has failed")
 
+    others = psutil.Process().children()
     with pytest.raises(ExceptionGroup) as raised:
         await exit_code(supervised, script)
     assert raised.group_contains(RuntimeError, match="the watch has failed")
-    assert supervised.lines() == ["started", "TERM"]
+    assert (supervised.lines(), psutil.Process().children()) == (["started", "TERM"], others)
 
 
 LEAVE_ORPHANS = """

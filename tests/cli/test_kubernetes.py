@@ -58,6 +58,8 @@ def test_services_are_resolved_in_place_of_selectors(
         for number in (1, 2, 10)
     ]
     assert {request.resource for request in server.requests} == {"endpointslices"}
+    both = aioresolve("--service", "a=train", "--service", "b=train:80", "--port", "9000", "-o", "name")
+    assert both.stdout.split() == [f"10.0.0.{number}:{port}" for port in (9000, 80) for number in (1, 2, 10)]
 
 
 @pytest.mark.usefixtures("services")
@@ -131,7 +133,7 @@ def test_json_and_yaml_are_one_object(aioresolve: Command, server: ThreadedKuber
     }
     assert found["version"] == str(server.resource_version)
     from_yaml = yaml.safe_load(aioresolve(*TRAIN, "-o", "yaml").stdout)
-    assert from_yaml["jobs"] == found["jobs"]
+    assert json.dumps(from_yaml["jobs"]) == json.dumps(found["jobs"])  # in the same order
 
 
 def test_other_outputs_have_the_same_tasks(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
@@ -140,6 +142,8 @@ def test_other_outputs_have_the_same_tasks(aioresolve: Command, server: Threaded
     config = json.loads(aioresolve(*TRAIN_AND_PS, "-o", "tf-config", "--task", "worker:1").stdout)
     assert config["cluster"]["ps"] == ["[fd00::7]:8470"]
     assert config["task"] == {"type": "worker", "index": 1}
+    evaluator = aioresolve(*TRAIN, "-o", "tf-config", "--task", "evaluator:7").stdout
+    assert json.loads(evaluator)["task"] == {"type": "evaluator", "index": 7}
     # Whole pods are requested only for outputs with identities.
     assert all("as=Table" in request.accept for request in server.requests)
 
@@ -272,11 +276,11 @@ def test_a_retry_is_reported_once(
         ((*TRAIN, "-n", "ml", "-A"), "-n and -A exclude each other"),
         ((*TRAIN, "-n", "No_Name"), "-n: 'No_Name' is not a namespace"),
         ((*TRAIN, "--timeout", "soon"), "is not a duration; write one such as 30s"),
-        ((*TRAIN, "--task", "worker:0"), "--task requires -o tf-config"),
         ((*TRAIN, "-o", "tf-config", "--task", "chief:0"), "add -l chief=SELECTOR"),
         ((*TRAIN, "--address", "pod_ipv6"), "Choose another --address."),
         ((*TRAIN, "--server", "ftp://host"), "--server: 'ftp://host' is not"),
         ((*TRAIN, "--order-by", "age"), "is not one of 'name', 'index', 'label:KEY' and 'node-label:KEY'"),
+        ((*TRAIN, "--order-by", "name", "--order-by", "index"), "'name' is not one of 'label:KEY'"),
         *(
             ((*TRAIN, "-o", f"custom-columns={columns}"), "is not a column; write NAME:PATH, such as NODE:")
             for columns in ("", "NAME", ":.a", "NAME:", "NAME:.a..b", "A:.a,,B:.b", "NAME:.a[0]")

@@ -163,10 +163,7 @@ def test_new_fleet_file_has_the_contexts_and_is_valid(
     run: Run, env: dict[str, str], kubeconfig: Path
 ) -> None:
     written = run(("poll", "fleet.yaml", "--init"), env)
-    assert (written.code, written.stderr) == (
-        0,
-        "wrote fleet.yaml with 1 target; correct the selector in it\n",
-    )
+    assert written == Result(0, "", "wrote fleet.yaml with 1 target; correct the selector in it\n")
     assert run(("poll", "fleet.yaml", "--check"), env).stdout == "fleet.yaml: valid, 1 target\n"
     assert "  here:\n    kubernetes:\n      context: here\n" in kubeconfig.with_name("fleet.yaml").read_text()
     again = run(("poll", "fleet.yaml", "--init"), env)
@@ -187,10 +184,10 @@ def test_completion_is_installed_where_the_shell_finds_it(
     run: Run, env: dict[str, str], kubeconfig: Path, shell: str, path: str
 ) -> None:
     installed = run(("completion", "install"), env | {"SHELL": f"/bin/{shell}"})
-    assert (installed.code, installed.stderr.startswith(f"installed {kubeconfig.parent / path}; ")) == (
-        0,
-        True,
-    )
+    assert installed.stderr.startswith(f"installed {kubeconfig.parent / path}; start a new {shell}")
+    assert (installed.code, "add to ~/.zshrc: " in installed.stderr) == (0, shell == "zsh")
     assert (kubeconfig.parent / path).read_text() == run(("completion", shell), env).stdout
+    failed = run(("completion", "install", shell), env | {"HOME": "/dev/null"})
+    assert failed == Result(1, "", f"error: cannot write /dev/null/{path}: Not a directory\n")
     unknown = run(("completion", "install"), env | {"SHELL": "/bin/tcsh"})
     assert "pass one: aioresolve completion install bash" in unknown.stderr

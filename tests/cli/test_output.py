@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from aioresolve import ClusterState, Observation, Progress, errors
-from aioresolve.cli.error_messages import error_report, exit_code
-from aioresolve.cli.formats import Table, TextTable, aligned
+from aioresolve.cli.error_messages import error_report, exit_code, field_spelling
+from aioresolve.cli.formats import Table, TextTable, aligned, format_span
 from aioresolve.cli.live import StatusReporter, progress_line, show_progress
 from tests.virtual_time import in_virtual_time
 
@@ -24,6 +24,15 @@ def test_columns_are_aligned_if_characters_are_wide_or_combined() -> None:
     rows = TextTable(table.columns, [6])
     assert "".join(rows.lines([row]) for row in table.rows) == expected
     assert aligned(Table(("A", "B"), [])) == ""  # as with kubectl
+
+
+def test_rows_have_their_color_and_without_one_the_jobs_have_another() -> None:
+    table = Table(("JOB", "ADDRESS"), [("a", "b"), ("c", "d")], ["", "red"])
+    assert aligned(table, has_colors=True) == (
+        "\x1b[1mJOB   ADDRESS\x1b[0m\n"
+        "\x1b[36ma  \x1b[0m   \x1b[1mb\x1b[0m\n"
+        "\x1b[31mc  \x1b[0m   \x1b[31m\x1b[1md\x1b[0m\n"
+    )
 
 
 CODES: dict[type[errors.ResolveError], int] = {
@@ -42,6 +51,7 @@ def test_each_error_has_its_exit_code() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
     kinds = [kind for kind in classes if issubclass(kind, errors.ResolveError)]
     assert {kind: exit_code(kind("what")) for kind in kinds} == {kind: CODES.get(kind, 1) for kind in kinds}
+    assert exit_code(errors.CredentialsError("none were found", tried=["$KUBECONFIG: not set"])) == 2
 
 
 def test_an_error_is_one_line_without_control_characters() -> None:
@@ -59,6 +69,7 @@ def test_a_narrow_table_loses_expendable_columns_and_then_shortens_its_last_colu
         return lines[1].split()
 
     assert shown(100) == " ".join(row).split()
+    assert ["gke-pool-1" in shown(width) for width in (88, 87)] == [True, False]
     assert shown(83) == " ".join((*row[:3], row[4])).split()
     assert shown(60) == [row[0], row[1], "CrashLoopBackOff:", "7", "rest…"]
     assert shown(50) == [row[0], "trainer-7f9c8…", "CrashLoopBackOff:", "7", "res…"]
@@ -70,12 +81,16 @@ def test_a_narrow_table_that_wraps_continues_its_last_column_on_the_next_line() 
     assert lines == ["CHECK   FOUND", "TLS     one two", "        three"]
 
 
-def test_arguments_are_named_as_options_if_there_is_one() -> None:
-    hint = "Pass {namespace} or {order_by=index}, or {discovery_url} or {environment=colab}."
+def test_arguments_are_named_as_options_if_there_is_one_and_in_a_fleet_file_as_fields() -> None:
+    hint = "Pass {namespace} or {order_by=index}, or {tpu} or {environment=colab}, or raise {timeout}."
     error = errors.ConfigurationError("'ML_' is not valid", argument="namespace", hint=hint)
     assert error_report(error) == (
-        "error: -n: 'ML_' is not valid. Pass -n or --order-by index, or `discovery_url=` or"
-        " `environment='colab'`.\n"
+        "error: -n: 'ML_' is not valid. Pass -n or --order-by index, or NAME or `environment='colab'`, or"
+        " raise --timeout.\n"
+    )
+    assert error.render(field_spelling) == (
+        "`namespace`: 'ML_' is not valid. Pass `namespace` or `order_by: index`, or `name` or"
+        " `environment: colab`, or raise --timeout."
     )
 
 
@@ -110,6 +125,12 @@ def test_status_of_a_watched_source_is_reported_when_it_changes(capsys: pytest.C
     assert capsys.readouterr().err == (
         "not up to date since 2026-01-02T03:04:05Z; retrying: a is down\nup to date again\n"
     )
+
+
+def test_durations_have_their_two_largest_units() -> None:
+    seconds = (-1, 0.35, 0.9994, 0.9996, 1.4, 312, 3600, 86460, 90061)
+    expected = ("0ms", "350ms", "999ms", "1s", "1s", "5m12s", "1h", "1d", "1d1h")
+    assert tuple(map(format_span, seconds)) == expected
 
 
 def report(**fields: Any) -> list[str]:

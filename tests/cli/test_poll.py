@@ -11,6 +11,7 @@ import urllib.request
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from rich.console import Group
@@ -81,8 +82,8 @@ def test_a_round_prints_the_worst_target_first(run: Run, fleet: Path, env: dict[
         ("west", "Ready 3/3", "worker:3", "<none>"),
         ("fixed", "Ready 1/1", "worker:1", "<none>"),
     ]
-    without_header = run(("poll", str(fleet), "--once", "--no-headers"), env).stdout.splitlines()
-    assert [line.split()[0] for line in without_header] == ["east", "west", "fixed"]
+    without_header = run(("poll", str(fleet), "--once", "--no-headers", "--max-concurrency", "1"), env).stdout
+    assert [line.split()[0] for line in without_header.splitlines()] == ["east", "west", "fixed"]
 
 
 # Continuous polling
@@ -127,6 +128,8 @@ def test_watching_prints_each_change_and_nothing_else(
 
 
 def test_shards_partition_the_targets(run: Run, fleet: Path, env: dict[str, str]) -> None:
+    few = [run(("poll", str(fleet), "--once", "--shards", f"{index}/9"), env) for index in range(9)]
+    assert [done.stderr for done in few].count("this shard is empty; the fleet has 3 targets\n") >= 6
     more = [f'  more-{number}: {{static: {{jobs: {{worker: ["10.9.1.1:1"]}}}}}}\n' for number in range(12)]
     fleet.write_text(fleet.read_text() + "".join(more))
     rounds = [
@@ -334,6 +337,10 @@ def test_options_of_the_server_need_it(run: Run, fleet: Path, env: dict[str, str
     done = run(("poll", str(fleet), "--peer", "http://shard-1:8080"), env)
     assert done.code == 2
     assert "--allow-host and --peer need --listen HOST:PORT" in done.stderr
+    names, urls = ("--allow-host", "a", "--allow-host", "b"), ("--peer", "http://c", "--peer", "http://d")
+    with mock.patch.object(Fleet, "serve", side_effect=BROKEN) as serve:
+        assert run(("poll", str(fleet), "--listen", "[::1]:65535", *names, *urls), env).code == 1
+    serve.assert_called_once_with("::1", 65535, allowed_hosts=("a", "b"), peers=("http://c", "http://d"))
     done = run(("poll", str(fleet), "--once", "--listen", "127.0.0.1:8080"), env)
     assert (done.code, done.stdout) == (2, "")
     assert "--once and --listen exclude each other" in done.stderr

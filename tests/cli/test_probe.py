@@ -33,7 +33,9 @@ def test_each_worker_has_a_row(run: Run, env: dict[str, str], workers: list[str]
     assert (result.code, result.stderr) == (0, "")
     header, *rows = result.stdout.splitlines()
     assert header.split() == ["ADDRESS", "SOURCE", "DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR"]
-    assert [row.split()[:3] for row in rows] == [[worker, "tensorflow", "TPU:4"] for worker in workers]
+    assert [[*row.split()[:5], row.split()[6]] for row in rows] == [
+        [worker, "tensorflow", "TPU:4", *["<none>"] * 3] for worker in workers
+    ]
 
 
 def test_json_is_one_object_per_line(run: Run, env: dict[str, str], workers: list[str]) -> None:

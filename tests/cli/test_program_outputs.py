@@ -12,7 +12,7 @@ import pytest
 from aioresolve import ClusterSpec, launch
 from aioresolve.testing import GoogleServer, tpu_node
 
-from .process import Run, environment
+from .process import Result, Run, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +68,7 @@ def test_options_change_the_output(run: Run, env: dict[str, str]) -> None:
     assert "JAX_COORDINATOR_ADDRESS=10.0.0.1:1234\n" in output("jax", "--task", "worker:0", "--port", "1234")
     assert "RAY_ADDRESS=10.0.0.1:6379\n" in output("ray", "--task", "worker:1")
     assert "MEGASCALE_SLICE_ID=2\n" in output("megascale", "--task", "worker:2", "--slices", "3")
+    assert "MEGASCALE_NUM_SLICES=1\n" in output("megascale", "--task", "worker:2")
     hosts = ("10.0.0.1", "10.0.0.2", "10.0.0.10")
     assert output("hostfile", "--slots", "8") == "".join(f"{host} slots=8\n" for host in hosts)
     assert output("host:slots") == "".join(f"{host}:1\n" for host in hosts)
@@ -81,11 +82,8 @@ def test_options_change_the_output(run: Run, env: dict[str, str]) -> None:
         (("-o", "hostfile", "--this-task"), "--this-task requires -o tf-config"),
         (("-o", "jax", "--this-task", "--slots", "2"), "--slots requires -o hostfile or host:slots; add it"),
         (("--slices", "2"), "--slices requires -o megascale; add it, or leave out --slices"),
-        (
-            ("-o", "hostfile", "--address", "pod_ipv6"),
-            "-o hostfile cannot express IPv6 addresses",
-        ),
-        (("-w", "-o", "jax", "--this-task"), "-o jax cannot show changes"),
+        (("-o", "hostfile", "--address", "pod_ipv6"), "-o hostfile cannot express IPv6 addresses"),
+        (("-w", "-o", "jax", "--this-task"), "-o jax cannot show changes; pass -o table"),
         (
             ("-l", "ps=app=ps", "-o", "jax", "--task", "worker:0"),
             "the processes of jax are all alike, but the cluster has the jobs worker, ps",
@@ -113,7 +111,10 @@ def test_megascale_has_the_slices_of_the_tpus_and_the_task_at_an_address_of_this
         env = environment(tmp_path / "none", **google.environ())
         options = ("-o", "megascale", "--this-task", "--port", "8080")
         result = run((*command, "slice-0", "slice-1", *where, *options), env)
+        google.add(tpu_node("slice-1", ips=["127.0.0.1"]))
+        unequal = run((*command, "slice-0", "slice-1", *where, *options), env)
     assert result.stderr == ""
+    assert unequal == Result(2, "", "error: the slices differ in size. Name TPUs of one size.\n")
     assert (
         variables(result.stdout.replace("\n", "; ")).items()
         >= {

@@ -18,7 +18,7 @@ import pytest
 from aioresolve.cli import main
 from aioresolve.testing import Hang
 
-from .process import ESCAPE, HIDE_CURSOR, SHOW_CURSOR, Run, displayed, without_colors
+from .process import ESCAPE, HIDE_CURSOR, SHOW_CURSOR, Run, displayed, trainer, without_colors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +110,8 @@ def test_a_terminal_of_unknown_width_has_80_columns(env: dict[str, str]) -> None
     assert run_on(out, err, ("poll", "wide.yaml", "--listen", "8080"), env) == 2
     *error, _ = without_colors(err.getvalue()).splitlines()
     assert (len(error), max(map(len, error)) <= 80) == (2, True)
+    assert run_on(out, err, ("poll", "no-" * 30), env) == 2
+    assert "no-" * 30 in err.getvalue()
 
 
 # Drawn in place
@@ -118,11 +120,13 @@ def test_a_terminal_of_unknown_width_has_80_columns(env: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "until", "row"),
     [
-        ("watch kubernetes -l app=train", "3 tasks", ["worker", "0", "train-1"]),
+        ("watch kubernetes -l app=train", "33 tasks", ["...", "and", "31"]),
         ("poll fleet.yaml", "2 of 2 targets ready, 3 tasks", ["first", "Ready", "1/1"]),
-        ("wait kubernetes -l app=stuck --count 2", "stuck-1   Pending", ["worker", "1", "2"]),
+        ("wait kubernetes -l app=train --count 40", "and 14 more", ["worker", "3", "40"]),
+        ("wait kubernetes -l app=none", "'here')", ["MISSING", "REASON"]),
         ("wait kubernetes -l app=hangs", "no response yet", ["no", "response", "yet"]),
         ("kubernetes -l app=hangs", "waiting for selector 'app=hangs' in namespace 'ml': ", None),
+        ("watch kubernetes -l app=hangs", "waiting for -l app=hangs: no response yet", None),
         ("poll sick.yaml --once", "3 of 4 done, 1 failed", None),
     ],
 )
@@ -131,6 +135,8 @@ def test_ctrl_c_keeps_tables_and_removes_progress(
 ) -> None:
     if row is None or "hangs" in arguments:
         server.inject(Hang(), times=None)
+    long = "CrashLoopBackOff" * 6  # on two lines
+    server.add(*(trainer(each, waiting=long, restarts=each, ready=False) for each in range(30, 60)))
     screen = Screen(until)
     streams = (screen, Screen()) if row and "wait" not in arguments else (Screen(), screen)
     assert run_on(*streams, tuple(arguments.split()), env) == 130
@@ -179,6 +185,11 @@ def test_a_broken_stdout_ends_the_command_and_a_broken_stderr_does_not(
                 with pytest.raises(SystemExit, match="141"):
                     main(arguments)
         assert capsys.readouterr().err == ""
+    read = mock.patch("aioresolve.fleet.config.read_fleet", side_effect=OSError("no memory"))
+    with read, open(os.devnull, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(("poll", "fleet.yaml")) == 1
+    assert capsys.readouterr().err == "error: no memory\n"
     # Errors without a reader are not errors of their own.
     monkeypatch.setattr(sys, "stderr", None)
     assert main(("poll", "none.yaml")) == 2

@@ -236,7 +236,7 @@ def _replace_file(path: str, text: str) -> None:
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device
         Path(path).write_text(text)
         return
-    descriptor, temporary = tempfile.mkstemp(prefix=".aioresolve-", dir=os.path.dirname(path) or ".")
+    descriptor, temporary = tempfile.mkstemp(prefix=".aioresolve-", dir=os.path.dirname(path))
     try:
         with open(descriptor, "w") as file:
             file.write(text)

@@ -344,7 +344,7 @@ def render_fleet(fleet: Fleet, columns: int, lines: int) -> RenderableType:
             if names:
                 folded.append(f"{len(names)} {what}: {', '.join(names)}")
         waiting = []
-    names_of_others, shown = _split_to_fit(shown, columns, available - len(folded) - len(waiting))
+    names_of_others, shown = _split_to_fit(shown, columns, available - len(folded))
     now = datetime.now(UTC)
     rows = [status_row(status, now) for status in shown]
     rows += [(name, "", "", "", "no response yet") for name in waiting]

@@ -221,8 +221,7 @@ def _print_cluster(
     if found.absent:
         reasons = formats.by_reason({one.name: one.reason for one in found.absent})
         request.note("left out: " + "; ".join(f"{names}: {reason}" for names, reason in reasons))
-    if not empty or allow_empty or (found.state and found.state.members):
-        streams.write_stdout(content, has_headers=request.has_headers)
+    streams.write_stdout(content, has_headers=request.has_headers)
     if empty and allow_empty:
         request.note(empty)
     elif empty:
@@ -256,12 +255,12 @@ async def _resolve(
         assert state is not None
         content: str | formats.Table
         if empty_jobs(found) and not (allow_empty or state.members):
-            content = ""  # not printed: the error says what exists
+            content = ""  # the error says what exists
         elif clusters.is_document(request.output):
             content = clusters.format_document(request.output, {**added, **state.as_dict()})
         else:
             left = sources.with_time_left(request, ends)
-            content = await sources.format_for_task(left, resolver, state, has_identities=needs_pods)
+            content = await sources.format_for_task(left, resolver, state)
     empty = ", ".join(map(repr, empty_jobs(found)))
     reasons = "; ".join(one.reason for one in found.unmatched)
     return content, found, empty and (reasons or f"job {empty} has no tasks: {request.scope}")

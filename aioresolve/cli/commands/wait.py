@@ -164,7 +164,7 @@ async def wait_for_cluster(
     """
     from aioresolve.cli.live import show_status
 
-    ends = time.monotonic() + request.timeout
+    started_at = time.monotonic()
     lacking: Completeness | None = None
 
     def update(found: Completeness) -> None:
@@ -176,7 +176,7 @@ async def wait_for_cluster(
 
         from aioresolve.cli.live import single_line
 
-        waited = formats.format_span(request.timeout - (ends - time.monotonic()))
+        waited = formats.format_span(time.monotonic() - started_at)
         of = formats.format_span(request.timeout)
         head = single_line(f"waiting for {request.scope}: {waited} of {of}", "cyan")
         if lacking is None:

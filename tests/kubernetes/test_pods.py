@@ -217,8 +217,8 @@ NOT_READY = "ContainersNotReady: containers with unready status: [main]"
         (UNREADY, [container(running=RUNNING)], NOT_READY),
         (
             UNREADY,
-            [container(restarts=5, last=(1, "Error"), waiting=BACK_OFF)],
-            "CrashLoopBackOff: 5 restarts, last exit code 1 (Error)",
+            [container(restarts=1, last=(1, "Error"), waiting=BACK_OFF)],
+            "CrashLoopBackOff: 1 restart, last exit code 1 (Error)",
         ),
     ],
 )

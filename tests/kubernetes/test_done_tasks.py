@@ -114,12 +114,10 @@ async def test_wait_ends_only_when_the_late_members_of_a_job_run_too(loopback: L
     assert ranks(await task) == [(0, 0, 4), (2, 2, 4), (3, 3, 4)]
 
 
-@pytest.mark.parametrize(("count", "most"), [(2, 2), ((1, 2), 2)])
-async def test_more_tasks_than_wanted_are_an_error_that_names_them(
-    loopback: Loopback, count: Any, most: int
-) -> None:
+@pytest.mark.parametrize("count", [2, (1, 2)])
+async def test_more_tasks_than_wanted_are_an_error_that_names_them(loopback: Loopback, count: Any) -> None:
     loopback.server.add(job_pod(0), job_pod(1), pod("debug", "ml", labels={"app": "train"}))
-    message = f"there are 3 instead of {most}: ml/debug, ml/train-0-aaaaa, ml/train-1-aaaaa"
+    message = "there are 3 instead of 2: ml/debug, ml/train-0-aaaaa, ml/train-1-aaaaa"
     with pytest.raises(FailedClusterError, match=message) as caught:
         await resolver_of(loopback).wait(count, timeout=30)
     assert "Correct the selector, or `count=`" in str(caught.value)

@@ -89,11 +89,7 @@ def test_index_of_each_controller(found: Pod, index: int) -> None:
 
 def test_pod_without_a_valid_index_is_reported() -> None:
     invalid = [completion("a", value) for value in ("", "-1", "one", "9" * 10, "٣")]
-    for found in (
-        *invalid,
-        labelled("a", **{JOB: "1"}),
-        labelled("a"),
-    ):
+    for found in (*invalid, labelled("a", **{JOB: "1"}), labelled("a")):
         error = refused(completion("b", 0), found)
         assert "no index label or annotation on ml/a." in str(error)
 
@@ -102,6 +98,13 @@ def test_pod_without_a_valid_index_is_reported() -> None:
 def test_complete_groups_follow_one_another_without_gaps(sizes: list[int]) -> None:
     pods = [in_group(group, member) for group, size in enumerate(sizes) for member in range(size)]
     assert tasks(*reversed(pods)) == {number: each.metadata.name for number, each in enumerate(pods)}
+
+
+def test_tasks_of_several_selectors_follow_one_another() -> None:
+    pods = completion("a", 0), completion("b", 1)
+    cache = listed_cache(*pods, order_by="index", jobs={"worker": [TRAIN, TRAIN]})
+    assert names(cache) == ["a", "b", "a", "b"]
+    assert state(cache).spec.task_indices("worker") == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("job", ["bert-worker-2", "a-worker-1-worker-0", "x-worker-", "train-0-1"])

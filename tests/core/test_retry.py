@@ -102,8 +102,8 @@ async def test_deadline_error_lists_complete_and_missing_requests() -> None:
     assert error.reached == {"selector 'app=a'": "4 pods"}
     assert error.missing == {"selector 'app=b'": "last attempt: busy"}
     assert str(error) == (
-        "no complete response within 0.01 s to cluster_spec(); still waiting for selector 'app=b' (last attempt:"
-        " busy); already complete: selector 'app=a' (4 pods). Try again, or raise `timeout=`."
+        "no complete response within 0.01 s to cluster_spec(); still waiting for selector 'app=b' (last"
+        " attempt: busy); already complete: selector 'app=a' (4 pods). Try again, or raise `timeout=`."
     )
     assert error.__cause__ is cause
     assert isinstance(error, TimeoutError)

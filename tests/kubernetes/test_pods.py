@@ -148,12 +148,7 @@ KILLED = terminated(137, "OOMKilled")
             [container(restarts=5, last=(137, "OOMKilled"), waiting=BACK_OFF)],
             {},
         ),
-        (
-            "Pending",
-            f"Pending (CrashLoopBackOff: {BACK_OFF['message']})",
-            [container(waiting=BACK_OFF)],
-            {},
-        ),
+        ("Pending", f"Pending (CrashLoopBackOff: {BACK_OFF['message']})", [container(waiting=BACK_OFF)], {}),
         (
             "Pending",
             "Pending (container 'sidecar': ErrImagePull: pull access denied)",

@@ -162,7 +162,7 @@ async def test_pod_that_is_done_and_was_removed_keeps_its_index(loopback: Loopba
         await resolver_of(loopback).wait(timeout=30)
 
 
-@pytest.mark.parametrize("completed", ["x-3", "0-x", "-0", "0-4000000"])
+@pytest.mark.parametrize("completed", ["x-3", "0-x", "-0", "0-200000"])
 async def test_pods_that_were_removed_have_no_index_if_the_job_reports_invalid_ones(
     loopback: Loopback, completed: str
 ) -> None:

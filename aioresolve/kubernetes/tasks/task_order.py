@@ -119,7 +119,6 @@ class SelectorTasks:
         # The pod sets of the last pods; before there were any, the one of the Job that the selector names.
         self._former: tuple[PodSet, ...] = () if controller is None else (PodSet(controller),)
         self.fill(())
-        self.is_stale = True
 
     def fill(self, pods: Iterable[MatchedPod]) -> None:
         """Replace all pods."""

@@ -143,9 +143,10 @@ async def test_success_in_an_earlier_run_of_a_jobset_does_not_count(loopback: Lo
         }
         return job_pod(index, suffix=f"try0{run}", run=f"job-{run}", labels=labels, **more)
 
-    loopback.server.add(of_run(0, 2, phase="Succeeded"), of_run(1, 0), of_run(1, 1))
-    state = await resolver_of(loopback, order_by="index").wait(2, timeout=30)
-    assert (ranks(state), state.done) == ([(0, 0, 2), (1, 1, 2)], ())
+    ended = [of_run(run, 3 - run, phase="Succeeded") for run in (0, 1)]
+    loopback.server.add(*ended, of_run(1, 0), of_run(1, 1))
+    state = await resolver_of(loopback, order_by="index").wait(3, timeout=30)
+    assert (ranks(state), [each.index for each in state.done]) == ([(0, 0, 3), (1, 1, 3)], [2])
 
 
 async def test_pod_that_is_done_and_was_removed_keeps_its_index(loopback: Loopback) -> None:
@@ -221,9 +222,7 @@ async def test_failed_job_ends_the_wait_with_its_reason_and_the_exit_codes_of_it
         with pytest.raises(FailedClusterError) as caught:
             await resolver_of(loopback).wait(count, timeout=30)
         text = str(caught.value)
-        assert (
-            "Job ml/train: failed (BackoffLimitExceeded: Job has reached the specified backoff limit)" in text
-        )
+        assert "ml/train: failed (BackoffLimitExceeded: Job has reached the specified backoff limit)" in text
         assert "ml/train-0-aaaaa: Failed (Error: exit code 3)" in text
         assert "ml/train-0-again: Failed (Error: exit code 7)" in text
 

@@ -22,12 +22,11 @@ def natural_keys(names: Sequence[str]) -> list[str]:
     """
     # The regular expression runs once over many names, which is several times faster than once for each.
     text = "\n".join(names)
-    if text.count("\n") >= max(len(names), 1):  # names contain no line break, but the server is not trusted
+    if text.count("\n") >= len(names):  # names contain no line break, but the server is not trusted
         text = "\n".join(name.replace("\n", " ") for name in names)
     parts = _digits.split(text)
     numbers = [part.lstrip("0") for part in parts[1::2]]
-    lengths = [chr(ord("0") + length) for length in range(1 + max(map(len, numbers), default=0))]
-    parts[1::2] = [lengths[len(number)] + number for number in numbers]
+    parts[1::2] = [chr(ord("0") + len(number)) + number for number in numbers]
     return "".join(parts).split("\n") if names else []
 
 

@@ -96,7 +96,7 @@ def suggestion(name: str, known: Collection[str]) -> str:
 
     if not known:
         return "none exists"
-    for match in difflib.get_close_matches(name[:100], list(known)[:200], 1):
+    for match in difflib.get_close_matches(name[:100], list(known)[:200]):
         return f"did you mean {match!r}?"
     listed = ", ".join(map(repr, list(known)[:15]))
     return f"there are {listed}{', ...' * (len(known) > 15)}"

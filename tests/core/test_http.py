@@ -83,6 +83,10 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
         aiohttp.ClientHttpProxyError(REQUEST, (), status=407, message=SECRET, headers=HEADERS),
         ConnectionFailedError, "the proxy returned status 407. fix the proxy", False,
     ),
+    "a proxy, temporarily": (
+        aiohttp.ClientHttpProxyError(REQUEST, (), status=500, headers=HEADERS),
+        ConnectionFailedError, "the proxy returned status 500. fix the proxy", True,
+    ),
     "a slow connection": (
         aiohttp.ConnectionTimeoutError("timeout"), ConnectionFailedError, "timed out. fix the route", True
     ),

@@ -52,6 +52,7 @@ async def test_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch, port: i
 
 async def test_next_address_is_tried_after_one_refuses(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     name_has(monkeypatch, "127.0.0.2", "127.0.0.1")
+    assert [each.host for each in await network.look_up(NAME, port)] == ["127.0.0.2", "127.0.0.1"]
     assert await peer_of(NAME, port) == "127.0.0.1"
 
 

@@ -74,12 +74,16 @@ async def test_last_error_is_raised_when_its_wait_would_exceed_the_deadline() ->
 async def test_wait_before_a_retry_can_be_cancelled() -> None:
     waiting = asyncio.Event()
     progress = Progress(on_failure=lambda _: waiting.set())
-    flaky = Flaky(busy(retry_after=3600))
+    flaky = Flaky(busy(retry_after=3600), busy())
     task = asyncio.ensure_future(within_deadline(7200, "cluster_spec()", lambda _: send(flaky, progress)))
     await waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):  # not a DeadlineExceededError
         await task
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await send(flaky)
+    assert scope.cancelled_caught
 
 
 async def test_deadline_error_lists_complete_and_missing_requests() -> None:
@@ -97,7 +101,10 @@ async def test_deadline_error_lists_complete_and_missing_requests() -> None:
     assert error.timeout == 0.01
     assert error.reached == {"selector 'app=a'": "4 pods"}
     assert error.missing == {"selector 'app=b'": "last attempt: busy"}
-    assert "selector 'app=b' (last attempt: busy)" in str(error)
+    assert str(error) == (
+        "no complete response within 0.01 s to cluster_spec(); still waiting for selector 'app=b' (last"
+        " attempt: busy); already complete: selector 'app=a' (4 pods). Try again, or raise `timeout=`."
+    )
     assert error.__cause__ is cause
     assert isinstance(error, TimeoutError)
     assert error.retryable

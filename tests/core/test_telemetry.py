@@ -161,8 +161,10 @@ async def test_spans_of_a_blocking_call_are_children_of_the_span_of_the_caller(
 
 async def test_each_attempt_is_a_span_with_its_number(recording: Recording, loopback: Loopback) -> None:
     loopback.server.inject(Answer(503), times=2)
-    await loopback.resolver(not_running="skip").cluster_spec()
-    assert error_types(recording) == ["503", "503", None]
+    loopback.server.inject(Answer(400))
+    with pytest.raises(ResolveError):
+        await loopback.resolver(not_running="skip").cluster_spec()
+    assert error_types(recording) == ["503", "503", "400"]
     sent = [attributes(span) for span in recording.spans]
     assert [each.get("http.request.resend_count") for each in sent] == [None, 1, 2]
     # The conventions forbid a description if the status code explains the error.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from aioresolve import Progress, Want
 from aioresolve.spec import ExpectedTasks
 from aioresolve.testing import Answer, pod
 
@@ -100,7 +102,7 @@ WORKLOADS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]
                 {
                     "name": "workers",
                     "replicas": 2,
-                    "template": {"spec": {"completions": 4, "parallelism": 4, "template": template(app="t")}},
+                    "template": {"spec": {"completions": 4, "parallelism": 2, "template": template(app="t")}},
                 },
                 {"name": "driver", "template": {"spec": {"template": template()}}},
             ]
@@ -171,12 +173,12 @@ SELECTORS = [
     ("StatefulSet of the largest size", "app=train", 200_000),
     ("StatefulSet that is too large", "app=train", None),
     ("ReplicaSet", "app=train", 3),
-    ("JobSet", f"{JOBSET}/jobset-name=train", 9),
-    ("JobSet", "app=t", 8),
-    ("JobSet", f"{JOBSET}/jobset-name=train,{JOBSET}/replicatedjob-name=workers", 8),
-    ("JobSet", f"{JOBSET}/replicatedjob-name=workers,{JOBSET}/job-index=1", 4),
+    ("JobSet", f"{JOBSET}/jobset-name=train", 5),
+    ("JobSet", "app=t", 4),
+    ("JobSet", f"{JOBSET}/jobset-name=train,{JOBSET}/replicatedjob-name=workers", 4),
+    ("JobSet", f"{JOBSET}/replicatedjob-name=workers,{JOBSET}/job-index=1", 2),
     ("JobSet", f"{JOBSET}/replicatedjob-name=workers,{JOBSET}/job-index in (0, 1)", None),
-    ("JobSet", "job-name=train-workers-0", 4),
+    ("JobSet", "job-name=train-workers-0", 2),
     ("LeaderWorkerSet", f"{LWS}/name=llm", 12),
     ("LeaderWorkerSet", "app=llm", 12),
     ("LeaderWorkerSet", f"{LWS}/name=llm,{LWS}/worker-index=0", 3),
@@ -257,22 +259,40 @@ async def test_pods_of_a_leader_worker_set_state_the_size_of_their_groups(
         assert await expected(loopback, f"{LWS}/group-index=0", lws_pod(0, 0, size=size)) is None
 
 
-def done(index: int) -> dict[str, Any]:
-    return owned(f"done-{index}", JOB, {}, phase="Succeeded")
-
-
 async def test_pods_that_have_succeeded_count_for_the_size(loopback: Loopback) -> None:
-    source = "spec.completions and spec.parallelism of Job ml/train"
-    for name, ended, number in [
-        ("indexed Job", 3, 16),
-        ("Job with few workers", 0, 4),
-        ("Job with few workers", 3, 7),
-        ("Job with few workers", 14, 16),
+    job, job_set = "spec.completions and spec.parallelism of Job", "spec.replicatedJobs of JobSet"
+    for name, selector, ended, number, source in [
+        ("indexed Job", "app=train", 3, 16, job),
+        ("Job with few workers", "app=train", 0, 4, job),
+        ("Job with few workers", "app=train", 3, 7, job),
+        ("Job with few workers", "app=train", 14, 16, job),
+        ("JobSet", "app=t", 5, 8, job_set),
     ]:
-        job = document(JOB, WORKLOADS[name][2])
-        pods = [INDEXED, *map(done, range(ended))]
-        found = await expected(loopback, "app=train", *pods, controllers=(job,))
-        assert found == ExpectedTasks(number, source, ended)
+        pods, controller, spec = WORKLOADS[name]
+        done = [deepcopy(pods[0]) for _ in range(ended)]
+        for index, each in enumerate(done):
+            each["metadata"]["name"] = f"done-{index}"
+            each["status"]["phase"] = "Succeeded"
+        found = await expected(loopback, selector, *pods, *done, controllers=(document(controller, spec),))
+        assert found == ExpectedTasks(number, f"{source} ml/train", ended)
+
+
+@pytest.mark.parametrize(
+    ("controller", "spec", "status", "reported"),
+    [
+        (MPI, {"mpiReplicaSpecs": {}, "runPolicy": {"suspend": True}}, {}, ["suspended"]),
+        (VOLCANO, {"tasks": []}, {"state": {"phase": "Aborted", "reason": "Timeout"}}, ["failed (Timeout)"]),
+        (VOLCANO, {"tasks": []}, {"state": {"phase": "Running"}}, []),
+    ],
+)
+async def test_job_has_ended_or_is_suspended_if_each_of_its_controllers_is(
+    loopback: Loopback, controller: dict[str, Any], spec: Any, status: Any, reported: list[str]
+) -> None:
+    loopback.server.add_controllers({**document(controller, spec), "status": status})
+    for owners, statuses in (([controller], reported), ([controller, STATEFUL_SET], [])):
+        loopback.replace_pods([owned(f"w-{n}", each, {}, phase="Failed") for n, each in enumerate(owners)])
+        found = await resolver_of(loopback).observe(Want(controllers=True), Progress())
+        assert [str(each) for each in found.controllers.get("worker", ())] == statuses
 
 
 async def test_size_is_unknown_as_long_as_one_pod_has_an_unknown_controller(loopback: Loopback) -> None:

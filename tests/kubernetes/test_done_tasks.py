@@ -61,9 +61,9 @@ def ranks(state: ClusterState) -> list[tuple[int, int, int]]:
     return [(task.index, task.rank, task.num_tasks) for task in state.tasks]
 
 
-def resolver_of(loopback: Loopback, **arguments: Any) -> KubernetesClusterResolver:
+def resolver_of(loopback: Loopback, interval: float = 0.05, **arguments: Any) -> KubernetesClusterResolver:
     resolver = loopback.resolver(**arguments)
-    resolver.watch_policy = watch_policy(size_interval=0.05)
+    resolver.watch_policy = watch_policy(size_interval=interval)
     return resolver
 
 
@@ -114,12 +114,10 @@ async def test_wait_ends_only_when_the_late_members_of_a_job_run_too(loopback: L
     assert ranks(await task) == [(0, 0, 4), (2, 2, 4), (3, 3, 4)]
 
 
-@pytest.mark.parametrize(("count", "most"), [(2, 2), ((1, 2), 2)])
-async def test_more_tasks_than_wanted_are_an_error_that_names_them(
-    loopback: Loopback, count: Any, most: int
-) -> None:
+@pytest.mark.parametrize("count", [2, (1, 2)])
+async def test_more_tasks_than_wanted_are_an_error_that_names_them(loopback: Loopback, count: Any) -> None:
     loopback.server.add(job_pod(0), job_pod(1), pod("debug", "ml", labels={"app": "train"}))
-    message = f"there are 3 instead of {most}: ml/debug, ml/train-0-aaaaa, ml/train-1-aaaaa"
+    message = "there are 3 instead of 2: ml/debug, ml/train-0-aaaaa, ml/train-1-aaaaa"
     with pytest.raises(FailedClusterError, match=message) as caught:
         await resolver_of(loopback).wait(count, timeout=30)
     assert "Correct the selector, or `count=`" in str(caught.value)
@@ -145,15 +143,20 @@ async def test_success_in_an_earlier_run_of_a_jobset_does_not_count(loopback: Lo
         }
         return job_pod(index, suffix=f"try0{run}", run=f"job-{run}", labels=labels, **more)
 
-    loopback.server.add(of_run(0, 2, phase="Succeeded"), of_run(1, 0), of_run(1, 1))
-    state = await resolver_of(loopback, order_by="index").wait(2, timeout=30)
-    assert (ranks(state), state.done) == ([(0, 0, 2), (1, 1, 2)], ())
+    ended = [of_run(run, 3 - run, phase="Succeeded") for run in (0, 1)]
+    loopback.server.add(*ended, of_run(1, 0), of_run(1, 1))
+    state = await resolver_of(loopback, order_by="index").wait(3, timeout=30)
+    assert (ranks(state), [each.index for each in state.done]) == ([(0, 0, 3), (1, 1, 3)], [2])
 
 
 async def test_pod_that_is_done_and_was_removed_keeps_its_index(loopback: Loopback) -> None:
     loopback.server.add_controllers(indexed_job(4, succeeded=2, completedIndexes="0,2"))
     loopback.server.add(job_pod(1), job_pod(2, phase="Succeeded"), job_pod(3))
-    state = await resolver_of(loopback, order_by="index").wait(timeout=30)
+    resolver = resolver_of(loopback, order_by="index")
+    first = (await resolver.observe(Want(sizes=True), Progress())).state
+    assert first is not None
+    assert [each.index for each in first.done] == [2]  # the pods may be older than the Job
+    state = await resolver.wait(timeout=30)
     assert ranks(state) == [(1, 1, 4), (3, 3, 4)]
     assert [(each.index, each.name) for each in state.done] == [(2, "ml/train-2-aaaaa"), (0, None)]
     twice = {"jobs": {"worker": ["app=train", "app=train"]}, "order_by": "index"}
@@ -162,7 +165,7 @@ async def test_pod_that_is_done_and_was_removed_keeps_its_index(loopback: Loopba
             await resolver_of(loopback, **arguments).wait(timeout=30)
 
 
-@pytest.mark.parametrize("completed", ["x-3", "0-x", "-0", "0-4000000"])
+@pytest.mark.parametrize("completed", ["x-3", "0-x", "-0", "0-200000"])
 async def test_pods_that_were_removed_have_no_index_if_the_job_reports_invalid_ones(
     loopback: Loopback, completed: str
 ) -> None:
@@ -221,9 +224,7 @@ async def test_failed_job_ends_the_wait_with_its_reason_and_the_exit_codes_of_it
         with pytest.raises(FailedClusterError) as caught:
             await resolver_of(loopback).wait(count, timeout=30)
         text = str(caught.value)
-        assert (
-            "Job ml/train: failed (BackoffLimitExceeded: Job has reached the specified backoff limit)" in text
-        )
+        assert "ml/train: failed (BackoffLimitExceeded: Job has reached the specified backoff limit)" in text
         assert "ml/train-0-aaaaa: Failed (Error: exit code 3)" in text
         assert "ml/train-0-again: Failed (Error: exit code 7)" in text
 
@@ -277,11 +278,11 @@ async def test_job_that_may_not_be_read_is_read_once_if_a_selector_of_it_matches
     labels = {"job-name": "train"}
     loopback.server.add(job_pod(0, labels=labels))
     jobs = {"worker": ["job-name=train"], "ps": ["job-name=train,role=ps"]}
-    task = asyncio.ensure_future(resolver_of(loopback, jobs=jobs, namespace="ml").wait(3, timeout=30))
+    task = asyncio.ensure_future(resolver_of(loopback, 3600.0, jobs=jobs, namespace="ml").wait(timeout=30))
     await until(loopback, lambda: any(map(is_controller_read, loopback.requests)))
     loopback.server.add(job_pod(1, labels={**labels, "role": "ps"}))
     assert (await task).spec.num_tasks("ps") == 1
-    assert sum(map(is_controller_read, loopback.requests)) < 5
+    assert sum(map(is_controller_read, loopback.requests)) == 1
 
 
 async def test_calls_without_a_wait_raise_for_a_pod_that_is_done_or_skip_it(

@@ -149,6 +149,8 @@ class TestPorts:
         loopback.server.add(found)
         assert await resolved(loopback) == ["10.8.0.1:9000"]
         assert await resolved(loopback, "trainer:9999") == ["10.8.0.1:9999"]
+        loopback.server.add(slice_of(ports={"http": 80, "": 8470}))
+        assert await resolved(loopback) == []
         loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80, "": 8470}))
         message = r"Service 'trainer' has several TCP ports: 80 \(http\) and 8470 \(no name\)"
         with pytest.raises(ConfigurationError, match=message) as caught:
@@ -190,6 +192,9 @@ class TestAddresses:
         assert await resolved(loopback) == ["10.8.0.1:8470"]
         loopback.server.add(slice_of(older))
         assert await resolved(loopback, not_running="skip") == []
+        # In one slice, the pod that replaces one of the same name counts.
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.9", terminating=True), newer))
+        assert await resolved(loopback) == ["10.8.0.1:8470"]
 
     async def test_endpoints_without_pods_are_members(self, loopback: Loopback) -> None:
         loopback.server.add(slice_of(endpoint("10.8.0.10"), endpoint("10.8.0.9")))

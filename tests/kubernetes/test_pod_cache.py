@@ -158,6 +158,8 @@ def test_members_that_become_ready_or_unready_one_by_one_are_listed_by_name() ->
     again = [versioned(f"train-{number}", 120 + at) for at, number in enumerate((10, 2))]
     cache.stores[TRAIN].apply([Modified(each) for each in again])
     assert [one.name for one in cache.observation(NOW).unready] == [f"ml/train-{n}" for n in (1, 2, 10)]
+    cache.stores[TRAIN].apply([Modified(versioned("train-9", 130, phase="Unknown"))])
+    assert names(cache) == ["train-1", "train-2", "train-10"]
 
 
 # Task indices

@@ -89,25 +89,22 @@ def test_index_of_each_controller(found: Pod, index: int) -> None:
 
 def test_pod_without_a_valid_index_is_reported() -> None:
     invalid = [completion("a", value) for value in ("", "-1", "one", "9" * 10, "٣")]
-    for found in (
-        *invalid,
-        labelled("a", **{JOB: "1"}),
-        labelled("a"),
-    ):
+    for found in (*invalid, labelled("a", **{JOB: "1"}), labelled("a")):
         error = refused(completion("b", 0), found)
         assert "no index label or annotation on ml/a." in str(error)
-
-
-@given(st.permutations(range(12)))
-def test_each_pod_has_its_own_index_in_any_order_of_the_list(order: list[int]) -> None:
-    pods = [completion(f"train-{index}-xyz", index) for index in order]
-    assert tasks(*pods) == {index: f"train-{index}-xyz" for index in range(12)}
 
 
 @given(st.lists(st.integers(1, 4), max_size=5))
 def test_complete_groups_follow_one_another_without_gaps(sizes: list[int]) -> None:
     pods = [in_group(group, member) for group, size in enumerate(sizes) for member in range(size)]
     assert tasks(*reversed(pods)) == {number: each.metadata.name for number, each in enumerate(pods)}
+
+
+def test_tasks_of_several_selectors_follow_one_another() -> None:
+    pods = completion("a", 0), completion("b", 1)
+    cache = listed_cache(*pods, order_by="index", jobs={"worker": [TRAIN, TRAIN]})
+    assert names(cache) == ["a", "b", "a", "b"]
+    assert state(cache).spec.task_indices("worker") == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("job", ["bert-worker-2", "a-worker-1-worker-0", "x-worker-", "train-0-1"])
@@ -182,14 +179,14 @@ def test_index_larger_than_any_cluster_costs_no_memory_and_names_its_group() -> 
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
-        pytest.param([{COMPLETION: str(n)} for n in (1, 2, 3)], [1, 2, 3], id="workers without their leader"),
+        pytest.param([{COMPLETION: str(n)} for n in (9, 10, 11)], [9, 10, 11], id="without the first ones"),
         pytest.param([{KUBEFLOW: str(n)} for n in (1, 2, 3)], [1, 2, 3], id="MPIJob"),
         pytest.param([{GROUP: "2", WORKER: str(n)} for n in range(4)], [8, 9, 10, 11], id="one group"),
         pytest.param([{JOB: "1", COMPLETION: str(n)} for n in range(4)], [4, 5, 6, 7], id="one slice"),
     ],
 )
 def test_part_of_a_set_keeps_its_indices(labels: list[dict[str, str]], expected: list[int]) -> None:
-    pods = [labelled(f"w-{number}", **each) for number, each in enumerate(labels)]
+    pods = [labelled(f"w-{9 - number}", **each) for number, each in enumerate(labels)]
     for allow_gaps in (True, False):
         assert list(tasks(*pods, allow_gaps=allow_gaps)) == expected
     assert f"no pod has index {expected[1]}." in str(refused(pods[0], *pods[2:]))

@@ -80,9 +80,10 @@ async def test_subclass_of_a_user_is_copied_without_code_of_its_own(monkeypatch:
     for copied in all_copies(resolver):
         assert (copied.path, copied.timeout, copied.task_id) == ("host", 3.0, 1)
         assert (await copied.this_task()).address == "host:2"
-    resolver.task_id = 0
+    resolver.task_id, resolver.rpc_layer = 0, "grpcs"
     for facade in all_copies(sync.ClusterResolver(resolver)):
         assert (facade.task_id, facade.cluster_spec().num_tasks("worker")) == (0, 2)
+        assert facade.rpc_layer == "grpcs"
 
 
 @pytest.fixture

@@ -141,14 +141,13 @@ class Controllers:
         live = {one.controller for each in jobs.values() for selected in each for one in selected.live if one}
         self._without_pods = set()
         for selections in jobs.values():
-            if not any(selection.live for selection in selections):
-                if not self.reads_ended:
-                    continue
+            if any(selection.live for selection in selections):
+                if self.reads_sizes:
+                    needed += [one for selection in selections for one in self._unread(selection)]
+            elif self.reads_ended:
                 former = {one.controller for selection in selections for one in selection.former}
                 self._without_pods |= former
                 needed += [one for one in former if one not in self.objects]
-            elif self.reads_sizes:
-                needed += [one for selection in selections for one in self._unread(selection)]
         self._without_pods -= live  # a controller may have pods in another job
         return list(dict.fromkeys(needed))
 

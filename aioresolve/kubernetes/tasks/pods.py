@@ -310,7 +310,7 @@ def _pod_failure(pod: Pod) -> tuple[str | None, ...]:
 
 def _scheduling_failure(pod: Pod) -> tuple[str | None, ...]:
     scheduled = _condition(pod, "PodScheduled")
-    return () if scheduled is None or scheduled.status == "True" else (scheduled.reason, scheduled.message)
+    return () if scheduled is None else (scheduled.reason, scheduled.message)
 
 
 def _container_fault(pod: Pod) -> str:

@@ -119,7 +119,6 @@ class SelectorTasks:
         # The pod sets of the last pods; before there were any, the one of the Job that the selector names.
         self._former: tuple[PodSet, ...] = () if controller is None else (PodSet(controller),)
         self.fill(())
-        self.is_stale = True
 
     def fill(self, pods: Iterable[MatchedPod]) -> None:
         """Replace all pods."""
@@ -272,7 +271,7 @@ class SelectorTasks:
         return self._numbering
 
     def _number(self) -> Numbering:
-        if self._indices is None and not self._done:  # nearly always
+        if not self._ordered or (self._indices is None and not self._done):  # nearly always
             return Numbering(range(len(self._ordered)), len(self._ordered))
         tasks: Sequence[int] = range(len(self._ordered))
         end = len(tasks)
@@ -286,7 +285,7 @@ class SelectorTasks:
             for task, pod in zip(tasks, self._ordered, strict=True)
             if task not in known and pod.key in self._done
         }
-        return Numbering(members, end, min(tasks, default=0), done, len(known) < len(members))
+        return Numbering(members, end, min(tasks), done, len(known) < len(members))
 
 
 class JobTasks(NamedTuple):
@@ -371,8 +370,8 @@ def _group_starts(job: str, known: Iterable[PodIndex]) -> list[int]:
     for group, member in known:
         if sizes.get(group, 0) <= member:
             sizes[group] = member + 1
-    largest = max(sizes.values(), default=0)
-    groups = max(sizes, default=-1) + 1
+    largest = max(sizes.values())
+    groups = max(sizes) + 1
     # The list below has one entry for each group, even if the largest group is small.
     if sum(sizes.values()) + max(groups, (groups - len(sizes)) * largest) > MAX_PODS:
         group, size = max(sizes.items(), key=max)

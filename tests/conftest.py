@@ -25,10 +25,10 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -36,9 +36,6 @@ import pytest
 from aioresolve._core import service_account
 from aioresolve.gcp import metadata_server
 from aioresolve.testing import GoogleServer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 SLOW_CALLBACK = 5.0
 """Seconds that a callback may block the loop. On shared machines a lower limit measures other processes."""

@@ -9,8 +9,10 @@ import inspect
 import io
 import json
 import os
+from collections.abc import Iterator
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -19,11 +21,6 @@ import aioresolve
 from aioresolve.testing import Fault, GoogleRequest, KubernetesServer, RequestRecord, pod
 
 from .test_public_api import ALL_MODULES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 PACKAGES = ["aioresolve", "aioresolve.sync", "aioresolve.fleet", "aioresolve.probe", "aioresolve.testing"]
 """Each public class of these has an example."""

@@ -10,7 +10,9 @@ import base64
 import importlib
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import anyio
@@ -34,10 +36,6 @@ from tests.kubernetes.kubeconfigs import (
     write_plugin,
 )
 from tests.kubernetes.loopback import attributes_of, error_chain
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

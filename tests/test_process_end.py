@@ -7,8 +7,10 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import psutil
 import pytest
@@ -18,10 +20,6 @@ from .kubernetes.kubeconfigs import EXEC_V1, kubeconfig, write_file
 from .programs import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from typing import TypeAlias
-
     Start: TypeAlias = Callable[..., subprocess.Popen[str]]
 
 PATIENCE = 60.0

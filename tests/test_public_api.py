@@ -7,17 +7,15 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from enum import EnumType
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import aioresolve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(aioresolve.__file__).parent
 DEFAULTS = Path(__file__).with_name("public_defaults.txt")

@@ -8,17 +8,14 @@ import shutil
 import signal
 import subprocess
 import urllib.request
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from .programs import ROOT
 from .test_snippets import code_blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PAGE = ROOT / "docs" / "quickstart.md"
 INSTALLED = ("aioresolve", "pyproject.toml", "README.md", "LICENSE")

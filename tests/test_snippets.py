@@ -7,8 +7,9 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -26,9 +27,6 @@ from aioresolve.testing import (
     tpu_node,
     tpu_worker_process,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
 SITE = sorted((ROOT / "docs").rglob("*.md"))

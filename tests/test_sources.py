@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, cast
 
 import pytest
 
 import aioresolve
-from aioresolve import ClusterResolver, ClusterSpec, ClusterState, ConfigurationError, Observation, sync
+from aioresolve import (
+    ClusterResolver,
+    ClusterSpec,
+    ClusterState,
+    ConfigurationError,
+    Observation,
+    Progress,
+    Want,
+    sync,
+)
 from aioresolve import sources as registry
 from aioresolve.fleet import fleet_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
-
-    from aioresolve import Progress, Want
 
 
 class ListedResolver(ClusterResolver):

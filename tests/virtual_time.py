@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import selectors
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import aiohttp
+import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from aioresolve._core import threads
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
-
-    import pytest
-    from yarl import URL
 
 P = ParamSpec("P")
 T = TypeVar("T")

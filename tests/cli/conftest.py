@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from aioresolve.cli import main
+from aioresolve.testing import ThreadedKubernetesServer
 
 from .process import Result, Run, cluster, environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 
 @pytest.fixture

@@ -10,18 +10,14 @@ import re
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import pytest
 
-from aioresolve.testing import KubernetesServer, pod
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
+from aioresolve.testing import KubernetesServer, ThreadedKubernetesServer, pod
 
 TOKEN = "s3cret-t0ken"
 COMMAND = (sys.executable, "-m", "aioresolve")

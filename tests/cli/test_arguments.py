@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aioresolve.cli import main
+from aioresolve.testing import ThreadedKubernetesServer
 
-if TYPE_CHECKING:
-    from aioresolve.testing import ThreadedKubernetesServer
-
-    from .process import Run
+from .process import Run
 
 
 @pytest.mark.parametrize(

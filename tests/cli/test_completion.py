@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from aioresolve.cli import main
 from aioresolve.testing import KubernetesServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 Candidates = Callable[..., list[str]]
 

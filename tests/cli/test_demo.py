@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +19,6 @@ from aioresolve.cli import main
 from aioresolve.cli.demo_clusters import COMMANDS, DemoClusters, running_clusters, story, write_files
 
 from .process import COMMAND, environment, run_process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 QUIET = """
 import sys

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import re
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from aioresolve.testing import pod
+from aioresolve.testing import ThreadedKubernetesServer, pod
 
 from .process import TOKEN, Run, environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 TRAIN = ("doctor", "kubernetes", "-n", "ml", "-l", "app=here")
 

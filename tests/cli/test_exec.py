@@ -6,17 +6,13 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.testing import GoogleServer, pod, tpu_node, tpu_worker_process
+from aioresolve.testing import GoogleServer, ThreadedKubernetesServer, pod, tpu_node, tpu_worker_process
 
 from .process import Result, Run, environment, run_process
 from .test_program_outputs import uid
-
-if TYPE_CHECKING:
-    from aioresolve.testing import ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus no POSIX processes")
 

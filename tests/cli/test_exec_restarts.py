@@ -6,22 +6,17 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 import psutil
 import pytest
 
-from aioresolve.testing import Answer
+from aioresolve.testing import Answer, RequestRecord, ThreadedKubernetesServer
 
 from .process import COMMAND, TIMEOUT, Result, Running, environment, run_as_first_process, trainer
 from .test_program_outputs import uid
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus no POSIX processes")
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
 
 import pytest
 import yaml
 
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.testing import KubernetesServer, ThreadedKubernetesServer, pod
 
 from .process import Result, Run, environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 TWO_WORKERS = json.dumps(
     {

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 from unittest.mock import AsyncMock
 
 import pytest
 import yaml
 
 from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.testing import Answer, Hang, service
+from aioresolve.testing import Answer, Hang, ThreadedKubernetesServer, service
 
 from .process import TOKEN, Result, Run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 TRAIN = ("-l", "worker=app=train")
 TRAIN_AND_PS = (*TRAIN, "-l", "ps=app=ps")

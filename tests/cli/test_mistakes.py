@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from aioresolve import __version__
-from aioresolve.testing import GoogleServer, tpu_node
+from aioresolve.testing import GoogleServer, ThreadedKubernetesServer, tpu_node
 
 from .process import Result, Run, environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 FILES = {
     "field.yaml": "targets: {east: {kubernetes: {jobs: {worker: app=train}, contxt: east}}}",

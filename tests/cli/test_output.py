@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
+import pytest
 
 from aioresolve import ClusterState, Observation, Progress, errors
 from aioresolve.cli.error_messages import error_report, exit_code, field_spelling
 from aioresolve.cli.formats import Table, TextTable, aligned, format_span
 from aioresolve.cli.live import StatusReporter, progress_line, show_progress
 from tests.virtual_time import in_virtual_time
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_columns_are_aligned_if_characters_are_wide_or_combined() -> None:

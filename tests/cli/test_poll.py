@@ -8,30 +8,25 @@ import re
 import signal
 import time
 import urllib.request
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 from rich.console import Group
 from rich.text import Text
 
-from aioresolve import ClusterResolver, ClusterSpec, ClusterState, Observation
+from aioresolve import ClusterResolver, ClusterSpec, ClusterState, Observation, Progress, Want
 from aioresolve.cli.commands import poll
 from aioresolve.errors import ConnectionFailedError, DeadlineExceededError
 from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.spec import Missing
-from aioresolve.testing import Hang
+from aioresolve.testing import Hang, ThreadedKubernetesServer
 
 from .process import Run, Running, cluster, environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve import Progress, Want
-    from aioresolve.testing import ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 

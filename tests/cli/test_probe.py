@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from aioresolve.testing import Delay, tpu_worker_process
 
 from .process import Run, environment, run_on_terminal, without_colors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.testing import Delay, Hang
+from aioresolve.testing import Delay, Hang, ThreadedKubernetesServer
 
 from .process import (
     COMMAND,
@@ -22,9 +21,6 @@ from .process import (
     run_process,
     without_colors,
 )
-
-if TYPE_CHECKING:
-    from aioresolve.testing import ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 

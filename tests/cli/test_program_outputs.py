@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from aioresolve import ClusterSpec, launch
-from aioresolve.testing import GoogleServer, tpu_node
+from aioresolve.testing import GoogleServer, ThreadedKubernetesServer, tpu_node
 
 from .process import Result, Run, environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 TRAIN = ("-l", "app=train")
 KUBERNETES = ("kubernetes", *TRAIN)

@@ -9,7 +9,7 @@ import json
 import re
 import urllib.request
 from html import unescape
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +17,6 @@ from aioresolve.fleet import Fleet, fleet_of
 from tests.fleet.sickness import SICKNESSES, sick_target
 
 from .process import Run, environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WELL = {"static": {"jobs": {"worker": "10.9.0.1:8470"}}}
 

@@ -10,20 +10,15 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from aioresolve.cli import main
-from aioresolve.testing import Hang
+from aioresolve.testing import Hang, ThreadedKubernetesServer
 
 from .process import ESCAPE, HIDE_CURSOR, SHOW_CURSOR, Run, displayed, trainer, without_colors
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus no POSIX pipes")
 

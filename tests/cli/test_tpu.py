@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
-from aioresolve.testing import GoogleServer, Hang, tpu_node, tpu_worker_process
+from aioresolve.testing import GoogleServer, Hang, ThreadedGoogleServer, tpu_node, tpu_worker_process
 
 from .process import Result, Run, environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedGoogleServer
 
 PROJECT = "demo-project"
 

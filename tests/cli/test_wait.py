@@ -5,21 +5,17 @@ from __future__ import annotations
 import re
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.spec import Task
-from aioresolve.testing import GoogleServer, pod, tpu_node
+from aioresolve.testing import GoogleServer, ThreadedKubernetesServer, pod, tpu_node
 
 from .process import HIDE_CURSOR, SHOW_CURSOR, Run, Running, Terminal, environment, trainer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 

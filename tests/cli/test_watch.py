@@ -7,7 +7,8 @@ import re
 import signal
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -17,14 +18,9 @@ from aioresolve import ClusterState, DoneTask, Endpoint
 from aioresolve.cli.commands.watch import WatchView
 from aioresolve.errors import ConnectionFailedError
 from aioresolve.spec import Missing, Observation
-from aioresolve.testing import Answer, GoogleServer, pod, tpu_node
+from aioresolve.testing import Answer, GoogleServer, ThreadedKubernetesServer, pod, tpu_node
 
 from .process import HIDE_CURSOR, SHOW_CURSOR, TIMEOUT, Run, Running, Terminal, environment, trainer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 

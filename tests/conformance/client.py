@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import aiohttp
 import anyio
 
 from aioresolve._core.network import close_one_sidedly
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
 
 JSON = "application/json"
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator
 
 import pytest
 
-from aioresolve.testing import KubernetesServer
+from aioresolve.testing import KubernetesServer, ThreadedKubernetesServer
 
 from .control_plane import ASSETS_VARIABLE, ControlPlane, missing_assets
 from .servers import USERS, ApiServer, EmbeddedServer, RealServer
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 CONTROL_PLANE = pytest.StashKey[ControlPlane]()
 

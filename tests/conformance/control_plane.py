@@ -18,16 +18,14 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import trustme
 
 from tests.programs import free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 BINARIES = ("etcd", "kube-apiserver")

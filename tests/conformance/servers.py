@@ -7,20 +7,17 @@ import base64
 import contextlib
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import anyio
 
+from aioresolve.testing import ThreadedKubernetesServer
+
 from .client import Client, pods_path
+from .control_plane import ControlPlane
 from .states import pod
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
-
-    from .control_plane import ControlPlane
 
 # `admin` has every permission, `limited` may read the pods of the test's own namespace, and the others have
 # no permission until a test grants one.

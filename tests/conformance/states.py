@@ -7,11 +7,9 @@ The Status column is that of `kubectl get pods`, which the API server computes
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Any
 
 NODE = "node-a"
 HOST_IP = "192.168.0.1"

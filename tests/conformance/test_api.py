@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from .client import TABLE, Client
+from .servers import ApiServer
 from .states import GRACE, NODE, STATES, Row, manifest, pod
-
-if TYPE_CHECKING:
-    from .servers import ApiServer
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 

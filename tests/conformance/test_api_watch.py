@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
 
-from .client import pods_path
+from .client import Client, pods_path
+from .servers import ApiServer
 from .states import manifest, pod, running
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from .client import Client
-    from .servers import ApiServer
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -11,13 +12,8 @@ import pytest
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import endpoint, endpoint_slice
 
-from .client import TABLE, slices_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .client import Client
-    from .servers import ApiServer
+from .client import TABLE, Client, slices_path
+from .servers import ApiServer
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 

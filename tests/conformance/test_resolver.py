@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,11 +17,6 @@ from aioresolve.kubernetes import KubernetesClusterResolver
 
 from .servers import ApiServer, RealServer
 from .states import GRACE, STATES, State, pod
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -12,16 +14,10 @@ import pytest
 from aioresolve._core.deadline import RetryPolicy
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.reflector import WatchPolicy
+from aioresolve.spec import ClusterState
 
+from .servers import ApiServer
 from .states import pod
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-    from pathlib import Path
-
-    from aioresolve.spec import ClusterState
-
-    from .servers import ApiServer
 
 pytestmark = [
     pytest.mark.asyncio(loop_factories=["asyncio"]),

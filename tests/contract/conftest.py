@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aioresolve.resolver import this_task
 
 from .sources import CHANGING, REMOTE, SOURCES, Source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
 
+import pytest
 from google.oauth2.credentials import Credentials
 
 import aioresolve
 from aioresolve import ClusterSpec, sync
 from aioresolve.testing import GoogleServer, KubernetesServer, instance, pod, tpu_node
 from aioresolve.testing import service as a_service
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from types import ModuleType
-
-    import pytest
 
 SECRET = "hunter22-Zebra7"
 """The token with which the resolvers log in to servers."""

@@ -6,8 +6,9 @@ import asyncio
 import copy
 import inspect
 import pickle
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -31,9 +32,6 @@ from aioresolve.testing import Hang
 from tests.kubernetes.loopback import attributes_of, error_chain
 
 from .sources import SOURCES, Source
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 PATIENCE = 60.0
 """Seconds until a test fails; generous for a busy machine."""

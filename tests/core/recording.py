@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from aioresolve._core import telemetry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Tracer
 

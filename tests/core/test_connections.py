@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -17,10 +18,6 @@ from aioresolve._core.connections import Connections, KeptOpen
 from aioresolve.errors import ConnectionFailedError, DeadlineExceededError
 from tests.fleet.fleets import Scripted, until
 from tests.virtual_time import in_virtual_time
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 
 logger = logging.getLogger("contexts")
 

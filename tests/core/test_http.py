@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import aiohttp.http
@@ -30,9 +31,6 @@ from aioresolve._core.http import (
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.testing.lifecycle import CertificateAuthority
 from tests.kubernetes.peers import peer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
 
 SECRET = "a-secret-that-must-not-be-shown"
 HINTS = ConnectionHints(

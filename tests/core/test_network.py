@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
 
 from aioresolve._core import network
 from aioresolve.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from anyio.abc import SocketStream
 
 PATIENCE = 10.0
 

@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from yarl import URL
 
-from aioresolve import GCEClusterResolver, KubernetesClusterResolver, TPUClusterResolver
+from aioresolve import ClusterResolver, GCEClusterResolver, KubernetesClusterResolver, TPUClusterResolver
 from aioresolve._core.deadline import MAX_RETRY_AFTER, RetryPolicy
 from aioresolve.errors import ResolveError
 from aioresolve.gcp import metadata_server
 from tests.kubernetes.kubeconfigs import isolate, kubeconfig, write_file
 from tests.virtual_time import Reply, Requests, fake_requests, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from yarl import URL
-
-    from aioresolve import ClusterResolver
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
@@ -21,9 +21,6 @@ from aioresolve._core.deadline import (
     within_deadline,
 )
 from aioresolve.errors import APIError, DeadlineExceededError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 QUICK = RetryPolicy(first_wait=0.001, longest_wait=0.002)
 

@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,19 +23,13 @@ from aioresolve.probe import probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker, pod
 from tests.gcp.loopback import TOKEN as GOOGLE_TOKEN
 from tests.gcp.loopback import refreshable_credentials, request_my_tpu, tls_server
-from tests.kubernetes.loopback import JOBS, TOKEN, disable_retries, run_loopback
+from tests.kubernetes.loopback import JOBS, TOKEN, Loopback, disable_retries, run_loopback
 
-from .recording import record_telemetry
+from .recording import Recording, record_telemetry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from tests.kubernetes.loopback import Loopback
-
-    from .recording import Recording
 
 PODS = "/api/v1/namespaces/ml/pods"
 SCOPE = "selector 'app=train' in namespace 'ml'"

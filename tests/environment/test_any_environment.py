@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 import aioresolve
 from aioresolve import (
+    ClusterResolver,
     ClusterState,
     EnvironmentVariableError,
     SageMakerClusterResolver,
@@ -25,9 +25,6 @@ from aioresolve import (
     UnknownTaskError,
 )
 from aioresolve.errors import ResolveError
-
-if TYPE_CHECKING:
-    from aioresolve import ClusterResolver
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 BYTES = st.binary(max_size=60).map(lambda value: value.replace(b"\0", b"x"))

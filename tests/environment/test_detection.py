@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,13 +30,16 @@ from aioresolve.errors import (
     ResolveError,
     TaskIdentityError,
 )
-from aioresolve.testing import Answer, GoogleServer, Hang, KubernetesServer, instance, pod, tpu_vm
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
+from aioresolve.testing import (
+    Answer,
+    GoogleServer,
+    Hang,
+    KubernetesServer,
+    ThreadedKubernetesServer,
+    instance,
+    pod,
+    tpu_vm,
+)
 
 TF_CONFIG = json.dumps(
     {

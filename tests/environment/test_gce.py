@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -16,11 +16,8 @@ from aioresolve.errors import (
     InstanceNotRunningError,
     ProtocolError,
 )
-from aioresolve.testing import Answer, GoogleServer, instance
-
-if TYPE_CHECKING:
-    from aioresolve.spec import ClusterState
-    from aioresolve.testing import GoogleRequest
+from aioresolve.spec import ClusterState
+from aioresolve.testing import Answer, GoogleRequest, GoogleServer, instance
 
 PROJECT, ZONE, REGION = "demo-project", "us-central2-b", "us-central2"
 LATER = {"Metadata-Flavor": "Google", "Retry-After": "3600"}

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from aioresolve.environment.slurm_tasks import MAX_HOSTS, MAX_TASKS, expand_counts, expand_host_list
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LISTS = {
     "n1,n1": ["n1", "n1"],

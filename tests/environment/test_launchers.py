@@ -9,9 +9,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -29,9 +30,6 @@ from aioresolve import (
 from aioresolve.errors import EnvironmentVariableError, ResolveError, TaskIdentityError
 
 from .slurm_cluster import missing_programs, slurm_cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 VARIABLES = {
     "Open MPI": [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")],

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from aioresolve import EnvironmentVariableError, SlurmClusterResolver
 
-from .slurm_cluster import missing_programs, read_recordings, record, slurm_cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .slurm_cluster import Recording
+from .slurm_cluster import Recording, missing_programs, read_recordings, record, slurm_cluster
 
 RECORDINGS = {
     path.stem: list(read_recordings(path.read_text()))

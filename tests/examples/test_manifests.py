@@ -6,7 +6,8 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,9 +15,6 @@ import yaml
 from aioresolve.fleet import fleet_of, read_fleet
 from tests.programs import ROOT
 from tests.test_snippets import check_command_line, code_blocks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXAMPLES = ROOT / "examples"
 LARGE_FLEET = ROOT / "aioresolve" / "fleet" / "README.md"

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from aioresolve import ClusterSpec, launch
-from aioresolve.testing import GoogleServer, KubernetesServer, instance, pod
+from aioresolve.testing import GoogleServer, KubernetesServer, ThreadedKubernetesServer, instance, pod
 from tests.programs import free_port, free_ports, last_lines, start, start_command
 
 from .test_manifests import EXAMPLES, command_lines, documents
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

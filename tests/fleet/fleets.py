@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Self, TypeVar
 
 import anyio
 
+from aioresolve import Want
 from aioresolve.errors import ConnectionFailedError
+from aioresolve.fleet import TargetStatus
 from aioresolve.resolver import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 from tests.virtual_time import in_virtual_time
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
-    from contextlib import AsyncExitStack
-
-    from aioresolve import Want
-    from aioresolve.fleet import TargetStatus
 
 __all__ = [
     "Pooled",

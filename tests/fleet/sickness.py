@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from aioresolve.testing import Answer, GoogleServer, Hang, KubernetesServer, Reset, pod, tpu_node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from aioresolve.testing import Fault
+from aioresolve.testing import Answer, Fault, GoogleServer, Hang, KubernetesServer, Reset, pod, tpu_node
 
 LABELS = {"app": "train"}
 HEALTHY = [pod(f"train-{number}", "ml", labels=LABELS) for number in range(2)]

@@ -6,7 +6,8 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -24,12 +25,8 @@ from aioresolve import (
 )
 from aioresolve.errors import ConfigurationError
 from aioresolve.fleet import FleetFile, fleet_of, fleet_schema, read_fleet
+from aioresolve.resolver import ClusterResolver
 from tests.programs import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aioresolve.resolver import ClusterResolver
 
 MINIMAL = "targets: {fixed: {static: {jobs: {worker: 'a:1'}}}}\n"
 

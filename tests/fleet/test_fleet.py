@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections import Counter
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -20,7 +20,7 @@ from aioresolve.errors import (
 )
 from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.resolver.union import UnionClusterResolver
-from aioresolve.spec import Missing, Observation
+from aioresolve.spec import ClusterState, Missing, Observation
 
 from .fleets import (
     Pooled,
@@ -35,9 +35,6 @@ from .fleets import (
     until,
     workers,
 )
-
-if TYPE_CHECKING:
-    from aioresolve.spec import ClusterState
 
 SHORT = 0.02
 """Seconds; an interval whose length does not matter."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from aioresolve.spec import ControllerStatus, DoneTask, ExpectedTasks, Missing
 from tests.resolver.shown import Shown
 
 from .fleets import Scripted, fail, respond_with
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def state(done: int = 0, **jobs: int) -> ClusterState:

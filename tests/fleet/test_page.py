@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from aioresolve.spec import ClusterState, DoneTask, Endpoint, Missing, Observati
 from .browser import axe_core, browser_page, violations
 from .fleets import Scripted, respond_with
 from .test_server import served
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

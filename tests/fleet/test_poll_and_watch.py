@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from aioresolve import Want
 from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededError, ResolveError
 from aioresolve.fleet import Fleet, poller
+from aioresolve.resolver import ClusterResolver
 from aioresolve.resolver.union import UnionClusterResolver
-from aioresolve.spec import Missing, Observation
+from aioresolve.spec import ClusterState, Missing, Observation
 
 from .fleets import (
     Scripted,
@@ -30,13 +32,6 @@ from .fleets import (
     until,
     workers,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from aioresolve import Want
-    from aioresolve.resolver import ClusterResolver
-    from aioresolve.spec import ClusterState
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 SHORT = 0.02

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import anyio
@@ -15,10 +17,6 @@ import yaml
 from tests.programs import ROOT, free_port
 
 from .test_server import PENDING, served
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

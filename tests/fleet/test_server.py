@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import anyio
@@ -19,9 +20,6 @@ from aioresolve.fleet import Fleet, server
 from aioresolve.spec import ClusterState, Endpoint, Missing, Observation
 
 from .fleets import Scripted, Source, respond_with, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 STATE = ClusterState.of(
     {"worker": [Endpoint("10.0.0.1:1", name="train-0", namespace="ml", node="a", ready=True)]}

@@ -6,9 +6,10 @@ import asyncio
 import tempfile
 import threading
 import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import google.auth.credentials
@@ -17,12 +18,7 @@ import pytest
 
 from aioresolve import TPUClusterResolver
 from aioresolve.errors import ResolveError
-from aioresolve.testing import GoogleServer, tpu_node
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from aioresolve.testing import GoogleRequest
+from aioresolve.testing import GoogleRequest, GoogleServer, tpu_node
 
 ROBOT = "robot@demo-project.iam.gserviceaccount.com"
 PROJECT, ZONE = "demo-project", "us-central2-b"

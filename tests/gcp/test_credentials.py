@@ -6,7 +6,8 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import google.auth.aio.credentials
 import google.auth.credentials
@@ -29,9 +30,6 @@ from .loopback import (
     services,
     tls_server,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import google.oauth2.credentials
 import pytest
@@ -23,9 +23,6 @@ from .loopback import (
     services,
     tls_server,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import anyio
 import pytest
@@ -13,9 +13,6 @@ from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
 from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Trickle
 
 from .loopback import error_from
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from aioresolve.errors import (
     IncompleteClusterError,
     LaunchError,
 )
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.testing import KubernetesServer, ThreadedKubernetesServer, pod
 
 pytest.importorskip("jax", reason="JAX is not installed")
 
@@ -25,12 +27,6 @@ from jax._src.clusters import cloud_tpu_cluster
 from jax._src.clusters.cluster import ClusterEnv
 
 from aioresolve.jax import AioresolveCluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 EXEC = {
     "JAX_COORDINATOR_ADDRESS": "10.0.0.1:8470",

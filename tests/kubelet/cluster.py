@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import anyio
 import pytest
 from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskGroup, TaskStatus
 
 from aioresolve.testing import KubernetesServer
 
-from .kubelet import FINISHED, Kubelet, is_active
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-    from pathlib import Path
-
-    from anyio.abc import TaskGroup, TaskStatus
-
-    from .controllers import Controller
-    from .kubelet import Container
+from .controllers import Controller
+from .kubelet import FINISHED, Container, Kubelet, is_active
 
 ControllerT = TypeVar("ControllerT", bound="Controller")
 

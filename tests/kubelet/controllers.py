@@ -9,14 +9,12 @@ from __future__ import annotations
 import abc
 import secrets
 import uuid
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from aioresolve.testing import KubernetesServer
 
 from .kubelet import FINISHED, is_active, now
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from aioresolve.testing import KubernetesServer
 
 JOB = "batch.kubernetes.io/"
 INDEX = f"{JOB}job-completion-index"

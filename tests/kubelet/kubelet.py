@@ -17,23 +17,19 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import anyio
 import psutil
+from anyio.abc import TaskGroup
 
+from aioresolve.testing import KubernetesServer
 from tests.programs import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from anyio.abc import TaskGroup
-
-    from aioresolve.testing import KubernetesServer
 
 NODE = "node-a"
 FINISHED = ("Succeeded", "Failed")

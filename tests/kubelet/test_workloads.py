@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .cluster import ProcessCluster
 from .controllers import IndexedJob, StatefulSet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_factories=["asyncio"])]
 

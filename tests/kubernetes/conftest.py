@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from aioresolve._core.deadline import RetryPolicy
 
-from .loopback import disable_retries, run_loopback
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from .loopback import Loopback
+from .loopback import Loopback, disable_retries, run_loopback
 
 
 @pytest.fixture

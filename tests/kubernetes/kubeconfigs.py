@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import stat
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
+import trustme
 import yaml
 
 from aioresolve._core.http import Response
 from aioresolve.kubernetes.auth import Connection, CredentialCache, find_connection, search_for
-
-if TYPE_CHECKING:
-    import ssl
-    from pathlib import Path
-
-    import pytest
-    import trustme
 
 EXEC_V1 = "client.authentication.k8s.io/v1"
 SERVER = "https://10.0.0.1:6443"

@@ -6,32 +6,27 @@ import asyncio
 import base64
 import json
 import logging
+import socket
 import time
 import traceback
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
 from aioresolve._core.deadline import RetryPolicy
 from aioresolve.errors import ResolveError
 from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.spec import ClusterSpec
+from aioresolve.testing import KubernetesServer, RequestRecord, ThreadedKubernetesServer, pod
 from aioresolve.testing.lifecycle import CertificateAuthority
 
 from .peers import peer
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    import pytest
-
-    from aioresolve.spec import ClusterSpec
-    from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
 
 TOKEN = "a-confidential-bearer-token"
 TRAIN = {"app": "train"}

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterator
 
 
 @contextmanager

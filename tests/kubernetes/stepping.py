@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from aioresolve import Endpoint, KubernetesClusterResolver, ProbeError
+from aioresolve import ClusterState, Endpoint, KubernetesClusterResolver, ProbeError
 from aioresolve.errors import APIError
-from aioresolve.testing import Answer, TPUWorker, pod, resource_claim
+from aioresolve.testing import Answer, RequestRecord, TPUWorker, pod, resource_claim
 
 from . import samples
-from .loopback import TRAIN
+from .loopback import TRAIN, Loopback
 from .watched_cluster import listed_cache, state
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from aioresolve import ClusterState
-    from aioresolve.testing import RequestRecord
-
-    from .loopback import Loopback
 
 GPU, MIG, TPU = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "google.com/tpu"
 DRA_GPU, DRA_TPU = "gpu.nvidia.com", "tpu.google.com"

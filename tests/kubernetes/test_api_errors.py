@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -20,11 +20,8 @@ from aioresolve.errors import (
 )
 from aioresolve.testing import Answer
 
-from .loopback import outcome
+from .loopback import Loopback, outcome
 from .samples import watch_policy
-
-if TYPE_CHECKING:
-    from .loopback import Loopback
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

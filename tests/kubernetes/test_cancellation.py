@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,14 +17,8 @@ import pytest
 from aioresolve.testing import Answer
 
 from .kubeconfigs import EXEC_V1, exec_user
-from .loopback import TOKEN, addresses, client_sockets, request_kind
+from .loopback import TOKEN, Loopback, addresses, client_sockets, request_kind
 from .stepping import cancel_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from .loopback import Loopback
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 

@@ -6,9 +6,10 @@ import gc
 import time
 import traceback
 from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -25,15 +26,10 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.testing import Answer, Cut, Endless, Hang, Reset, Trickle, service
+from aioresolve.testing import Answer, Cut, Endless, Fault, Hang, Reset, Trickle, service
 
 from .loopback import TOKEN, Loopback, addresses, all_text, client_sockets, outcome, request_kind
 from .samples import watch_policy
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from aioresolve.testing import Fault
 
 pytestmark = pytest.mark.usefixtures("quick_retries", "imported_clients")
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from aioresolve import Progress, Want
+from aioresolve import KubernetesClusterResolver, Progress, Want
 from aioresolve.spec import ExpectedTasks
-from aioresolve.testing import Answer, pod
+from aioresolve.testing import Answer, RequestRecord, pod
 
 from . import samples
-from .loopback import is_controller_read
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from aioresolve import KubernetesClusterResolver
-    from aioresolve.testing import RequestRecord
-
-    from .loopback import Loopback
+from .loopback import Loopback, is_controller_read
 
 LWS, JOBSET = "leaderworkerset.sigs.k8s.io", "jobset.sigs.k8s.io"
 

@@ -6,14 +6,17 @@ import asyncio
 import json
 import logging
 import traceback
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
 from aioresolve._core.http import Response
 from aioresolve.errors import ConfigurationError, CredentialsError, TLSError
+from aioresolve.kubernetes.auth import Connection
 from aioresolve.kubernetes.auth.credentials import Identity
 from aioresolve.testing import pod
 
@@ -31,12 +34,6 @@ from .kubeconfigs import (
     write_file,
 )
 from .loopback import TOKEN, TRAIN, run_loopback
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.kubernetes.auth import Connection
 
 
 @pytest.fixture(autouse=True)

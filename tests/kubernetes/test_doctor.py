@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -11,17 +13,12 @@ import trustme
 import aioresolve
 from aioresolve import CONTEXT_NAMESPACE
 from aioresolve.kubernetes import KubernetesClusterResolver
+from aioresolve.resolver.checks import Check
 from aioresolve.testing import Answer, pod, service
 
 from .kubeconfigs import base64_of, exec_user, isolate, kubeconfig, write_file
 from .loopback import TOKEN, TRAIN, Loopback
 from .peers import connect_proxy, peer, responder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.resolver.checks import Check
 
 SERVER = ["configuration", "credentials", "API server"]
 TASKS = ["tasks", "addresses", "this task"]

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from aioresolve import DoneTask, Progress, UnionClusterResolver, Want
+from aioresolve import ClusterState, DoneTask, KubernetesClusterResolver, Progress, UnionClusterResolver, Want
 from aioresolve.errors import FailedClusterError, PodNotRunningError
 from aioresolve.testing import Answer, pod
 
-from .loopback import is_controller_read
+from .loopback import Loopback, is_controller_read
 from .samples import watch_policy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from aioresolve import ClusterState, KubernetesClusterResolver
-
-    from .loopback import Loopback
 
 RUN = "uid-of-this-run"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve import Progress, Want
+from aioresolve import ClusterState, Progress, Want
 from aioresolve.errors import ConfigurationError, ForbiddenError, PodNotRunningError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 from aioresolve.kubernetes.api.objects import (
@@ -25,17 +26,13 @@ from aioresolve.kubernetes.api.objects import (
 )
 from aioresolve.kubernetes.cluster_cache import ClusterCache, Selection
 from aioresolve.kubernetes.endpoint_slices import EndpointSlice, SliceStore
+from aioresolve.spec import Observation
 from aioresolve.testing import endpoint, endpoint_slice, pod, service
 
 from .loopback import Loopback, addresses
 from .test_watch import QUICK, names, next_state, with_policy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
-
-    from aioresolve import ClusterState
-    from aioresolve.spec import Observation
-
     States: TypeAlias = AsyncGenerator[ClusterState, None]
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/ml/endpointslices"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from aioresolve import IncompleteClusterError, KubernetesClusterResolver, Progress, UnionClusterResolver, Want
+from aioresolve import (
+    ClusterResolver,
+    IncompleteClusterError,
+    KubernetesClusterResolver,
+    Progress,
+    UnionClusterResolver,
+    Want,
+)
 from aioresolve.testing import Answer, Hang, pod, service
 
-if TYPE_CHECKING:
-    from aioresolve import ClusterResolver
-
-    from .loopback import Loopback
+from .loopback import Loopback
 
 
 @pytest.fixture

@@ -6,7 +6,10 @@ import asyncio
 import gzip
 import json
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +23,7 @@ from aioresolve.errors import (
     ResolveError,
     TLSError,
 )
-from aioresolve.testing import Answer, Cut, Delay, Endless, Hang, Reset, Trickle, pod
+from aioresolve.testing import Answer, Cut, Delay, Endless, Fault, Hang, RequestRecord, Reset, Trickle, pod
 
 from .loopback import (
     TOKEN,
@@ -34,13 +37,6 @@ from .loopback import (
     trusted_peer,
 )
 from .peers import connect_proxy, never_read, never_respond, peer, responder
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import Fault, RequestRecord
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from aioresolve.fleet import Fleet
 from aioresolve.testing import pod
 
-from .loopback import TOKEN
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .loopback import Loopback
+from .loopback import TOKEN, Loopback
 
 
 async def test_fifty_targets_on_one_server_share_its_connections(loopback: Loopback) -> None:

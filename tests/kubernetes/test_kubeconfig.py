@@ -8,7 +8,7 @@ import tempfile
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trustme
@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError, CredentialsError
+from aioresolve.kubernetes.auth import Connection
 
 from .kubeconfigs import (
     EXEC_V1,
@@ -34,9 +35,6 @@ from .kubeconfigs import (
     write_file,
     write_plugin,
 )
-
-if TYPE_CHECKING:
-    from aioresolve.kubernetes.auth import Connection
 
 AUTHORITY = trustme.CA()
 CA = base64_of(AUTHORITY.cert_pem.bytes())

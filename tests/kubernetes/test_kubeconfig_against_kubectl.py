@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import ssl
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import trustme
@@ -19,11 +22,6 @@ from aioresolve.kubernetes.api.transport import AiohttpTransport, Request
 
 from .kubeconfigs import base64_of, client_pair, connect, exec_user, isolate, kubeconfig
 from .peers import peer, read_head
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
-    from pathlib import Path
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")

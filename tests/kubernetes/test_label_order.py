@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from aioresolve import KubernetesClusterResolver
+from aioresolve import ClusterState, KubernetesClusterResolver
 from aioresolve.errors import ConfigurationError, ForbiddenError, PodIndexError
+from aioresolve.kubernetes import Pod
 from aioresolve.testing import Answer, node
 
 from . import samples
-from .loopback import TRAIN
+from .loopback import TRAIN, Loopback
 from .watched_cluster import listed_cache, names, state
-
-if TYPE_CHECKING:
-    from aioresolve import ClusterState
-    from aioresolve.kubernetes import Pod
-
-    from .loopback import Loopback
 
 BLOCK, HOST = "node-label:cloud.google.com/gce-topology-block", "node-label:kubernetes.io/hostname"
 TOPOLOGY = [BLOCK, HOST]

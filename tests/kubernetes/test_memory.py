@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import trustme
@@ -19,10 +20,6 @@ from .kubeconfigs import base64_of, kubeconfig, write_file
 from .loopback import TRAIN
 from .peers import peer, read_head
 from .samples import COLUMNS, table
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux' /proc")
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from aioresolve._core.deadline import Progress
 from aioresolve.errors import CredentialsError, TaskIdentityError
-from aioresolve.kubernetes import own_pod
+from aioresolve.kubernetes import Pod, own_pod
 from aioresolve.kubernetes.own_pod import Workload, fetch_own_pod, own_address, workload_of
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.testing import KubernetesServer, ThreadedKubernetesServer, pod
 
 from .kubeconfigs import isolate
 from .samples import labelled
 from .samples import pod as sample
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.kubernetes import Pod
-    from aioresolve.testing import ThreadedKubernetesServer
 
 JOB, OLD_JOB = "batch.kubernetes.io/job-name", "job-name"
 JOBSET, REPLICATED_JOB = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name"

@@ -7,7 +7,8 @@ import json
 import os
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -35,9 +36,6 @@ from .kubeconfigs import (
     write_file,
     write_plugin,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
+from aioresolve.kubernetes import Pod
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
 from .samples import READY, UNSCHEDULABLE, pod, waiting
@@ -18,6 +19,7 @@ from .watched_cluster import (
     NOW,
     TRAIN,
     Added,
+    ClusterCache,
     Deleted,
     Jobs,
     Modified,
@@ -32,12 +34,6 @@ from .watched_cluster import (
     state,
     versioned,
 )
-
-if TYPE_CHECKING:
-    from aioresolve.kubernetes import Pod
-
-    from .watched_cluster import ClusterCache
-
 
 # Lists and versions
 

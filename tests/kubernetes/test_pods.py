@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodNotRunningError, ProtocolError
+from aioresolve.kubernetes import Pod
 from aioresolve.testing import Answer
 
-from .loopback import request_kind
+from .loopback import Loopback, request_kind
 from .samples import COLUMNS, READY, ROWS, pod, table, terminated
 from .watched_cluster import NOW, listed_cache, names
-
-if TYPE_CHECKING:
-    from aioresolve.kubernetes import Pod
-
-    from .loopback import Loopback
 
 
 @pytest.mark.parametrize(

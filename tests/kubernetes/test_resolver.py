@@ -10,7 +10,7 @@ import socket
 from collections import Counter
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -23,19 +23,15 @@ from aioresolve.errors import (
     ConnectionFailedError,
     PodIndexError,
     PodNotRunningError,
+    ResolveError,
     TaskIdentityError,
 )
-from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
-from aioresolve.testing import Answer, Cut, Delay, Hang, RequestRecord, lifecycle, pod
+from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver, Pod
+from aioresolve.spec import ClusterSpec
+from aioresolve.testing import Answer, Cut, Delay, Fault, Hang, RequestRecord, lifecycle, pod
 
 from .loopback import TOKEN, TRAIN, Loopback, addresses, request_kind
 from .samples import table
-
-if TYPE_CHECKING:
-    from aioresolve.errors import ResolveError
-    from aioresolve.kubernetes import Pod
-    from aioresolve.spec import ClusterSpec
-    from aioresolve.testing import Fault
 
 MAX_NAMED_REQUESTS, PAGE, MAX_RESTARTS = 8, 250, 3  # docs/limits.md
 CRASHED = "CrashLoopBackOff"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -13,12 +14,7 @@ from hypothesis import strategies as st
 from aioresolve.errors import PodNotRunningError
 from aioresolve.testing import pod
 
-from .loopback import request_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from .loopback import Loopback
+from .loopback import Loopback, request_kind
 
 NAMES = ["w-0", "w-1", "w-01", "w-2", "w-10", "w-9a", "v", "v-1-2", "v-1-10"]
 NAMESPACES = ["a", "b", "c"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import AsyncMock
 
 import anyio
@@ -21,10 +23,6 @@ from aioresolve.testing import Answer, Hang, Trickle, pod
 from .kubeconfigs import connect
 from .loopback import TOKEN, Loopback, all_text, trusted_peer
 from .peers import read_head
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import AsyncIterator, Awaitable, Callable
 
 PODS = "/api/v1/pods"
 WATCH = {"watch": "true", "sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
+from aioresolve.kubernetes import Pod
+from aioresolve.spec import ClusterState
 
 from .samples import labelled, pod
 from .watched_cluster import (
@@ -23,10 +25,6 @@ from .watched_cluster import (
     state,
     versioned,
 )
-
-if TYPE_CHECKING:
-    from aioresolve.kubernetes import Pod
-    from aioresolve.spec import ClusterState
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"

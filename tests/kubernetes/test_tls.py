@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import trustme
@@ -16,9 +16,6 @@ from aioresolve.kubernetes.auth.connection import Trust, new_ssl_context
 from aioresolve.kubernetes.auth.credentials import ClientCertificate
 
 from .kubeconfigs import client_pair
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOST = "api.example"
 

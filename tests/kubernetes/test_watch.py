@@ -6,27 +6,28 @@ import asyncio
 import gc
 import json
 import logging
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
 
-from aioresolve import APIError, ForbiddenError, PodIndexError, ResolveError, UnauthorizedError
-from aioresolve.testing import Answer, Cut, Delay, End, Hang, Stall, WatchError, pod
+from aioresolve import (
+    APIError,
+    ClusterState,
+    ForbiddenError,
+    KubernetesClusterResolver,
+    PodIndexError,
+    ResolveError,
+    UnauthorizedError,
+)
+from aioresolve.testing import Answer, Cut, Delay, End, Hang, RequestRecord, Stall, WatchError, pod
 
-from .loopback import JOBS, TOKEN, TRAIN, client_sockets, is_list
+from .loopback import JOBS, TOKEN, TRAIN, Loopback, client_sockets, is_list
 from .samples import watch_policy
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from aioresolve import ClusterState, KubernetesClusterResolver
-    from aioresolve.testing import RequestRecord
-
-    from .loopback import Loopback
 
 QUICK = watch_policy()
 WATCH_LIST = watch_policy(watch_list=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -16,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aioresolve import KubernetesClusterResolver
+from aioresolve.spec import Observation
 from aioresolve.testing import (
     Answer,
     Cut,
@@ -31,17 +34,9 @@ from aioresolve.testing import (
 )
 from tests.conftest import SLOW_CALLBACK
 
-from .loopback import client_sockets, run_loopback
+from .loopback import Loopback, client_sockets, run_loopback
 from .samples import watch_policy
 from .watched_cluster import INDEX, contents
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-    from pathlib import Path
-
-    from aioresolve.spec import Observation
-
-    from .loopback import Loopback
 
 QUICK = watch_policy(
     0.001,

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 from aioresolve import ConfigurationError, ResolveError
+from aioresolve.spec import Observation
 from aioresolve.testing import Answer
 
-from .loopback import trusted_peer
+from .loopback import Loopback, trusted_peer
 from .samples import watch_policy
 from .test_watch import is_watch, names, resume_versions, until, with_policy
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import AsyncGenerator
-
-    from aioresolve.spec import Observation
-
-    from .loopback import Loopback
 
 
 def bookmark(version: int) -> bytes:

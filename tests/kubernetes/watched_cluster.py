@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from aioresolve.errors import PodIndexError
 from aioresolve.kubernetes.api.objects import (
@@ -19,13 +20,9 @@ from aioresolve.kubernetes.api.objects import (
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.cluster_cache import ClusterCache, Selection
 from aioresolve.kubernetes.tasks.ordering import validate_order_by
+from aioresolve.spec import ClusterState, Observation
 
 from . import samples
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from aioresolve.spec import ClusterState, Observation
 
 # Tests import the private names of caches from here, the only file that knows their modules.
 __all__ = ["Added", "ClusterCache", "Deleted", "Modified", "PodQuery"]

@@ -8,21 +8,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.testing import KubernetesServer, ThreadedKubernetesServer, pod
 from tests.cli.process import COMMAND, environment
 from tests.programs import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 pytestmark = [
     pytest.mark.slow,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,9 +13,6 @@ from aioresolve.errors import ConfigurationError, DeadlineExceededError, ProbeEr
 from aioresolve.probe import Device, WorkerProbe
 from aioresolve.probe.workers import common_accelerators, operation_timeout, tasks_to_probe
 from aioresolve.spec import ClusterSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TRAINING = ClusterSpec({"ps": ["a:1"], "worker": {0: "b:1", 3: "c:1"}})
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,9 +16,6 @@ from aioresolve.probe import Device, WorkerProbe
 from aioresolve.probe.devices import MAX_DEVICES, parse_memory_metric, parse_runtime_status, parse_status
 
 from .samples import SPARSE_CORE, TENSOR_CORE, TWO_CPUS, memory_metric, runtime_status, status
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HOST = "10.0.0.1:8470"
 

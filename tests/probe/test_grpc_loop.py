@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -13,9 +14,6 @@ import pytest
 from aioresolve.probe import ProbeChannels, probe_worker
 from aioresolve.probe.channels import loop_guard, run_in_grpc_loop
 from aioresolve.testing import TPUWorker
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

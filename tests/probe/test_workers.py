@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import anyio
 import pytest
@@ -13,9 +14,6 @@ import pytest
 from aioresolve.errors import ConfigurationError
 from aioresolve.probe import ProbeChannels, probe_worker, probe_workers, stream_workers
 from aioresolve.testing import Answer, Delay, Hang, Reset, TPUWorker
-
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import anyio
 import psutil
@@ -12,10 +14,6 @@ import pytest
 from aioresolve.rendezvous.agent import Agent, Round
 from aioresolve.rendezvous.protocol import Limits
 from aioresolve.testing import KubernetesServer, pod
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-    from pathlib import Path
 
 JOB = "batch.kubernetes.io/job-name"
 USER = "system:serviceaccount:ml:trainer"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -20,15 +20,10 @@ from msgspec.structs import replace
 from aioresolve.errors import ConfigurationError, ForbiddenError, IncompleteClusterError
 from aioresolve.rendezvous.agent import POLICY, Agent, ClosedError, Round
 from aioresolve.rendezvous.protocol import Closed, Life, Limits, World
-from aioresolve.testing import Answer, Cut, Delay, Reset
+from aioresolve.testing import Answer, Cut, Delay, RequestRecord, Reset
 from tests.testing.client import bearer, fetch
 
-from .conftest import USER, join, trainer, until
-
-if TYPE_CHECKING:
-    from aioresolve.testing import RequestRecord
-
-    from .conftest import Cluster
+from .conftest import USER, Cluster, join, trainer, until
 
 
 def numbers(rounds: list[Round]) -> list[tuple[int, int, int]]:

@@ -17,19 +17,15 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from aioresolve.testing import Hang, KubernetesServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
+from aioresolve.testing import Hang, KubernetesServer, ThreadedKubernetesServer
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")]
 

@@ -6,8 +6,9 @@ world, no node runs in an old round when the next one begins, and the nodes that
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -33,9 +34,6 @@ from aioresolve.rendezvous.protocol import (
     opened,
     reopened,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 LIMITS = Limits(2, 3)
 OWNER = "job-1"

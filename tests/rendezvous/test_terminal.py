@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import yaml
 
 from aioresolve.cli import main
 from aioresolve.testing import pod
 
-from .conftest import USER, join, trainer, until
-
-if TYPE_CHECKING:
-    import pytest
-
-    from .conftest import Cluster
+from .conftest import USER, Cluster, join, trainer, until
 
 
 async def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
 import yaml
 
-from aioresolve.testing import Delay
+from aioresolve.testing import Delay, RequestRecord
 from tests.kubelet.cluster import ProcessCluster
 from tests.kubelet.controllers import IndexedJob, StatefulSet
 from tests.programs import ROOT
-
-if TYPE_CHECKING:
-    from aioresolve.testing import RequestRecord
 
 pytestmark = [
     pytest.mark.real,

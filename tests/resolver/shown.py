@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator
 
 import anyio
 import anyio.lowlevel
 
-from aioresolve import ClusterResolver, Observation
+from aioresolve import ClusterResolver, Observation, Progress, Want
 from aioresolve._core.concurrency import LatestValue
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from aioresolve import Progress, Want
 
 PATIENCE = 60.0
 """A timeout in seconds that does not pass, even on a busy machine."""

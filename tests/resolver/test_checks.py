@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import anyio
 import pytest
@@ -27,9 +28,6 @@ from aioresolve.errors import ConnectionFailedError, Hint, ResolveError
 from aioresolve.resolver.checks import Check
 from tests.resolver.shown import Shown
 from tests.virtual_time import in_virtual_time
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ONE = SimpleClusterResolver(ClusterSpec({"worker": ["127.0.0.1:1"]}))
 

@@ -6,7 +6,9 @@ import copy
 import multiprocessing
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -14,10 +16,6 @@ import pytest
 import aioresolve
 from aioresolve import ClusterSpec, ClusterState, Observation, Want, sync
 from aioresolve.testing import KubernetesServer, pod
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -10,9 +10,6 @@ from aioresolve import ClusterResolver, Progress, TPUClusterResolver, UnionClust
 from aioresolve.errors import ConnectionFailedError, ResolveError
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 from tests.resolver.shown import Shown
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
 
 COMPLETE = Observation(ClusterState.from_spec(ClusterSpec({"worker": ["a:1"]})))
 

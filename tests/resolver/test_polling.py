@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 import anyio
 import pytest
@@ -12,10 +12,6 @@ from aioresolve import ClusterResolver, Progress, Want
 from aioresolve.errors import APIError, ConnectionFailedError, ForbiddenError
 from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation
 from tests.virtual_time import in_virtual_time
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 LEAST_JITTER, MOST_JITTER = 0.9, 1.1
 """Each interval is at most a tenth shorter or longer."""

@@ -7,35 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import anyio
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from yarl import URL
 
 from aioresolve import (
+    ClusterResolver,
     GCEClusterResolver,
     IncompleteClusterError,
     KubernetesClusterResolver,
+    Observation,
     TPUClusterResolver,
     UnionClusterResolver,
 )
 from aioresolve.gcp import metadata_server
 from tests.kubernetes.kubeconfigs import isolate, kubeconfig, write_file
 from tests.virtual_time import Reply, fake_requests, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from yarl import URL
-
-    from aioresolve import ClusterResolver, Observation
 
 pytestmark = pytest.mark.slow
 

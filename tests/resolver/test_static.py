@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -32,9 +33,6 @@ from aioresolve.spec import (
 )
 from tests.resolver.shown import PATIENCE, Shown
 from tests.virtual_time import in_virtual_time
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 WORKERS = ClusterSpec({"worker": ["a:1", "b:2"]})
 TRAINING = ClusterSpec({"worker": ["a:1", "b:2"], "ps": {3: "c:4"}})
@@ -227,6 +225,17 @@ class TestWatchingUnionClusterResolver:
             assert one.is_closed
             assert other.is_closed
         assert one.intervals == other.intervals == [7.0]
+
+    async def test_there_is_no_state_until_each_resolver_has_one(self) -> None:
+        one, other = Shown(), Shown()
+        failure = ConnectionFailedError("unreachable")
+        async with aclosing(UnionClusterResolver(one, other).observations()) as observations:
+            one.show(observe(worker=["a:1"]))
+            first = await anext(observations)
+            other.show(Observation(None, error=failure, stale_since=NOON))
+            second = await anext(observations)
+        assert (first.state, second.state) == (None, None)
+        assert (first.error, second.error, second.stale_since) == (None, failure, NOON)
 
     async def test_all_parts_of_observations_are_merged_unless_a_resolver_has_other_tasks(self) -> None:
         a, b = Missing("worker", "a", "Pending"), Missing("ps", "b", "Pending")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -22,9 +23,6 @@ from aioresolve import (
 )
 from aioresolve.resolver import this_task
 from aioresolve.resolver.this_task import Process, TaskClaim, identify_task, local_addresses
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ANY = TaskClaim()
 

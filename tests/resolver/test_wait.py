@@ -9,13 +9,13 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
+from aioresolve import ClusterResolver, Progress, SimpleClusterResolver, UnionClusterResolver, Want
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -37,9 +37,6 @@ from aioresolve.spec import (
 )
 from tests.resolver.shown import PATIENCE, Shown
 from tests.virtual_time import in_virtual_time
-
-if TYPE_CHECKING:
-    from aioresolve import Progress, Want
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DOWN = ConnectionFailedError("no response from https://10.0.0.1:6443")
@@ -405,6 +402,20 @@ async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> No
     resolver = UnionClusterResolver(SimpleClusterResolver(cluster(ps=1).spec), Shown(observe(worker=1)))
     assert resolver.known_jobs is None
     assert await resolver.wait(jobs={"worker": 1}, timeout=PATIENCE) == cluster(ps=1, worker=1)
+
+
+@in_virtual_time
+async def test_wait_without_a_number_waits_for_the_tasks_that_the_source_expects() -> None:
+    first = replace(observe(worker=1), expected={"worker": ExpectedTasks(2, "a label")})
+    source = Shown(first)
+    async with anyio.create_task_group() as group:
+        group.start_soon(
+            show_each, source, replace(observe(worker=2), expected={"worker": ExpectedTasks(2, "a label")})
+        )
+        assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
+    with pytest.raises(IncompleteClusterError) as caught:
+        await Shown(first).wait(timeout=1.0)
+    assert (caught.value.found, caught.value.wanted) == ({"worker": 1}, {"worker": 2})
 
 
 class Searched(Shown):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,9 +27,6 @@ from aioresolve.spec import (
     host_port,
 )
 from aioresolve.spec.cluster_pb2 import ClusterDef
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # The ClusterDef of {"worker": ["a:1", "b:2"], "ps": {3: "c:4"}}, serialized by TensorFlow 2.21.
 TENSORFLOW_BYTES = (
@@ -387,6 +385,12 @@ class TestClusterDiff:
             left=(Member("worker", 1, leaving),),
             moved=(Move(Member("worker", 2, old), Member("worker", 1, new)),),
         )
+
+    def test_pod_created_again_with_the_same_name_has_left_and_joined(self) -> None:
+        old = ClusterState.of({"worker": [Endpoint("a:1", uid="u0", namespace="default", name="trainer-0")]})
+        new = ClusterState.of({"worker": [Endpoint("a:1", uid="u1", namespace="default", name="trainer-0")]})
+        diff = new.diff(old)
+        assert (len(diff.joined), len(diff.left), len(diff.moved)) == (1, 1, 0)
 
     def test_diff_is_formatted_as_one_line(self) -> None:
         old = ClusterState.of(

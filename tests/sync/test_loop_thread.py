@@ -6,9 +6,9 @@ import _thread
 import asyncio
 import signal
 import threading
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -17,9 +17,6 @@ import pytest
 from aioresolve.errors import ResolveError
 from aioresolve.sync import loop_thread
 from aioresolve.sync.loop_thread import LoopThread, current_loop_thread, get_loop_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
 
 THREADS = 32
 

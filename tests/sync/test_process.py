@@ -10,18 +10,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from aioresolve.testing import Hang, KubernetesServer, pod, tpu_worker_process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
+from aioresolve.testing import Hang, KubernetesServer, ThreadedKubernetesServer, pod, tpu_worker_process
 
 PATIENCE = 60.0
 """Seconds until a process must end; a script would wait longer for a loop that does not end."""

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import anyio
 import pytest
 
-from aioresolve import ClusterResolver, Observation, Want, sync
+from aioresolve import ClusterResolver, Observation, Progress, Want, sync
 from aioresolve.errors import ConnectionFailedError
 from aioresolve.spec import ClusterSpec, ClusterState
 from aioresolve.sync.loop_thread import get_loop_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from aioresolve import Progress
 
 THREADS = 32
 WORKERS = ClusterSpec({"worker": ["a:1"]})

@@ -6,14 +6,16 @@ import asyncio
 import contextvars
 import inspect
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 import aioresolve
-from aioresolve import ClusterSpec, ClusterState, Observation, Want, sync
+from aioresolve import ClusterSpec, ClusterState, Observation, Progress, Want, sync
 from aioresolve.errors import (
     ConfigurationError,
     InvalidClusterError,
@@ -21,14 +23,7 @@ from aioresolve.errors import (
 )
 from aioresolve.sync import probe
 from aioresolve.sync.loop_thread import current_loop_thread, get_loop_thread
-from aioresolve.testing import KubernetesServer, pod
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve import Progress
-    from aioresolve.testing import ThreadedKubernetesServer
+from aioresolve.testing import KubernetesServer, ThreadedKubernetesServer, pod
 
 JOBS = {"worker": ["app=train"]}
 WORKERS = ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})

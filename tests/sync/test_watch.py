@@ -6,25 +6,20 @@ import asyncio
 import contextvars
 import signal
 import threading
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
 
-from aioresolve import ClusterResolver, Want, sync
+from aioresolve import ClusterResolver, Progress, Want, sync
 from aioresolve.errors import APIError, ConfigurationError
-from aioresolve.spec import Observation
+from aioresolve.spec import ClusterState, Observation
 from aioresolve.sync.loop_thread import get_loop_thread
 from tests.fleet.fleets import Scripted, workers
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
-
-    from aioresolve import Progress
-    from aioresolve.spec import ClusterState
 
 REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST")
 

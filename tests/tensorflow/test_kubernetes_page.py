@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import inspect
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from aioresolve.testing import KubernetesServer, pod
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

@@ -15,19 +15,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from aioresolve.errors import ConfigurationError, TPUNotFoundError
-from aioresolve.testing import GoogleServer, tpu_worker_process
+from aioresolve.testing import GoogleServer, ThreadedGoogleServer, tpu_worker_process
 from tests.tpu.services import FakeHttpError, FakeService
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from aioresolve.testing import ThreadedGoogleServer
 
 pytestmark = pytest.mark.slow
 

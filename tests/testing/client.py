@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 
 from aioresolve._core.network import close_one_sidedly
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from aioresolve.testing import GoogleServer, KubernetesServer
-
+from aioresolve.testing import GoogleServer, KubernetesServer
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 NAMESPACE = "/api/v1/namespaces/ml/pods"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,6 @@ from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError
 from aioresolve.testing import KubernetesServer, pod, service
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CHANGES = st.sampled_from(["add", "unready", "delete", "relabel"])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import aiohttp
 import anyio
@@ -14,6 +14,7 @@ from aioresolve.testing import (
     Answer,
     Cut,
     End,
+    Fault,
     KubernetesServer,
     Reset,
     Stall,
@@ -22,11 +23,6 @@ from aioresolve.testing import (
 )
 
 from .client import Watch, fetch, open_session, open_watch
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aioresolve.testing import Fault
 
 PODS = "/api/v1/pods"
 WATCH = f"{PODS}?watch=true"

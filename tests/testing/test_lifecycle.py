@@ -9,20 +9,15 @@ import stat
 import sys
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from aioresolve.errors import ConfigurationError, MissingDependencyError
-from aioresolve.testing import Answer, Hang, KubernetesServer, pod
+from aioresolve.testing import Answer, Hang, KubernetesServer, ThreadedKubernetesServer, pod
 
 from .client import fetch, open_watch, trusting
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aioresolve.testing import ThreadedKubernetesServer
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from aioresolve.testing import KubernetesServer, pod
 
 from .client import NAMESPACE, TABLE, Response, bearer, fetch, open_watch, recorded, recorded_pods
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/ml/endpointslices"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,13 +16,7 @@ from hypothesis import strategies as st
 import aioresolve
 from aioresolve import TPUClusterResolver
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, TPUNotFoundError
-from aioresolve.testing import tpu_node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aioresolve.testing import GoogleServer
+from aioresolve.testing import GoogleServer, tpu_node
 
 EVERYTHING = {
     "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://kube:8470",

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import aioresolve
 from aioresolve import TPUClusterResolver
+from aioresolve.resolver.checks import Check
 from aioresolve.testing import GoogleServer, TPUWorker, queued_resource, tpu_node, tpu_vm
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aioresolve.resolver.checks import Check
-
 
 ZONE, PROJECT = "us-central2-b", "demo-project"
 FULL = f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aioresolve import TPUClusterResolver
 from aioresolve.errors import DeadlineExceededError, ProbeDeadlineError, ProbeError
-from aioresolve.testing import Hang, TPUWorker, tpu_node
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aioresolve.testing import GoogleServer
+from aioresolve.testing import GoogleServer, Hang, TPUWorker, tpu_node
 
 
 async def _start(stack: AsyncExitStack, *workers: TPUWorker) -> list[str]:

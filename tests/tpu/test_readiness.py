@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from aioresolve import TPUClusterResolver
 from aioresolve.errors import TPUNotReadyError
-from aioresolve.testing import queued_resource, tpu_node
-
-if TYPE_CHECKING:
-    from aioresolve.testing import GoogleServer
+from aioresolve.testing import GoogleServer, queued_resource, tpu_node
 
 ZONE, PROJECT = "us-central2-b", "demo-project"
 

@@ -6,19 +6,14 @@ The values are those that GKE, KubeRay's TPU webhook, LeaderWorkerSet and the me
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from aioresolve import launch, sync
 from aioresolve.errors import APIError, ConfigurationError, PartialClusterError, TaskIdentityError
 from aioresolve.spec import split_host_port
-from aioresolve.testing import Answer, GoogleServer, tpu_node, tpu_vm
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from aioresolve.testing import ThreadedGoogleServer
+from aioresolve.testing import Answer, GoogleServer, ThreadedGoogleServer, tpu_node, tpu_vm
 
 # {slice} and {worker} are the numbers of the process, {host} is that of its host.
 GKE = {

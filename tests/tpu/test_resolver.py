@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -18,12 +19,7 @@ from aioresolve.errors import (
     TPUNotFoundError,
     TPUNotReadyError,
 )
-from aioresolve.testing import Answer, Hang, queued_resource, tpu_node, tpu_vm
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from aioresolve.testing import GoogleServer
+from aioresolve.testing import Answer, GoogleServer, Hang, queued_resource, tpu_node, tpu_vm
 
 ZONE = "us-central2-b"
 PROJECT = "demo-project"

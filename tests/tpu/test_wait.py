@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
 
 from aioresolve import TPUClusterResolver
 from aioresolve.errors import FailedClusterError, IncompleteClusterError
-from aioresolve.testing import queued_resource, tpu_node
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aioresolve.spec import ClusterState
-    from aioresolve.testing import GoogleServer
+from aioresolve.spec import ClusterState
+from aioresolve.testing import GoogleServer, queued_resource, tpu_node
 
 PROJECT, ZONE = "demo-project", "us-central2-b"
 PATIENCE = 60.0

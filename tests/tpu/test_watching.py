@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
 from aioresolve import Fleet, TPUClusterResolver
+from aioresolve.spec import ClusterState, Observation
 from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node, tpu_vm
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
-
-    from aioresolve.spec import ClusterState, Observation
 
 PROJECT, ZONE = "demo-project", "us-central2-b"
 PATIENCE = 60.0

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_type
+from collections.abc import AsyncGenerator, Iterator
+from typing import assert_type
 
 import aioresolve
 from aioresolve import (
@@ -27,9 +28,6 @@ from aioresolve.sync import (
     blocking_iterator,
     detect,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
 
 
 def methods_return_the_types_of_the_async_ones(resolver: KubernetesClusterResolver) -> None:

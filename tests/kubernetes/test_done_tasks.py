@@ -153,7 +153,7 @@ async def test_pod_that_is_done_and_was_removed_keeps_its_index(loopback: Loopba
     state = await resolver.wait(timeout=30)
     assert ranks(state) == [(1, 1, 4), (3, 3, 4)]
     assert [(each.index, each.name) for each in state.done] == [(2, "ml/train-2-aaaaa"), (0, None)]
-    twice = {"jobs": {"worker": ["app=train", "app=train"]}, "order_by": "index"}
+    twice: dict[str, Any] = {"jobs": {"worker": ["app=train", "app=train"]}, "order_by": "index"}
     for number, arguments in ((1, {}), (2, twice)):
         with pytest.raises(FailedClusterError, match=f": {number} have ended with success and no longer exi"):
             await resolver_of(loopback, **arguments).wait(timeout=30)

@@ -419,7 +419,7 @@ async def test_wait_without_a_number_waits_for_the_tasks_that_the_source_expects
 
 
 class Searched(Shown):
-    """Explains what is missing with a selector that matches nothing."""
+    """Explains missing tasks with a selector that matches nothing."""
 
     async def _unmatched(self, observation: Observation) -> tuple[Missing, ...]:
         return (Missing("worker", "app=x", "no pod matches"),)
@@ -437,7 +437,7 @@ async def test_selector_without_a_match_is_named_until_its_job_has_more_tasks() 
             group.start_soon(show_each, source, later)
             with pytest.raises(IncompleteClusterError) as caught:
                 await source.wait(4, timeout=1.0)
-        assert caught.value.missing == missing
+            assert caught.value.missing == missing
 
 
 # Reachability

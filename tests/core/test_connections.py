@@ -167,8 +167,9 @@ class TestConnections:
             return "client"
 
         async def get() -> None:
-            with pytest.raises(ConnectionFailedError, match="was closed while this call was running"):
+            with pytest.raises(ConnectionFailedError, match="was closed while this call was runn") as caught:
                 await connections.get(self, "key", create)
+            assert not caught.value.retryable
 
         async with anyio.create_task_group() as group:
             group.start_soon(get)

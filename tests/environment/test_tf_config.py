@@ -90,6 +90,8 @@ class TestTask:
         assert json.loads(variables["TF_CONFIG"]) == {"cluster": CLUSTER, "task": task("evaluator", 1)}
         with pytest.raises(UnknownTaskError, match="no job 'evaluator'"):
             await resolver.master()
+        set_config(cluster=CLUSTER, task={"type": "evaluator"})
+        assert (await resolver.this_task()).index == 0
         set_config(cluster={**CLUSTER, "evaluator": ["e:1"]}, task=task("evaluator", 0))
         assert (await resolver.this_task()).address == "e:1"
 

@@ -312,6 +312,13 @@ def test_a_running_node_counts_new_nodes_and_lost_ones(
     assert view(*nodes, world=world(1, 0, 1), dead=dead).nodes_waiting(node(0), LIMITS) == expected
 
 
+def test_a_node_is_spare_while_others_fill_the_world() -> None:
+    full = view(*map(node, range(4)), world=world(1, 0, 1, 2))
+    assert full.is_spare(node(3), LIMITS)
+    assert not full.is_spare(node(0), LIMITS)
+    assert not view(node(0), node(1), node(3), world=world(1, 0, 1)).is_spare(node(3), LIMITS)
+
+
 def test_a_node_that_the_others_have_left_behind_comes_to_the_barrier() -> None:
     assert view(node(1), node(2), world=world(2, 1, 2)).nodes_waiting(node(0), LIMITS) == 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -47,9 +46,7 @@ class TaskName(msgspec.Struct, frozen=True):
     index: int
 
 
-def members_table(
-    state: ClusterState, *, is_wide: bool = False, more: Sequence[Mapping[str, str]] = ()
-) -> Table:
+def members_table(state: ClusterState, *, is_wide: bool, more: Sequence[Mapping[str, str]] = ()) -> Table:
     """Return one row per task, without the columns in which no task has a value.
 
     The tasks that are done follow the members. `more` are the cells of further columns of each member.
@@ -102,7 +99,7 @@ def format_cluster(
     output: str,
     state: ClusterState,
     task: TaskName | None,
-    options: Mapping[str, Any] = MappingProxyType({}),
+    options: Mapping[str, Any],
 ) -> str | Table:
     """Return the cluster in the format `output`: one of `OUTPUTS` or `PROGRAM_OUTPUTS`, or custom columns.
 

@@ -118,7 +118,7 @@ def error_report(error: ResolveError, width: int | None = None) -> str:
     return f"error: {one_line(message.removesuffix(manifest))}\n"
 
 
-def write_report(error: ResolveError, output: str | None = None) -> None:
+def write_report(error: ResolveError, output: str | None) -> None:
     """Write the report of an error to stderr, and then the manifest of a 403.
 
     For `-o yaml`, and for a table that is not printed to a terminal, the manifest is alone on stdout, for

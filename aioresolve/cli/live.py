@@ -62,7 +62,7 @@ def draw_live(
     render: Callable[[int, int], RenderableType],
     *,
     first: float | None = None,
-    keep: bool = False,
+    keep: bool,
 ) -> Iterator[None]:
     """Draw what `render` returns for a number of columns and lines, again and again until the block ends.
 

@@ -66,7 +66,7 @@ def validate_namespace(namespace: Any) -> str | None:
     raise ConfigurationError(f"{namespace!r} is not a namespace", argument="namespace", hint=hint)
 
 
-async def explain_empty(api: ObjectAPI, query: Query[Any], *, may_match: bool = False) -> str:
+async def explain_empty(api: ObjectAPI, query: Query[Any], *, may_match: bool) -> str:
     """Return that nothing matches `query`, and what exists in its place; "" if something may match.
 
     It sends three requests for metadata at most, and with `may_match` another one before them. What the user

@@ -285,7 +285,7 @@ def task_checks(
     this_task: Callable[[ClusterState], Awaitable[Task]],
     *,
     after: tuple[str, ...],
-    remedy: Hint = START_PROGRAM,
+    remedy: Hint,
 ) -> list[PlannedCheck]:
     """Return the checks of the tasks: their addresses, and which one this process is.
 

@@ -272,7 +272,7 @@ async def _follow_on_screen(fleet: Fleet, statuses: AsyncGenerator[TargetStatus,
             pass
 
 
-def new_status_table(names: Iterable[str], *, has_headers: bool = True) -> formats.TextTable:
+def new_status_table(names: Iterable[str], *, has_headers: bool) -> formats.TextTable:
     """Return a table for `status_row`; `names` are those of all targets."""
     longest = max(map(formats.text_width, names), default=0)
     widths = (longest, len("Degraded 16/16"), len("worker:16,ps:2"), len("5m12s"))

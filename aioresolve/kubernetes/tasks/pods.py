@@ -84,7 +84,7 @@ def match_pods(
     pods: Sequence[Pod],
     choice: str | Callable[[Pod], Any],
     port: int,
-    label_keys: Sequence[str] = (),
+    label_keys: Sequence[str],
 ) -> list[MatchedPod]:
     """Return the part of each pod that is kept, with the values of the labels `label_keys`.
 

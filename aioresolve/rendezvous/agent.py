@@ -158,7 +158,7 @@ class Agent:
         self._lookups: dict[str, float] = {}  # when the pod with this uid is looked up next
         self._error: ResolveError | None = None  # why the watches were given up
         self._reflectors: list[Reflector] = []
-        self._renewal = anyio.CancelScope()
+        self._renewal: anyio.CancelScope
         self.own: Node
         self._owners: list[dict[str, str]]
         self._objects: Objects
@@ -183,6 +183,7 @@ class Agent:
         location = ExecutableLocation.WITHIN_CLUSTER if is_pod else None
         connection = await find_connection(ServerSearch(location=location))
         self._api = await self._stack.enter_async_context(open_api(connection, max_concurrency=4))
+        self._renewal = anyio.CancelScope()
         self._owner, self._owners = "", []  # the run of the workload, and its object
         if is_pod:
             pod = await request_own_pod(self._api, connection, progress)

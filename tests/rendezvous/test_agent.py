@@ -423,3 +423,7 @@ async def test_pods_come_and_go_while_the_server_fails_and_no_two_worlds_have_on
         )
         tasks.cancel_scope.cancel()
     assert len(worlds) >= 3
+
+
+def test_torchrun_creates_an_agent_outside_of_an_event_loop() -> None:
+    assert str(Agent("train", Limits(1, 1))) == "rendezvous 'train'"

@@ -100,7 +100,7 @@ class StatusLog:
         self._targets = targets
         self._entries: dict[str, _Entry] = {}  # in the order of their versions
         self.version = 1
-        self._removed_in = 1  # a reader of no version yet gets the names too
+        self._removed_in = 1  # so that a reader without a version gets the names
         self._changed = asyncio.Event()
         self._batches: dict[int, bytes] = {}  # most readers have seen the same version
         for name, target in targets.items():

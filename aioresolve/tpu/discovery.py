@@ -236,7 +236,7 @@ def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
 
 def invalid_value(where: str, summary: str, hint: str) -> ConfigurationError:
     """Return the error for a value of `where`: a Python argument, or anything else, such as `$TPU_NAME`."""
-    if where.islower():  # everything else is or contains the name of a variable
+    if where.islower():  # an argument; the names of variables have capitals
         return ConfigurationError(summary, argument=where, hint=hint)
     return ConfigurationError(f"{where}: {summary}", hint=hint)
 

@@ -311,7 +311,8 @@ async def test_pods_are_reported_as_out_of_date_until_a_watch_has_begun(loopback
             late = observation = await anext(observations)
             while observation.error is not None:
                 observation = await anext(observations)
-            loopback.server.inject(Delay(0.5), match=is_watch)
+            await until_connected(loopback)
+            loopback.server.inject(Hang(), match=is_watch)
             loopback.server.disturb(End())
             gap = await anext(observations)
     assert "it is not established after 0.05 s" in str(late.error)

@@ -16,14 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError, InvalidClusterError, ResolveError, UnknownTaskError
+from aioresolve.fleet import Health, TargetStatus
 from aioresolve.spec import (
     ClusterDiff,
     ClusterSpec,
     ClusterState,
     DoneTask,
     Endpoint,
+    ExpectedTasks,
     Member,
     Move,
+    Observation,
     host_port,
 )
 from aioresolve.spec.cluster_pb2 import ClusterDef
@@ -429,3 +432,13 @@ class TestClusterDiff:
             assert move.old.job == move.new.job
             assert move.old.endpoint.identity == move.new.endpoint.identity
             assert move.old != move.new
+
+
+def test_observations_and_statuses_are_hashable_with_their_counts() -> None:
+    counts = {"worker": 1}
+    observation = Observation(
+        None, expected={"worker": ExpectedTasks(1, "a label")}, controllers={"worker": ()}
+    )
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    status = TargetStatus(name="a", health=Health.READY, reason="", since=now, found=counts, wanted=counts)
+    assert {observation, replace(observation), status, replace(status)} == {observation, status}

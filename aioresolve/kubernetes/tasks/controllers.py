@@ -106,11 +106,11 @@ class Controllers:
     reads_sizes: bool = True
     reads_ended: bool = True
     objects: dict[Controller, ControllerObject | None] = field(default_factory=dict)
-    _read_at: float = field(default=0.0, init=False)  # on the clock of the event loop
-    _reported: dict[Controller, ControllerObject] = field(default_factory=dict, init=False)
-    _without_pods: set[Controller] = field(default_factory=set, init=False)
+    _read_at: float = 0.0  # on the clock of the event loop
+    _reported: dict[Controller, ControllerObject] = field(default_factory=dict)
+    _without_pods: set[Controller] = field(default_factory=set)
     # Controllers that were not found before they had a live pod: they may not have existed yet.
-    _early: set[Controller] = field(default_factory=set, init=False)
+    _early: set[Controller] = field(default_factory=set)
 
     def expected(self, jobs: Mapping[str, Sequence[SelectedPods]]) -> dict[str, ExpectedTasks]:
         """Return the number of tasks of each job for which it is known for all of its pods."""

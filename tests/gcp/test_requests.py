@@ -44,6 +44,7 @@ async def test_a_bearer_token_goes_to_the_api_over_tls_only(monkeypatch: pytest.
         ("http://10.0.0.1:8080", "to which requests would be sent unencrypted"),
         ("ftp://tpu.example", "is not a URL. Write it as https://HOST"),
         ("https://", "is not a URL"),
+        ("https://[", "is not a URL"),
         ("https://user:MARKER@tpu.example", "has a user, a query or a fragment"),
         ("https://tpu.example?key=MARKER", "has a user, a query or a fragment"),
     ],

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from aioresolve import KubernetesClusterResolver, errors
+from aioresolve import KubernetesClusterResolver, doctor, errors
 from aioresolve._core.deadline import Progress
 from aioresolve.kubernetes.api.client import ObjectAPI
 from aioresolve.kubernetes.api.queries import PodQuery
@@ -99,6 +99,9 @@ async def test_error_of_the_client_is_reported_and_not_retried() -> None:
     assert client.list_pod_for_all_namespaces.call_count == 1
     with pytest.raises(errors.ForbiddenError, match="user 'a' may not list pods"):
         await resolver(lister(side_effect=RefusedError)).cluster_spec()
+    redirected = type("RedirectedError", (RefusedError,), {"status": 300})
+    with pytest.raises(errors.ProtocolError, match="redirects"):
+        await resolver(lister(side_effect=redirected)).cluster_spec()
 
 
 async def test_result_that_is_not_a_pod_list_is_refused_and_a_missing_method_named() -> None:
@@ -117,3 +120,13 @@ def test_object_that_is_no_client_or_only_lists_pods_is_refused() -> None:
     with pytest.raises(errors.ConfigurationError, match="that list pods, not Services") as caught:
         KubernetesClusterResolver(service="trainer", override_client=lister())
     assert caught.value.argument == "override_client"
+
+
+async def test_nothing_but_pods_is_requested_to_wait_and_to_diagnose() -> None:
+    job = SimpleNamespace(api_version="batch/v1", kind="Job", name="train", uid="u-1", controller=True)
+    client = lister(pod("train-0", "127.0.0.1", owner_references=[job]))
+    assert len((await resolver(client).wait(ready=False)).members) == 1
+    tasks, *_ = await doctor(resolver(client))
+    assert (tasks.name, tasks.found) == ("tasks", "job 'worker': 0 tasks; ml/train-0: no Ready condition yet")
+    with pytest.raises(errors.IncompleteClusterError, match=r"0 of 1 tasks in total\. Check"):
+        await resolver(lister()).wait(1, timeout=0.2)

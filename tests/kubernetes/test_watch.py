@@ -368,7 +368,9 @@ def bookmark_line(loopback: Loopback, **annotations: str) -> bytes:
     return event_line("BOOKMARK", {"metadata": metadata})
 
 
-@pytest.mark.parametrize("fault", [Hang(), Stall(after=1000), Answer(404), WatchError(410)], ids=repr)
+@pytest.mark.parametrize(
+    "fault", [Hang(), Stall(after=1000), End(after=0), Answer(404), WatchError(410)], ids=repr
+)
 async def test_the_pods_are_listed_if_a_watch_does_not_report_them(loopback: Loopback, fault: Any) -> None:
     loopback.add_trainers("train-0")
     loopback.server.inject(fault, match=begins_with_pods, times=None)
@@ -396,6 +398,18 @@ async def test_the_pods_are_listed_if_the_end_of_the_initial_events_is_not_marke
             async with aclosing(resolver.watch()) as states:
                 assert names(await next_state(states)) == ["train-0"]
     assert sum(map(begins_with_pods, loopback.requests)) == 1
+
+
+async def test_more_objects_than_a_cluster_has_before_the_first_bookmark_are_refused(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loopback.add_trainers("train-0", "train-1", "train-2")
+    for limit, verbs in ((3, ["watch"]), (2, ["watch", "list"])):
+        monkeypatch.setattr("aioresolve.kubernetes.reflector.MAX_OBJECTS", limit)
+        loopback.server.forget_requests()
+        async with aclosing(with_policy(loopback.resolver(), WATCH_LIST).watch()) as states:
+            assert len((await next_state(states)).members) == 3
+        assert [request.verb for request in loopback.requests if is_list(request)] == verbs
 
 
 async def test_changes_before_the_end_of_the_initial_events_count(loopback: Loopback) -> None:

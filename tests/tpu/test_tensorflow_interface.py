@@ -55,6 +55,10 @@ async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
         monkeypatch.setenv("TPU_API_DISCOVERY_URL", template)
         overridden = TPUClusterResolver("my-tpu", ZONE, PROJECT, discovery_url="http://127.0.0.1:1/")
         assert await overridden.master() == "grpc://10.0.0.1:8470"
+        directory = "https://www.googleapis.com/discovery/v1/apis/{api}/{apiVersion}/rest"
+        monkeypatch.setenv("TPU_API_DISCOVERY_URL", directory)
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", google.url)
+        assert await TPUClusterResolver("my-tpu", ZONE, PROJECT).master() == "grpc://10.0.0.1:8470"
 
 
 async def test_raises_import_error_if_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

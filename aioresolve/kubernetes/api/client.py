@@ -245,8 +245,6 @@ class ObjectAPI:
 
     async def metadata(self, path: str, selector: str = "") -> list[ObjectMeta] | None:
         """Return the metadata of the first objects of a list; None if it cannot be read, without retries."""
-        if self._transport.only_lists_pods:
-            return None
         query = {"limit": str(MAX_METADATA), "labelSelector": selector}
         try:
             response = await self._transport.send(Request("GET", path, query, {"Accept": AS_METADATA}))

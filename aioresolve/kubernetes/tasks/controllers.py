@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import anyio
 
 from aioresolve._core.concurrency import gather
-from aioresolve.errors import ResolveError
 from aioresolve.kubernetes.api.queries import parse_selector
 from aioresolve.spec import ControllerStatus, ExpectedTasks
 
@@ -159,12 +158,7 @@ class Controllers:
         """
 
         async def read(controller: Controller) -> None:
-            body = None
-            try:
-                body = await api.read(controller.path, str(controller), progress)
-            except ResolveError as error:
-                if error.retryable:
-                    raise
+            body = await api.read(controller.path, str(controller), progress)
             found = None if body is None else parse_controller(controller, body)
             self._early.discard(controller)
             if found is not None:

@@ -81,15 +81,21 @@ class TestPoll:
         self, method: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(poller, "GRACE", 0.05)
-        stuck = {f"stuck{n}": Source() if method == "watch" else Scripted(hang) for n in range(3)}
+        four = [Source() if method == "watch" else Scripted(hang) for _ in range(4)]
         fleet = Fleet({"first": Scripted()}, timeout=600.0, max_concurrency=2)
         async with aclosing(getattr(fleet, method)(interval=600.0)) as readings:
             await take(readings, 1)
             await anyio.sleep(2 * poller.GRACE)  # a request that has ended needs no slot for slow ones
-            for name, resolver in {**stuck, **scripted(7)}.items():
+            three = {f"stuck{number}": stuck for number, stuck in enumerate(four[:3])}
+            for name, resolver in {**three, **scripted(7)}.items():
                 fleet.add(name, resolver)
             assert {reading.name for reading in await take(readings, 7)} == set(scripted(7))
-            await until(lambda: sum(target.num_active for target in stuck.values()) == 3)
+            # The fourth takes the last slot, until one of the slow requests ends.
+            fleet.add("stuck3", four[3])
+            await until(lambda: sum(stuck.num_active for stuck in four) == 4)
+            fleet.add("late", Scripted())
+            fleet.remove("stuck0")
+            assert {reading.name for reading in await take(readings, 1)} == {"late"}
 
     @pytest.mark.parametrize("method", ["poll", "watch"])
     async def test_failing_target_gets_its_turn_with_one_slot(self, method: str) -> None:

@@ -74,6 +74,12 @@ async def test_each_status_has_its_class_its_hint_and_whether_it_is_retryable(lo
             assert (error.status, error.reason) == (code, "Why")
 
 
+async def test_statuses_after_which_the_same_request_may_succeed_are_retryable(loopback: Loopback) -> None:
+    codes = (*range(404, 432), *range(500, 506))
+    retryable = [code for code in codes if (await error_for(loopback, Answer(code, b""))).retryable]
+    assert retryable == [408, 425, 429, 500, 502, 503, 504]
+
+
 async def test_error_for_a_403_has_verb_scope_and_manifest(loopback: Loopback) -> None:
     user = "system:serviceaccount:ml:trainer"
     error = await denied(

@@ -203,6 +203,26 @@ async def test_a_running_watch_survives_an_outage_and_then_reports_the_changes_s
                     break
 
 
+async def test_the_pods_are_listed_again_if_the_version_may_be_why_a_watch_fails(loopback: Loopback) -> None:
+    loopback.add_trainers("train-0")
+    async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
+        await anext(observations)
+        for code, verb in (
+            (401, "watch"),
+            (403, "watch"),
+            (404, "list"),
+            (500, "list"),
+            (503, "watch"),
+            (504, "list"),
+        ):
+            await until_connected(loopback)
+            loopback.server.inject(Answer(code), match=is_watch)
+            loopback.server.forget_requests()
+            loopback.server.disturb(End())
+            await until(loopback, lambda: len(loopback.requests) > 1)
+            assert (code, [request.verb for request in loopback.requests[:2]]) == (code, ["watch", verb])
+
+
 async def test_a_rejected_token_is_reported_until_it_is_replaced(loopback: Loopback) -> None:
     loopback.add_trainers("train-0")
     async with aclosing(with_policy(loopback.resolver()).observations()) as observations:

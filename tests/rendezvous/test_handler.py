@@ -19,6 +19,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,17 @@ def test_a_shutdown_of_a_server_that_hangs_fails_within_its_timeout(nodes: Nodes
     with pytest.raises(RendezvousConnectionError, match="did not respond within 1 s"):
         handler.set_closed()
     assert not handler.shutdown()
+
+
+def test_a_store_that_cannot_listen_or_be_reached_is_a_connection_error(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RendezvousConnectionError, match=f"listen on port {port} .*--rdzv-conf port="):
+            nodes.handler("1:1", run_id="a", port=str(port)).next_rendezvous()
+    monkeypatch.setattr("aioresolve.torch.rendezvous.STORE_TIMEOUT", timedelta(seconds=0.5))
+    with pytest.raises(RendezvousConnectionError, match=r"round 1 does not respond at name\.invalid:\d"):
+        nodes.handler("1:1", run_id="b", local_addr="name.invalid").next_rendezvous()

@@ -296,6 +296,15 @@ class TestMembers:
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(f"train-{number}") for number in range(3)]
         assert kinds(loopback) == {"rows": 1, "named": 1, "whole list": 1}
+        loopback.server.clear_faults()
+        loopback.server.forget_requests()
+        other_version = Answer(200, pod_list(loopback, resourceVersion="1"))
+        loopback.server.inject(other_version, match=lambda request: request_kind(request) == "named")
+        assert await loopback.resolver().cluster_spec() == spec
+        assert kinds(loopback) == {"rows": 1, "named": 1, "whole list": 1}
+        loopback.server.inject(Answer(404), match=lambda request: request_kind(request) == "named")
+        with pytest.raises(APIError, match="returned 404"):
+            await loopback.resolver().cluster_spec()
 
 
 class TestAddresses:

@@ -356,6 +356,26 @@ async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_reques
         assert verbs == ["watch", "list", "list"]
 
 
+async def test_the_pods_are_not_listed_before_the_time_that_the_server_requests(loopback: Loopback) -> None:
+    loopback.add_trainers("train-0")
+    loopback.server.inject(Answer(429, headers={"Retry-After": "1"}), match=begins_with_pods)
+    async with aclosing(with_policy(loopback.resolver(), WATCH_LIST).watch()) as states:
+        await next_state(states)
+    first, second = filter(is_list, loopback.requests)
+    assert second.time - first.time >= 1
+
+
+async def test_an_address_that_cannot_be_determined_ends_the_watch(loopback: Loopback) -> None:
+    loopback.add_trainers("train-0")
+    addresses = {"train-0": "a"}
+    resolver = loopback.resolver(address=lambda pod: addresses[pod.metadata.name])
+    async with aclosing(with_policy(resolver).watch()) as states:
+        await next_state(states)
+        loopback.add_trainers("train-1")
+        with pytest.raises(ResolveError, match="train-1"):
+            await next_state(states)
+
+
 async def test_a_slow_response_does_not_decide_how_the_next_watch_begins(loopback: Loopback) -> None:
     loopback.add_trainers("train-0")
     loopback.server.inject(Hang(), match=begins_with_pods)

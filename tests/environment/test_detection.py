@@ -135,7 +135,9 @@ async def test_tpu_vm_is_described_by_its_metadata_server(google: GoogleServer) 
     google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], worker=1))
     detected = await aioresolve.detect()
     assert (detected.source, type(detected.resolver)) == ("TPU VM", TPUClusterResolver)
-    assert reasons(detected)["TPU VM"] == "the metadata server reports TPU my-tpu with 2 workers"
+    reason = "the metadata server reports TPU my-tpu with 2 workers"
+    (evidence,) = [each for each in detected.evidence if each.found]
+    assert repr(evidence) == f"Evidence(source='TPU VM', found=True, reason='{reason}')"
     assert (await detected.resolver.cluster_spec()).num_tasks("worker") == 2
 
 

@@ -117,7 +117,9 @@ class TestContent:
     def test_numbers_may_be_quoted_or_zero(self) -> None:
         text = 'targets: {a: {kubernetes: {jobs: {w: a}, port: "99"}}}'
         assert arguments_of(fleet(text).targets["a"])["tf_server_port"] == 99
-        assert fleet(f"max_concurrency: '1'\n{MINIMAL}").max_concurrency == 1
+        assert repr(fleet(f"max_concurrency: '1'\n{MINIMAL}")) == (
+            "FleetFile(interval=None, timeout=None, max_concurrency=1, expected={})"
+        )
         target = fleet("targets: {a: {slurm: {jobs: {ps: 0, worker: 2}}}}").targets["a"]
         assert arguments_of(target)["jobs"] == {"ps": 0, "worker": 2}
 

@@ -201,6 +201,9 @@ async def test_a_tpu_vm_finds_its_own_slice(google: GoogleServer) -> None:
     (one,) = await resolver.slices()
     assert (one.name, one.endpoints[1].name) == ("mine", "mine/worker-1")
     assert (one.accelerator_type, one.node, await resolver.nodes()) == ("v4-16", None, ())
+    assert repr(one) == (
+        f"TPUSlice(endpoints={one.endpoints}, name='mine', index=0, num_slices=1, tasks=range(0, 2))"
+    )
     assert requested(google, "tpu") == []
 
 

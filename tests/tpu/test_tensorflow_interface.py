@@ -11,7 +11,7 @@ from unittest.mock import Mock, call
 import pytest
 
 from aioresolve import TPUClusterResolver, sync
-from aioresolve.errors import MissingDependencyError, ProbeError
+from aioresolve.errors import MissingDependencyError, ProbeError, TPUNotFoundError
 from aioresolve.testing import GoogleServer, TPUWorker, tpu_node
 
 ZONE = "us-central2-b"
@@ -105,3 +105,44 @@ async def test_methods_connect_initializes_the_tpu_and_returns_a_resolver(
         with pytest.raises(ProbeError, match=r"127\.0\.0\.1:1: connection refused"):
             await TPUClusterResolver.connect(f"grpc://{worker.address},127.0.0.1:1")
     assert tensorflow.mock_calls == calls
+
+
+async def test_methods_connect_raises_a_typed_error_if_tensorflow_cannot_initialize_the_tpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tensorflow = Mock()
+    tensorflow.errors.OpError = type("OpError", (Exception,), {})
+    tensorflow.errors.NotFoundError = type("NotFoundError", (tensorflow.errors.OpError,), {})
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    for kind, expected, text in (
+        (
+            tensorflow.errors.NotFoundError,
+            TPUNotFoundError,
+            "TensorFlow found no TPU at this host: no device",
+        ),
+        (RuntimeError, ProbeError, "TensorFlow could not initialize the TPU system at this host: no device"),
+    ):
+        tensorflow.tpu.experimental.initialize_tpu_system.side_effect = kind(
+            f"no device{'!' * 600}\nat line 1"
+        )
+        with pytest.raises(expected) as raised:
+            await TPUClusterResolver.connect("local")
+        assert str(raised.value).startswith(text)
+        assert raised.value.summary.count("!") == 491
+        assert "line 1" not in str(raised.value)
+
+
+async def test_the_system_of_this_host_has_the_devices_of_its_tensorflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for kinds, cores in ((["CPU"], 0), (["CPU", "TPU", "TPU"], 2)):
+        devices = [Mock(device_type=kind) for kind in kinds]
+        tensorflow = Mock(**{"config.list_logical_devices.return_value": devices})
+        monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+        system = await TPUClusterResolver("local").get_tpu_system_metadata()
+        assert (system.num_cores, system.num_hosts, system.num_of_cores_per_host) == (
+            cores,
+            min(cores, 1),
+            cores,
+        )
+        assert [device.type for device in system.devices] == kinds

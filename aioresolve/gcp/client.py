@@ -177,9 +177,7 @@ class GoogleSession:
     async def _fetch(
         self, request: APIRequest, query: Mapping[str, str], kind: type[T], progress: Progress
     ) -> T:
-        headers = {"Accept": "application/json"}
-        if request.is_post:
-            headers["Content-Type"] = "application/json"
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
 
         async def send(attempts: Iterator[int]) -> Response:
             auth = _RequestAuth(self, request, progress)

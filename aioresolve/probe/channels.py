@@ -379,11 +379,10 @@ async def _run_in(loop: asyncio.AbstractEventLoop, function: Callable[[], Awaita
         raise _LoopEndedError from error
     waiting = asyncio.wrap_future(result)
     try:
-        while not waiting.done():
-            await asyncio.wait({waiting}, timeout=START_TIMEOUT)
-            if not waiting.done() and result.cancel():
+        while not (await asyncio.wait({waiting}, timeout=START_TIMEOUT))[0]:
+            if result.cancel():
                 raise _LoopBlockedError
-            if not waiting.done() and not loop.is_running():
+            if not loop.is_running():
                 raise _LoopEndedError
     except asyncio.CancelledError:
         if not result.cancel():

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from aioresolve.probe import ProbeChannels, probe_worker
-from aioresolve.probe.channels import loop_guard, run_in_grpc_loop
+from aioresolve.probe.channels import START_TIMEOUT, loop_guard, run_in_grpc_loop
 from aioresolve.testing import TPUWorker
 
 pytestmark = pytest.mark.usefixtures("no_leak")
@@ -62,6 +62,11 @@ async def current_thread() -> int:
     return threading.get_ident()
 
 
+async def slow() -> int:
+    await anyio.sleep(START_TIMEOUT * 1.1)
+    return threading.get_ident()
+
+
 async def fail() -> None:
     raise ZeroDivisionError
 
@@ -72,7 +77,7 @@ async def test_call_of_a_second_loop_runs_in_the_first() -> None:
         with held_guard():
             with held_guard():
                 pass  # the loop is used until its last call ends
-            assert await other.run(lambda: run_in_grpc_loop(current_thread)) == threading.get_ident()
+            assert await other.run(lambda: run_in_grpc_loop(slow)) == threading.get_ident()
             with pytest.raises(ZeroDivisionError):
                 await other.run(lambda: run_in_grpc_loop(fail))
         assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from aioresolve import TPUClusterResolver
+from aioresolve import Progress, TPUClusterResolver, Want
 from aioresolve.errors import (
     ConfigurationError,
     DeadlineExceededError,
@@ -34,10 +34,13 @@ def failing(error: Exception) -> FakeService:
 
 
 async def test_it_is_called_in_another_thread_one_call_at_a_time() -> None:
-    service = FakeService(["10.0.0.1"])
-    spec = await resolver_of(service, ["a", "b", "c"]).cluster_spec()
-    assert spec.num_tasks("worker") == 3
+    service, progress = FakeService(["10.0.0.1"]), Progress()
+    observation = await resolver_of(service, ["a", "b", "c"]).observe(Want(), progress)
+    assert observation.state is not None
+    assert observation.state.spec.num_tasks("worker") == 3
     assert sorted(service.requested) == [f"projects/p/locations/z/nodes/{name}" for name in "abc"]
+    assert progress.reached == {f"GET {name}": "responded" for name in service.requested}
+    assert not progress.missing
     assert threading.get_ident() not in service.threads
     assert service.max_running == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import nullcontext
 from typing import Any
 
 import grpc
@@ -32,22 +33,23 @@ async def test_connection_is_kept_inside_the_block() -> None:
 
 
 class Failing(TPUWorker):
-    """Rejects the first call, and fails the second, as if the connection broke."""
+    """Rejects the first call, fails the second as if the connection broke, and the fourth as if too late."""
 
     async def _call(self, path: str, method: Any, request: bytes, context: Any) -> bytes:
         body = await super()._call(path, method, request, context)
-        failures = {1: grpc.StatusCode.PERMISSION_DENIED, 2: grpc.StatusCode.UNAVAILABLE}
-        context.set_code(failures.get(len(self.calls), grpc.StatusCode.OK))
+        code = grpc.StatusCode
+        failures = {1: code.PERMISSION_DENIED, 2: code.UNAVAILABLE, 4: code.DEADLINE_EXCEEDED}
+        context.set_code(failures.get(len(self.calls), code.OK))
         return body
 
 
-async def test_connection_is_kept_after_a_rejected_call_and_replaced_after_it_broke() -> None:
+async def test_connection_is_kept_after_a_rejected_call_and_replaced_after_it_broke_or_was_late() -> None:
     async with Failing() as worker, ProbeChannels() as channels:
-        with pytest.raises(ProbeError, match="PERMISSION_DENIED"):
-            await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
-        await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
-        first, second, third = worker.peers
-    assert first == second != third
+        for failure in ("PERMISSION_DENIED", None, "did not respond to GetStatus", None):
+            with pytest.raises(ProbeError, match=failure) if failure else nullcontext():
+                await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
+        first, second, third, fourth, fifth = worker.peers
+    assert first == second != third == fourth != fifth
 
 
 async def test_concurrent_probes_of_a_worker_do_not_share_a_channel() -> None:

@@ -47,6 +47,7 @@ metric = partial(parse_memory_metric, port=8431)
         (parse_status, b"\n\0" * (MAX_DEVICES + 1), "4,097 devices"),
         (parse_status, status("TPU:0", "TPU:0"), "the same device twice"),
         (parse_status, status("TPU:0" * 500), "more than 1,024 characters"),
+        (parse_runtime_status, runtime_status(*[(0, None)] * (MAX_DEVICES + 1)), "4,097 cores"),
         (metric, b"\xff", "not a MetricResponse"),
         (metric, memory_metric(0, 1, 0), "3 metrics of 2 devices"),
         (metric, memory_metric(*range(MAX_DEVICES + 1)), "4,097 devices"),

@@ -291,6 +291,8 @@ async def test_a_vm_without_a_list_of_workers_reports_the_missing_attribute(
 
 
 async def test_a_vm_that_does_not_report_its_address_is_not_a_source_of_workers(google: GoogleServer) -> None:
+    with pytest.raises(TPUNotFoundError, match="this VM's metadata server reports that it is not a TPU VM"):
+        await TPUClusterResolver().cluster_spec()
     _compute_engine_vm(google, "HOST_BOUNDS: '1,1,1'")
     del google.metadata["instance/network-interfaces/0/ip"]
     with pytest.raises(TPUNotFoundError) as raised:

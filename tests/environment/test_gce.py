@@ -342,7 +342,7 @@ async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer
     assert not absent.is_final  # its group may start it again
     limited = Answer(403, b'{"error": {"errors": [{"reason": "rateLimitExceeded"}]}}', headers=LATER)
     google.inject(limited, match=lambda request: "/instanceGroupManagers/" in request.path)
-    with pytest.raises(APIError, match="the quota of requests is exhausted"):
+    with pytest.raises(APIError, match=r"/workers \(managed\) .*: the quota of requests is exhausted"):
         await workers().cluster_spec()
 
 

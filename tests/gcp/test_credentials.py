@@ -17,7 +17,7 @@ import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
 from aioresolve.errors import ConfigurationError, CredentialsError, DeadlineExceededError, UnauthorizedError
-from aioresolve.testing import Answer, Hang, Reset
+from aioresolve.testing import Answer, GoogleServer, Hang, Reset
 
 from .loopback import (
     TOKEN,
@@ -130,11 +130,15 @@ async def test_a_temporary_failure_of_the_token_server_is_retried(
     assert sleeps == []  # google-auth's own retries would sleep
 
 
-async def test_secrets_are_not_sent_to_a_token_server_without_tls() -> None:
+async def test_secrets_are_not_sent_to_a_token_server_elsewhere_without_tls() -> None:
     async with tls_server() as server:
         given = refreshable_credentials(server)
         given._token_uri = "http://oauth2.example/token"
         error = await error_from(request_my_tpu(given))
+        async with GoogleServer() as local:  # on this machine
+            given._token_uri = f"{local.url}/token"
+            assert isinstance(await error_from(request_my_tpu(given)), UnauthorizedError)
+            assert services(local) == ["oauth2", "oauth2"]
     assert isinstance(error, CredentialsError)
     assert "credentials= names the token server http://oauth2.example, to which secrets" in str(error)
     assert not error.retryable

@@ -175,6 +175,7 @@ async def test_results_after_the_total_deadline_show_which_probes_had_started() 
         ({"libtpu_ports": {"a:1": "8431"}}, "'8431' is not a list of ports"),
         ({"addresses": "a:1"}, "probe_worker"),
         ({"addresses": ["a"]}, "'a' is not a worker address"),
+        ({"addresses": ["a:1", "a:0"]}, "'a:0' is not a worker address"),
         ({"addresses": ["a:65535", "a:65536"]}, "'a:65536' is not a worker address"),
         ({"timeout": 0}, "`timeout=`: 0"),
         ({"worker_timeout": float("inf")}, "`worker_timeout=`: inf"),

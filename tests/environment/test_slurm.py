@@ -320,13 +320,15 @@ class TestMalformed:
 
     def test_invalid_argument_is_an_error(self) -> None:
         arguments: Any
-        for arguments in (
-            *({"jobs": jobs} for jobs in ({}, ["worker"], {"worker": -1}, {"worker": "2"})),
-            *({"tasks_per_node": number} for number in ("2", {"n1": None})),
-            {"port_base": 0},
-            {"gpus_per_task": True},
+        for arguments, problem in (
+            *(({"jobs": jobs}, "such as {'worker': 4}") for jobs in ({}, ["worker"])),
+            *(({"jobs": {"worker": number}}, "not an integer from 0") for number in (-1, "2")),
+            ({"tasks_per_node": "2"}, "not an integer from 0"),
+            ({"tasks_per_node": {"n1": None}}, "such as {'n1': 4}"),
+            ({"port_base": 0}, "not an integer of at least 1"),
+            ({"gpus_per_task": True}, "not an integer from 0"),
         ):
-            with pytest.raises(ConfigurationError, match=f"`{next(iter(arguments))}=`"):
+            with pytest.raises(ConfigurationError, match=f"`{next(iter(arguments))}=`: .* {problem}"):
                 SlurmClusterResolver(**arguments)
 
 

@@ -321,8 +321,10 @@ class TestMalformed:
     def test_invalid_argument_is_an_error(self) -> None:
         arguments: Any
         for arguments, problem in (
-            *(({"jobs": jobs}, "such as {'worker': 4}") for jobs in ({}, ["worker"])),
-            *(({"jobs": {"worker": number}}, "not an integer from 0") for number in (-1, "2")),
+            ({"jobs": {}}, "such as {'worker': 4}"),
+            ({"jobs": ["worker"]}, "such as {'worker': 4}"),
+            ({"jobs": {"worker": -1}}, "not an integer from 0"),
+            ({"jobs": {"worker": "2"}}, "not an integer from 0"),
             ({"tasks_per_node": "2"}, "not an integer from 0"),
             ({"tasks_per_node": {"n1": None}}, "such as {'n1': 4}"),
             ({"port_base": 0}, "not an integer of at least 1"),

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from aioresolve import TPUClusterResolver
+from aioresolve import Progress, TPUClusterResolver, Want
 from aioresolve.errors import FailedClusterError, IncompleteClusterError
 from aioresolve.spec import ClusterState
 from aioresolve.testing import GoogleServer, queued_resource, tpu_node
@@ -107,5 +107,7 @@ async def test_the_deadline_error_has_the_reason_for_each_missing_tpu(google: Go
 
 
 async def test_a_local_tpu_has_no_workers_to_wait_for() -> None:
+    observation = await TPUClusterResolver("local").observe(Want(), Progress())
+    assert [(one.is_final, one.tasks) for one in observation.absent] == [(True, 0)]
     with pytest.raises(FailedClusterError, match="no workers to wait for: name a TPU"):
         await TPUClusterResolver("local").wait(timeout=600.0)

@@ -301,7 +301,9 @@ async def test_a_vm_that_does_not_report_its_address_is_not_a_source_of_workers(
         "this VM's metadata server did not report one: the metadata server has no value for"
         " instance/network-interfaces/0/ip"
     )
-    assert isinstance(raised.value.__cause__, APIError)
+    cause = raised.value.__cause__
+    assert isinstance(cause, APIError)
+    assert (cause.status, cause.scope) == (404, "metadata instance/network-interfaces/0/ip")
     assert raised.value.hint is not None
     assert "as `tpu=`, or set TPU_NAME." in raised.value.hint.render()
 

@@ -10,6 +10,7 @@ filter, so that a few requests return those of a whole group, instead of one req
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -75,12 +76,10 @@ class Instance(_Struct, frozen=True):
     @property
     def accelerators(self) -> dict[str, int]:
         """The number of its accelerators by type, such as `{"nvidia-h100-80gb": 8}`."""
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         for one in self.attached_accelerators:
-            kind = one.accelerator_type.rpartition("/")[2]
-            if kind and one.accelerator_count > 0:
-                counts[kind] = counts.get(kind, 0) + one.accelerator_count
-        return counts
+            counts[one.accelerator_type.rpartition("/")[2]] += one.accelerator_count
+        return dict(+counts)  # without those whose number is 0
 
     @property
     def internal_ip(self) -> str:

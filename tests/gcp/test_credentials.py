@@ -146,7 +146,8 @@ async def test_secrets_are_not_sent_to_a_token_server_elsewhere_without_tls() ->
 
 async def test_a_failing_refresh_is_an_error_that_says_why_and_hides_the_response() -> None:
     for raised, text in (
-        (RefreshError("gone", {"id_token": "MARKER"}), "gone"),
+        (RefreshError("gone. \nMARKER", {"id_token": "MARKER"}), "gone"),
+        (RefreshError("~" * 501), "~" * 500),
         (KeyError("expires_in"), "KeyError: 'expires_in'"),
     ):
         async with tls_server():

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aioresolve
-from aioresolve import TPUClusterResolver
+from aioresolve import Progress, TPUClusterResolver, Want
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, TPUNotFoundError
 from aioresolve.testing import GoogleServer, tpu_node
 
@@ -290,6 +290,9 @@ async def test_a_file_of_process_addresses_takes_precedence_over_the_other_varia
         TPU_PROCESS_ADDRESSES_PATH=str(path), TPU_PROCESS_ADDRESSES="a:1", TPU_WORKER_HOSTNAMES="localhost"
     )
     assert found == ["10.0.0.1:8470", "10.0.0.2:8470"]
+    progress = Progress()
+    await TPUClusterResolver().observe(Want(), progress)
+    assert not progress.missing
 
 
 @pytest.mark.parametrize(

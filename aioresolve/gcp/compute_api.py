@@ -135,11 +135,12 @@ def batches(names: Iterable[str]) -> Iterator[list[str]]:
     batch: list[str] = []
     length = 0
     for name in names:
-        length += len(name) + 3  # the separator is quoted in a URL: %7C
-        if batch and length > MAX_NAMES_LENGTH:
+        added = len(name) + 3  # the separator is quoted in a URL: %7C
+        if batch and length + added > MAX_NAMES_LENGTH:
             yield batch
-            batch, length = [], len(name) + 3
+            batch, length = [], 0
         batch.append(name)
+        length += added
     if batch:
         yield batch
 

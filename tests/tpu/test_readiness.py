@@ -91,11 +91,12 @@ async def test_long_texts_of_the_server_are_truncated(google: GoogleServer) -> N
 
 async def test_every_unready_tpu_is_listed_and_a_lost_one_makes_the_error_final(google: GoogleServer) -> None:
     google.add(tpu_node("a", state="CREATING"), tpu_node("b", state="PREEMPTED"))
-    with pytest.raises(TPUNotReadyError) as raised:
-        await resolver("a", "b").cluster_spec()
-    error = raised.value
-    assert (list(error.tpus), error.state, error.retryable) == (["a", "b"], "CREATING", False)
-    assert error.summary.startswith("2 TPUs are not ready; retrying alone will not help. a: state CREATING. ")
+    for call in (TPUClusterResolver.cluster_spec, TPUClusterResolver.slices):
+        with pytest.raises(TPUNotReadyError) as raised:
+            await call(resolver("a", "b"))
+        error = raised.value
+        assert (list(error.tpus), error.state, error.retryable) == (["a", "b"], "CREATING", False)
+        assert error.summary.startswith("2 TPUs are not ready; retrying alone will not help. a: state CREAT")
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,8 @@ def federated(folder: Path, server: GoogleServer) -> Path:
         "subject_token_type": f"{kind}jwt",
         "token_url": f"{server.url}/sts",
         "credential_source": {"file": str(folder / "subject")},
+        "client_id": "pool",
+        "client_secret": "secret",
     }
     (folder / "pool.json").write_text(json.dumps(configuration))
     issued = {"access_token": TOKEN, "issued_token_type": f"{kind}access_token", "token_type": "Bearer"}
@@ -83,7 +85,7 @@ async def test_a_federated_workload_exchanges_its_token(
     async with tls_server() as server:
         monkeypatch.setenv(VARIABLE, str(federated(tmp_path, server)))
         assert (await request_my_tpu()).state == "READY"
-        assert server.requests[0].path == "/sts"
+        assert (server.requests[0].path, server.requests[0].scheme) == ("/sts", "Basic")
         assert members(server) == ["user:alice@example.com"]
 
 

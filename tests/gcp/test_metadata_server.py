@@ -174,6 +174,8 @@ async def test_a_metadata_server_that_has_responded_may_leave_the_header_out_of_
         assert await machine.zone() == "us-central2-b"
         server.inject(Answer(404))
         assert await machine.attribute("accelerator-type") is None
+        server.inject(Answer(200, b"<html>"))
+        assert isinstance(await error_from(machine.zone()), ProtocolError)
         server.inject(Answer(403))
         error = await error_from(machine.zone())
     assert isinstance(error, APIError)

@@ -33,23 +33,24 @@ async def test_connection_is_kept_inside_the_block() -> None:
 
 
 class Failing(TPUWorker):
-    """Rejects the first call, fails the second as if the connection broke, and the fourth as if too late."""
+    """Fails calls 1 and 3 as if the connection broke, rejects the second, and is too late for the fifth."""
 
     async def _call(self, path: str, method: Any, request: bytes, context: Any) -> bytes:
         body = await super()._call(path, method, request, context)
         code = grpc.StatusCode
-        failures = {1: code.PERMISSION_DENIED, 2: code.UNAVAILABLE, 4: code.DEADLINE_EXCEEDED}
-        context.set_code(failures.get(len(self.calls), code.OK))
+        broken, denied, late = code.UNAVAILABLE, code.PERMISSION_DENIED, code.DEADLINE_EXCEEDED
+        context.set_code({1: broken, 2: denied, 3: broken, 5: late}.get(len(self.calls), code.OK))
         return body
 
 
 async def test_connection_is_kept_after_a_rejected_call_and_replaced_after_it_broke_or_was_late() -> None:
     async with Failing() as worker, ProbeChannels() as channels:
-        for failure in ("PERMISSION_DENIED", None, "did not respond to GetStatus", None):
+        # A call over a new connection is not repeated.
+        for failure in ("failed or broke", "PERMISSION_DENIED", None, "did not respond to GetStatus", None):
             with pytest.raises(ProbeError, match=failure) if failure else nullcontext():
                 await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
-        first, second, third, fourth, fifth = worker.peers
-    assert first == second != third == fourth != fifth
+        first, second, third, fourth, fifth, sixth = worker.peers
+    assert first != second == third != fourth == fifth != sixth
 
 
 async def test_concurrent_probes_of_a_worker_do_not_share_a_channel() -> None:

@@ -46,7 +46,7 @@ metric = partial(parse_memory_metric, port=8431)
         (parse_status, b"\n\x05\n\x03TPU", "without a name or a type"),
         (parse_status, b"\n\0" * (MAX_DEVICES + 1), "4,097 devices"),
         (parse_status, status("TPU:0", "TPU:0"), "the same device twice"),
-        (parse_status, status("TPU:0" * 500), "more than 1,024 characters"),
+        (parse_status, status("T" * 989), "more than 1,024 characters"),
         (parse_runtime_status, runtime_status(*[(0, None)] * (MAX_DEVICES + 1)), "4,097 cores"),
         (metric, b"\xff", "not a MetricResponse"),
         (metric, memory_metric(0, 1, 0), "3 metrics of 2 devices"),
@@ -60,6 +60,12 @@ def test_implausible_response_is_malformed(
         parse(body, HOST)
     assert (caught.value.address, caught.value.code, caught.value.retryable) == (HOST, "malformed", False)
     assert HOST in str(caught.value)
+
+
+def test_longest_name_and_longest_list_are_parsed() -> None:
+    (device,) = parse_status(status("T" * 988), HOST)
+    assert len(device.name) == 1024
+    assert len(parse_status(status(*(f"TPU:{number}" for number in range(MAX_DEVICES))), HOST)) == MAX_DEVICES
 
 
 def test_sparse_cores_are_not_counted_and_chips_that_no_core_names_are_unknown() -> None:

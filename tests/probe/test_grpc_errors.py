@@ -63,7 +63,7 @@ def test_responses_of_the_worker_are_distinguished_by_their_status() -> None:
         assert details in str(error)
         assert str(error).endswith(REMEDIES.get(code, ""))
     assert all(status_error(HOST, METHOD, status, "").retryable for status in ("ABORTED", "UNKNOWN"))
-    assert len(str(status_error(HOST, METHOD, "INTERNAL", "word\n" * 10_000))) < 400
+    assert f"({'w ' * 148}...)" in str(status_error(HOST, METHOD, "INTERNAL", "w\n" * 10_000))
 
 
 def test_deadline_error_shows_whether_the_worker_was_connected() -> None:

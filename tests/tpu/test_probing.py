@@ -87,6 +87,8 @@ async def test_an_error_lists_the_first_eight_workers() -> None:
     with pytest.raises(ProbeError, match=r"127\.0\.0\.9:8: .*; and 2 more\. ") as raised:
         await resolver_of(addresses).num_accelerators()
     assert list(raised.value.failures) == addresses
+    with pytest.raises(ProbeError, match=r"127\.0\.0\.9:8438: connection refused\. "):
+        await resolver_of(addresses[:8]).num_accelerators()
 
 
 async def test_system_metadata_is_the_tuple_of_tensorflow(google: GoogleServer) -> None:

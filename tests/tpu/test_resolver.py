@@ -95,7 +95,7 @@ async def test_the_error_for_unknown_tpus_is_a_value_error_that_names_each_once(
 
 async def test_the_error_for_an_unknown_tpu_says_which_there_are(google: GoogleServer) -> None:
     google.add(tpu_node("other"), tpu_node(f"projects/{PROJECT}/locations/europe-west4-a/nodes/my-tpu"))
-    there = rf"TPUs in {ZONE}: other; in other zones: my-tpu \(europe-west4-a\)"
+    there = rf"TPUs in {ZONE}: other; in other zones: my-tpu \(europe-west4-a\)\. "
     for name in ("my-tpu", f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"):
         with pytest.raises(TPUNotFoundError, match=there):
             await TPUClusterResolver(name).cluster_spec()

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from aioresolve import ClusterResolver, ClusterSpec, GCEClusterResolver, TPUClusterResolver
+from aioresolve import ClusterResolver, ClusterSpec, GCEClusterResolver, Progress, TPUClusterResolver, Want
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -36,6 +36,11 @@ async def test_a_name_is_looked_up_in_the_project_and_zone_of_the_vm(google: Goo
         assert spec == ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
     assert requested(google, "tpu") == [f"/v2/projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"] * 3
     assert len(requested(google, "metadata")) == 2 + 1 + 1
+    progress = Progress()
+    await TPUClusterResolver("my-tpu").observe(Want(), progress)
+    node = f"TPU node projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"
+    assert progress.reached.keys() == {"metadata project/project-id", "metadata instance/zone", node}
+    assert not progress.missing
 
 
 async def test_given_project_and_zone_need_no_metadata_server(google: GoogleServer) -> None:

@@ -121,6 +121,14 @@ async def test_refused_connection_does_not_mean_that_the_worker_is_dead(closed_a
     assert caught.value.__cause__.__traceback__ is None  # its frames have the channel and the response
 
 
+async def test_malformed_status_is_an_error_although_devices_are_reported(closed_address: str) -> None:
+    worker = libtpu()
+    worker._methods[STATUS] = lambda *_: b"\xff"
+    async with worker:
+        with pytest.raises(ProbeError, match="1 bytes that are not a RuntimeStatus"):
+            await probe_worker(closed_address, libtpu_ports=[worker.port], timeout=GENEROUS)
+
+
 async def test_libtpu_is_not_used_after_any_other_failure() -> None:
     async with TPUWorker(faults=[Answer(body=b"\xff")]) as worker:
         with pytest.raises(ProbeError) as caught:

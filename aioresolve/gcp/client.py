@@ -96,7 +96,7 @@ class APIRequest:
         permission: the IAM permission it requires, such as `tpu.nodes.get`.
         project: the project of the resource.
         query: the parameters of the URL.
-        is_post: whether it is a POST with an empty object, as for some lists of Compute Engine.
+        body: the body of a POST, as for some lists of Compute Engine; None for a GET.
     """
 
     path: str
@@ -104,7 +104,7 @@ class APIRequest:
     permission: str
     project: str
     query: Mapping[str, str] = field(default_factory=dict)
-    is_post: bool = False
+    body: bytes | None = None
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, rename="camel"):
@@ -182,11 +182,11 @@ class GoogleSession:
         async def send(attempts: Iterator[int]) -> Response:
             auth = _RequestAuth(self, request, progress)
             response = await self._client.send(
-                "POST" if request.is_post else "GET",
+                "GET" if request.body is None else "POST",
                 URL(self._base_url + request.path).with_query(query),
                 scope=request.scope,
                 headers=headers,
-                body=b"{}" if request.is_post else None,
+                body=request.body,
                 auth=auth,
                 attempts=attempts,
             )

@@ -204,7 +204,7 @@ def _group_request(group: InstanceGroupName, collection: str, verb: str, permiss
         permission,
         group.project,
         query={"maxResults": str(PAGE_SIZE)},
-        is_post=True,
+        body=b"{}",
     )
 
 

@@ -201,7 +201,7 @@ async def test_server_without_claims_returns_the_state_without_devices(loopback:
     loopback.server.inject(Answer(503), match=of_claims)
     assert accelerators(await loopback.resolver().cluster_state()) == [{DRA_GPU: 4}]
     loopback.server.inject(Answer(503, headers={"Retry-After": "3600"}), match=of_claims)
-    with pytest.raises(APIError, match="503"):
+    with pytest.raises(APIError, match="503 for the ResourceClaims in namespace 'ml'"):
         await loopback.resolver().cluster_state()
 
 

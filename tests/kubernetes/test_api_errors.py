@@ -142,7 +142,7 @@ async def test_users_have_different_bindings_and_cannot_inject_yaml(loopback: Lo
         names.add(binding["metadata"]["name"])
         assert binding["subjects"][0]["name"] == user.rpartition(":")[2] if "system" in user else user
     assert len(names) == len(users)
-    assert all(re.fullmatch("aioresolve-list-[A-Za-z0-9.-]{1,200}", name) for name in names)
+    assert all(re.fullmatch("aioresolve-list-[A-Za-z0-9.-]{1,72}", name) for name in names)
 
 
 async def test_error_for_a_403_for_something_else_than_reading_pods_quotes_the_server(

@@ -50,7 +50,7 @@ SET = owner("JobSet", "train", "jobset.x-k8s.io/v1alpha2")
 
 def lws_pod(group: int, worker: int, size: object = 4) -> dict[str, Any]:
     labels = {f"{LWS}/name": "llm", f"{LWS}/group-index": str(group), f"{LWS}/worker-index": str(worker)}
-    labels |= {"app": "llm", "role": "worker" if worker else "leader"}
+    labels |= {"app": "llm", "role": "worker" if worker else "leader", f"{LWS}/group-key": f"key-{group}"}
     return owned(f"llm-{group}-{worker}", STATEFUL_SET, labels, {f"{LWS}/size": str(size)})
 
 
@@ -236,6 +236,7 @@ async def test_body_that_is_malformed_states_no_size(loopback: Loopback) -> None
     [
         (f"{LWS}/name=llm", None, 1),
         (f"{LWS}/name=llm,{LWS}/group-index=0", 4, 0),
+        (f"{LWS}/name=llm,{LWS}/group-index=0,{LWS}/group-key=key-0", 4, 0),
         (f"{LWS}/group-index in (0)", 4, 0),
         (f"{LWS}/group-index in (0, 1)", None, 1),
         (f"{LWS}/group-index=0,role=worker", None, 1),

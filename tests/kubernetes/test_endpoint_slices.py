@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -369,6 +370,23 @@ def contents(observation: Observation) -> tuple[Any, ...]:
     assert state is not None
     assert state.spec.job_tasks("worker") == [each.address for each in state.endpoints["worker"]]
     return repr(dict(state.endpoints)), observation.absent, observation.unready
+
+
+def test_member_that_left_its_slice_is_in_transit_until_it_is_in_another_one() -> None:
+    cache = new_cache()
+    store = cache.stores[QUERY]
+    one, two = of_pod("train-1", "10.8.0.1"), of_pod("train-2", "10.8.0.2")
+    listed = partial(store.replace, [parse(slice_of(one, two), 1)], "1")
+    moved = partial(store.apply, [Added(parse(slice_of(one, name="trainer-b"), 4))])
+    for end in (moved, listed, partial(cache.observation, NOW)):
+        listed()
+        store.apply([Modified(parse(slice_of(two), 2)), Modified(parse(slice_of(two), 3))])
+        assert cache.in_transit
+        end()
+        assert not cache.in_transit
+    ended = slice_of(of_pod("train-2", "10.8.0.2", terminating=True))
+    store.apply([Modified(parse(ended, 5)), Deleted(parse(ended, 6))])
+    assert not cache.in_transit
 
 
 @given(st.lists(slices(), max_size=12), st.lists(st.integers(0, 3), min_size=12, max_size=12))

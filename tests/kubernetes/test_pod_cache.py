@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,7 +109,7 @@ def test_a_list_of_a_restored_server_replaces_newer_versions() -> None:
 def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> None:
     owned = {"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]}
     not_controlled = {"ownerReferences": [{"kind": "Job", "name": "train"}]}
-    cache = listed_cache(
+    pods = [
         pod("w-10", phase="Pending", ip=None, status={"conditions": UNSCHEDULABLE}),
         pod("w-2", ip=None),
         pod("w-3", phase="Unknown"),
@@ -119,8 +120,9 @@ def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> N
         pod("w-8", phase="Succeeded", metadata=owned),
         pod("w-9", phase="Pending", metadata=owned),
         pod("w-11", phase="Pending", metadata={"deletionTimestamp": "now"}),
-        jobs={"worker": [TRAIN], "eval": [TRAIN]},
-    )
+    ]
+    jobs: Jobs = {"worker": [TRAIN], "eval": [TRAIN]}
+    cache = listed_cache(*pods, jobs=jobs)
     observation = cache.observation(NOW)
     assert observation.absent == tuple(
         Missing(job, f"ml/{name}", reason, is_final=is_final, has_succeeded=reason == "Succeeded")
@@ -137,6 +139,15 @@ def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> N
     )
     assert (observation.unready, names(cache)) == ((), [])
     assert [(one.job, one.name) for one in observation.failed] == [("worker", "ml/w-7"), ("eval", "ml/w-7")]
+    # Each change of a pod that was pending before has the same effect as a list.
+    pending = pod(phase="Pending", ip=None).status
+    now = {one.full_name: msgspec.structs.replace(one, status=pending) for one in pods}
+    cache = listed_cache(*now.values(), jobs=jobs)
+    for one in sorted(pods, key=lambda one: str(one.status.phase)):
+        now[one.full_name] = one
+        cache.stores[TRAIN].apply([Modified(one)])
+        listed = listed_cache(*now.values(), jobs=jobs)
+        assert contents(cache.observation(NOW)) == contents(listed.observation(NOW))
 
 
 def test_a_member_that_is_not_ready_has_a_reason() -> None:

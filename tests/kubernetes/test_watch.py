@@ -308,6 +308,7 @@ async def test_the_first_state_is_the_same_from_a_watch_and_from_a_list(
         assert (observation.state.spec, observation.state.version) == (expected.spec, expected.version)
         assert [missing.name for missing in observation.absent] == ["ml/train-8"]
         await until_connected(loopback)
+        assert client_sockets(loopback) == 1  # that of the watch
     assert [request.verb for request in loopback.requests] == verbs
 
 

@@ -36,6 +36,8 @@ from .watched_cluster import (
     versioned,
 )
 
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "run", "controller": True}
+
 # Lists and versions
 
 
@@ -150,6 +152,14 @@ def test_a_pod_that_is_not_a_member_is_absent_unless_it_is_being_replaced() -> N
         assert contents(cache.observation(NOW)) == contents(listed.observation(NOW))
 
 
+def test_a_pod_that_its_controller_adopts_before_it_runs_is_one_of_its_pods() -> None:
+    owned = {"ownerReferences": [OWNER]}
+    cache = listed_cache(pod("a", metadata=owned), pod("b", phase="Pending"))
+    assert cache.unread_controllers == []  # nothing states how many pods without one there will be
+    assert cache.stores[TRAIN].apply([Modified(pod("b", metadata=owned))])
+    assert [str(one) for one in cache.unread_controllers] == ["Job ml/train"]
+
+
 def test_a_member_that_is_not_ready_has_a_reason() -> None:
     crashing = pod(status={"containerStatuses": waiting("CrashLoopBackOff")})
     observation = listed_cache(crashing, pod("train-1", status={"conditions": READY})).observation(NOW)
@@ -245,7 +255,6 @@ STEPS = st.one_of(
     st.tuples(KEYS, PUTS),
     st.tuples(st.integers(0, 2), st.sampled_from([*range(1, 4), "again", "list", "bookmark"])),
 )
-OWNER = {"kind": "Job", "name": "train", "uid": "run", "controller": True}
 
 
 class Server:

@@ -139,7 +139,8 @@ async def test_user_without_the_right_to_list_nodes_gets_the_cluster_role(loopba
     for call in (resolver.cluster_spec, resolver.cluster_state, resolver.wait):
         with pytest.raises(ForbiddenError) as caught:
             await call()
-        assert "user 'alice' may not list nodes in the cluster" in str(caught.value)
+        assert "user 'alice' may not list nodes in the cluster: " in str(caught.value)
+        assert " returned 403 for all nodes. Have a" in str(caught.value)
         assert "kind: ClusterRole" in caught.value.manifest
         assert "resources: [nodes]" in caught.value.manifest
         assert "`order_by='name'`" in str(caught.value)

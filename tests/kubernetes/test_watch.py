@@ -273,8 +273,10 @@ async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
         with anyio.fail_after(60):
             while "retrying in" not in caplog.text:  # noqa: ASYNC110 - no event reports a log record
                 await anyio.sleep(0.001)
+        await resolver.cluster_spec()
     with pytest.raises(ResolveError, match="was closed"):
         await next_state(states)
+    assert sum(map(is_watch, loopback.requests)) == 1
 
 
 def begins_with_pods(request: RequestRecord) -> bool:

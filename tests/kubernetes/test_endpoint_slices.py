@@ -101,7 +101,8 @@ class TestMembers:
         ) as caught:
             await resolver(loopback).cluster_spec()
         assert list(caught.value.pods) == ["ml/train-0"]
-        assert not (await resolver(loopback).observe(Want(), Progress())).absent[0].is_final
+        (absent,) = (await resolver(loopback).observe(Want(), Progress())).absent
+        assert (absent.is_final, absent.has_succeeded) == (False, False)
         loopback.server.add(trainer(publish_not_ready=True))
         (found,) = (await resolver(loopback).cluster_state()).endpoints["worker"]
         assert (found.name, found.ready, found.status) == ("train-0", False, "not ready")

@@ -82,6 +82,9 @@ async def test_namespace_without_pods_and_those_that_have_some(cluster: Loopback
     cluster.server.add(*(pod("a", namespace, labels={"app": "a"}) for namespace in ("one", "two")))
     (found,) = await reasons(cluster.resolver({"worker": "app=a"}, namespace="ml"))
     assert found.endswith("it matches pods in namespaces one, two")
+    cluster.server.clear_faults()  # the namespaces cannot be listed
+    (found,) = await reasons(cluster.resolver({"worker": "app=x"}, namespace="other"))
+    assert found == "no pod matches app=x in namespace 'other'; there are no pods"
 
 
 async def test_service_in_another_namespace(cluster: Loopback) -> None:

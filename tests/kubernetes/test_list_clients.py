@@ -86,20 +86,21 @@ async def test_attributes_that_a_mock_did_not_set_are_ignored() -> None:
     assert (await resolver(lister(mocked)).cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
 
 
-class RefusedError(Exception):
-    """An exception of a client library for a response with a failure status."""
-
-    status, body, headers = 403, '{"message": "User \\"a\\" cannot list resource \\"pods\\""}', None
-
-
 async def test_error_of_the_client_is_reported_and_not_retried() -> None:
     client = lister(side_effect=KeyError("broken"))
     with pytest.raises(errors.ConnectionFailedError, match=r"list_pod_for_all_namespaces\(\) .* KeyError"):
         await resolver(client).cluster_spec()
     assert client.list_pod_for_all_namespaces.call_count == 1
-    for body in (RefusedError.body, RefusedError.body.encode()):
-        refused = type("OtherError", (RefusedError,), {"body": body})
-        with pytest.raises(errors.ForbiddenError, match="user 'a' may not list pods"):
+    denied = '{"message": "User \\"a\\" cannot list resource \\"pods\\""}'
+    for status, body, message in (
+        (403, denied, "user 'a' may not list pods"),
+        (403, denied.encode(), "user 'a' may not list pods"),
+        (401, None, "rejects the credentials from override_client"),
+        (300, b"", "redirects selector 'app=train' in all namespaces to nowhere"),
+        (0, None, "it raised RefusedError"),  # no response
+    ):
+        refused = type("RefusedError", (Exception,), {"status": status, "body": body, "headers": None})
+        with pytest.raises(errors.ResolveError, match=message):
             await resolver(lister(side_effect=refused)).cluster_spec()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -163,6 +164,16 @@ def test_gap_without_a_watch_reports_the_last_failure_or_else_itself() -> None:
         each.on_gap(2.0)
     assert "it is not established after 2 s" in str(watch.error)
     assert failed.error is BROKEN
+
+
+async def test_gap_is_not_reported_once_a_watch_is_open() -> None:
+    watch, later = listed_state(), asyncio.Event()
+    for _ in range(2):  # after a list, and after a watch
+        watch._expect_watch(0.0)
+    watch.on_open(0.0)
+    asyncio.get_running_loop().call_later(0.0, later.set)
+    await later.wait()
+    assert watch.error is None
 
 
 def test_error_of_a_cluster_is_that_of_the_query_that_fails_for_the_longest_time() -> None:

@@ -35,6 +35,7 @@ from aioresolve.errors import (
     ConnectionFailedError,
     DeadlineExceededError,
     ForbiddenError,
+    PodIndexError,
     ProtocolError,
     ResolveError,
 )
@@ -546,20 +547,14 @@ class ClusterWatch:
                 self._transit.cancel()
 
     def observe(self) -> Observation:
-        """Return the current observation.
-
-        Raises:
-            ResolveError: an `address` callable failed.
-        """
+        """Return the current observation."""
         now = datetime.now(UTC)
         # While an endpoint moves to another slice, the last state is kept; whether it is stale is not.
         if self._transit is None and self._cache.is_complete:
             try:
                 self._last = self._cache.observation(now)
-            except ResolveError as error:
+            except PodIndexError as error:
                 # Two pods with one index, for example: the state is known again once one of them is deleted.
-                if not error.retryable:
-                    raise
                 self._last = self._last.stale(error, now)
         failures = [(one.stale_since, one.error) for one in self._reflectors if one.stale_since and one.error]
         if not failures:

@@ -119,8 +119,9 @@ async def test_error_for_a_watch_that_is_denied_has_both_verbs(loopback: Loopbac
     resolver = loopback.resolver(namespace="ml")
     resolver.watch_policy = watch_policy()
     async with aclosing(resolver.watch()) as states:
+        assert (await anext(states)).spec.num_tasks("worker") == 1
         with pytest.raises(ForbiddenError, match="user 'alice' may not watch pods") as caught:
-            _ = [state async for state in states]
+            await anext(states)
     role, binding = yaml.safe_load_all(caught.value.manifest)
     assert role["metadata"]["name"] == binding["roleRef"]["name"] == "aioresolve-list-watch"
     assert role["rules"][0]["verbs"] == ["list", "watch"]

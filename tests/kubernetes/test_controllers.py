@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from aioresolve import KubernetesClusterResolver, Progress, Want
+from aioresolve import APIError, KubernetesClusterResolver, Progress, Want
 from aioresolve.spec import ExpectedTasks
 from aioresolve.testing import Answer, RequestRecord, pod
 
@@ -376,8 +376,13 @@ async def test_controller_that_may_not_be_read_changes_nothing(loopback: Loopbac
 
 async def test_controller_is_read_again_after_a_failure_of_the_server(loopback: Loopback) -> None:
     loopback.server.add_controllers(stateful_set(1))
-    loopback.server.inject(Answer(503), match=is_controller_read)
+    loopback.server.inject(Answer(503, headers={"Retry-After": "3600"}), match=is_controller_read)
     loopback.server.add(train_pod("train-0"))
+    overloaded = pytest.raises(APIError, match="503 for StatefulSet ml/train: the server is overloaded")
+    with anyio.fail_after(30), overloaded:  # at once: the server requests a longer wait
+        await resolver_of(loopback).observe(Want(sizes=True), Progress())
+    loopback.server.forget_requests()
+    loopback.server.inject(Answer(503), match=is_controller_read)
     observations = resolver_of(loopback).observations(sizes=True)
     assert (await anext(observations)).expected["worker"].number == 1
     assert len(sizes_read(loopback)) == 2

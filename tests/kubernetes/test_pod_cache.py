@@ -13,7 +13,7 @@ from aioresolve.errors import PodIndexError
 from aioresolve.kubernetes import Pod
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
-from .samples import READY, UNSCHEDULABLE, pod, waiting
+from .samples import READY, UNSCHEDULABLE, pod
 from .watched_cluster import (
     EVAL,
     INDEX,
@@ -71,12 +71,13 @@ def test_an_irrelevant_change_is_not_reported() -> None:
 def test_a_change_of_readiness_is_reported_with_the_same_spec(order_by: str) -> None:
     cache = listed_cache(completion(0), order_by=order_by)
     before = state(cache)
-    ready = completion(0, 101, status={"conditions": READY}, spec={"nodeName": "node-b"})
-    assert cache.stores[TRAIN].apply([Modified(ready)])
-    assert state(cache) == before
-    assert state(cache).spec == before.spec
-    (endpoint,) = state(cache).endpoints["worker"]
-    assert (endpoint.ready, endpoint.node) == (True, "node-b")
+    for version, node in ((101, "node-a"), (102, "node-b")):
+        ready = completion(0, version, status={"conditions": READY}, spec={"nodeName": node})
+        assert cache.stores[TRAIN].apply([Modified(ready)])
+        assert state(cache) == before
+        assert state(cache).spec == before.spec
+        (endpoint,) = state(cache).endpoints["worker"]
+        assert (endpoint.ready, endpoint.node) == (True, node)
 
 
 def test_bookmarks_change_the_version_only_and_never_decrease_it() -> None:
@@ -95,6 +96,13 @@ def test_an_older_version_is_reported_until_the_next_list() -> None:
         assert cache.stores[TRAIN].version_decreased
         replace(cache, TRAIN, [], "99")
         assert not cache.stores[TRAIN].version_decreased
+
+
+def test_a_late_event_of_an_earlier_pod_does_not_delete_its_successor() -> None:
+    cache = listed_cache(pod("train-0"))
+    earlier = pod("train-0", metadata={"uid": "earlier"})
+    assert not cache.stores[TRAIN].apply([Deleted(earlier), Deleted(pod("train-1"))])
+    assert names(cache) == ["train-0"]
 
 
 def test_a_list_of_a_restored_server_replaces_newer_versions() -> None:
@@ -158,13 +166,6 @@ def test_a_pod_that_its_controller_adopts_before_it_runs_is_one_of_its_pods() ->
     assert cache.unread_controllers == []  # nothing states how many pods without one there will be
     assert cache.stores[TRAIN].apply([Modified(pod("b", metadata=owned))])
     assert [str(one) for one in cache.unread_controllers] == ["Job ml/train"]
-
-
-def test_a_member_that_is_not_ready_has_a_reason() -> None:
-    crashing = pod(status={"containerStatuses": waiting("CrashLoopBackOff")})
-    observation = listed_cache(crashing, pod("train-1", status={"conditions": READY})).observation(NOW)
-    assert observation.unready == (Missing("worker", "ml/train-0", "CrashLoopBackOff"),)
-    assert observation.absent == ()
 
 
 def test_members_that_become_ready_or_unready_one_by_one_are_listed_by_name() -> None:

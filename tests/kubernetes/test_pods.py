@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from aioresolve.errors import PodNotRunningError, ProtocolError
 from aioresolve.kubernetes import Pod
+from aioresolve.spec import Missing
 from aioresolve.testing import Answer
 
 from .loopback import Loopback, request_kind
@@ -211,5 +212,6 @@ def test_the_reason_why_a_running_pod_is_not_ready(
 ) -> None:
     conditions = [{"type": "PodScheduled", "status": "True"}, *([condition] if condition else [])]
     status = {"conditions": conditions, "containerStatuses": containers}
-    unready = listed_cache(pod(status=status)).observation(NOW).unready
-    assert [each.reason for each in unready] == ([] if reason is None else [reason])
+    observation = listed_cache(pod(status=status)).observation(NOW)
+    unready = () if reason is None else (Missing("worker", "ml/train-0", reason),)
+    assert (observation.unready, observation.absent) == (unready, ())

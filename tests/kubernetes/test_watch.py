@@ -18,7 +18,6 @@ import pytest
 from aioresolve import (
     APIError,
     ClusterState,
-    ForbiddenError,
     KubernetesClusterResolver,
     PodIndexError,
     ResolveError,
@@ -163,16 +162,6 @@ async def test_a_watch_is_resumed_from_the_version_of_a_bookmark(loopback: Loopb
         loopback.add_trainers("train-1")
         assert names(await next_state(states)) == ["train-0", "train-1"]
     assert sum(map(is_list, loopback.requests)) == 1
-
-
-async def test_a_user_that_may_list_but_not_watch_gets_an_error_with_the_manifest(loopback: Loopback) -> None:
-    loopback.add_trainers("train-0")
-    loopback.server.verbs["alice"] = {"list"}
-    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
-        await next_state(states)
-        with pytest.raises(ForbiddenError, match="'alice' may not watch pods") as caught:
-            await next_state(states)
-    assert "verbs: [list, watch]" in caught.value.manifest
 
 
 @pytest.mark.parametrize(
@@ -411,9 +400,7 @@ def bookmark_line(loopback: Loopback, **annotations: str) -> bytes:
     return event_line("BOOKMARK", {"metadata": metadata})
 
 
-@pytest.mark.parametrize(
-    "fault", [Hang(), Stall(after=1000), End(after=0), Answer(404), WatchError(410)], ids=repr
-)
+@pytest.mark.parametrize("fault", [Hang(), Stall(1000), Answer(404), Answer(200), WatchError(410)], ids=repr)
 async def test_the_pods_are_listed_if_a_watch_does_not_report_them(loopback: Loopback, fault: Any) -> None:
     loopback.add_trainers("train-0")
     loopback.server.inject(fault, match=begins_with_pods, times=None)

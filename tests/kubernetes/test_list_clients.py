@@ -9,8 +9,7 @@ from unittest import mock
 
 import pytest
 
-from aioresolve import KubernetesClusterResolver, doctor, errors
-from aioresolve._core.deadline import Progress
+from aioresolve import KubernetesClusterResolver, Progress, Want, doctor, errors
 from aioresolve.kubernetes.api.client import ObjectAPI
 from aioresolve.kubernetes.api.queries import PodQuery
 from aioresolve.kubernetes.api.transport import client_transport
@@ -84,6 +83,30 @@ async def test_attributes_that_a_mock_did_not_set_are_ignored() -> None:
     mocked = mock.MagicMock()
     mocked.metadata.name, mocked.status.phase, mocked.status.pod_ip = "train-0", "Running", "10.0.0.1"
     assert (await resolver(lister(mocked)).cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
+
+
+def model(**fields: Any) -> Any:
+    """Return an object like those of the package `kubernetes`, with these fields of the API."""
+    attributes = {f"{name.lower()}_": name for name in fields}
+    return SimpleNamespace(attribute_map=attributes, **dict(zip(attributes, fields.values(), strict=True)))
+
+
+async def test_controller_in_a_model_is_not_read() -> None:
+    owner = model(apiVersion="batch/v1", kind="Job", name="train", uid="u-1", controller=True)
+    created = datetime(2026, 1, 1, tzinfo=UTC)
+    metadata = model(name="train-0", labels=None, ownerReferences=[owner], creationTimestamp=created)
+    one = model(metadata=metadata, status=model(phase="Running", podIP="10.0.0.1"))
+    client = mock.MagicMock(spec=["list_namespaced_pod"])
+    client.list_namespaced_pod.return_value = SimpleNamespace(items=[one])
+    found = await resolver(client, namespace="ml").observe(Want(sizes=True), Progress())
+    assert found.state is not None
+    assert (found.state.spec.as_dict(), found.expected) == ({"worker": ["10.0.0.1:8470"]}, {})
+
+
+async def test_doctor_checks_only_the_tasks_and_does_not_say_what_exists_instead() -> None:
+    checks = await doctor(resolver(lister()))
+    assert [check.name for check in checks] == ["tasks", "addresses", "this task"]
+    assert checks[0].found == "job 'worker': 0 tasks"
 
 
 async def test_error_of_the_client_is_reported_and_not_retried() -> None:

@@ -31,6 +31,7 @@ from aioresolve.kubernetes.selection import validate_jobs
             "`namespace=`: CONTEXT_NAMESPACE is the namespace of a kubeconfig or service account, but",
         ),
         ({"address": "external_ip"}, "`address=`: 'external_ip' is not one of 'pod_ip'"),
+        ({"order_by": ["label:a", "name"]}, "`order_by=`: 'name' is not one of 'label:KEY' and"),
         ({"not_running": "ignore"}, "`not_running=`: 'ignore' is not one of"),
         ({"max_concurrency": True}, "`max_concurrency=`: True"),
         ({"timeout": 0}, "`timeout=`: 0"),

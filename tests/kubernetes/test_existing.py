@@ -69,10 +69,19 @@ async def test_selector_that_matches_nothing(
     assert await reasons(UnionClusterResolver(resolver)) == [found]
 
 
-async def test_service_that_does_not_exist(cluster: Loopback) -> None:
-    resolver = KubernetesClusterResolver(kubeconfig=cluster.kubeconfig, service="trian", namespace="ml")
+@pytest.mark.parametrize(
+    ("name", "namespace", "reason"),
+    [
+        ("trian", "ml", "no endpoint belongs to Service trian in {}; Services there: idle, train"),
+        ("train", "other", "no endpoint belongs to Service train in {}; there is one in namespace ml"),
+        ("idle", "ml", "Service idle in {} has no endpoints: check that its selector matches pods"),
+    ],
+)
+async def test_service_without_endpoints(cluster: Loopback, name: str, namespace: str, reason: str) -> None:
+    cluster.server.add(service("idle", "ml", selector={"app": "nothing"}))
+    resolver = KubernetesClusterResolver(kubeconfig=cluster.kubeconfig, service=name, namespace=namespace)
     (found,) = await reasons(resolver)
-    assert found == "no endpoint belongs to Service trian in namespace 'ml'; Services there: train"
+    assert found.partition(", and that")[0] == reason.format(f"namespace {namespace!r}")
 
 
 async def test_namespace_without_pods_and_those_that_have_some(cluster: Loopback) -> None:
@@ -85,19 +94,6 @@ async def test_namespace_without_pods_and_those_that_have_some(cluster: Loopback
     cluster.server.clear_faults()  # the namespaces cannot be listed
     (found,) = await reasons(cluster.resolver({"worker": "app=x"}, namespace="other"))
     assert found == "no pod matches app=x in namespace 'other'; there are no pods"
-
-
-async def test_service_in_another_namespace(cluster: Loopback) -> None:
-    resolver = KubernetesClusterResolver(kubeconfig=cluster.kubeconfig, service="train", namespace="other")
-    (found,) = await reasons(resolver)
-    assert found.endswith("; there is one in namespace ml")
-
-
-async def test_service_whose_selector_matches_nothing(cluster: Loopback) -> None:
-    cluster.server.add(service("idle", "ml", selector={"app": "nothing"}))
-    resolver = KubernetesClusterResolver(kubeconfig=cluster.kubeconfig, service="idle", namespace="ml")
-    (found,) = await reasons(resolver)
-    assert found.startswith("Service idle in namespace 'ml' has no endpoints")
 
 
 @pytest.mark.parametrize("namespace", ["ml", None])

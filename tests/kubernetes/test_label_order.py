@@ -40,11 +40,6 @@ def test_other_orders_are_invalid(order_by: Any) -> None:
         KubernetesClusterResolver(order_by=order_by)
 
 
-def test_error_names_the_term_that_cannot_be_combined() -> None:
-    with pytest.raises(ConfigurationError, match="`order_by=`: 'name' is not one of 'label:KEY' and"):
-        KubernetesClusterResolver(order_by=["label:a", "name"])
-
-
 def test_values_of_labels_are_compared_as_numbers_and_ties_by_name() -> None:
     places = {"a": ("10", "0"), "b": ("2", "1"), "d": ("2", "0"), "c": ("2", "0")}
     pods = [placed(name, slice=one, host=two) for name, (one, two) in places.items()]

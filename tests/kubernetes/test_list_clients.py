@@ -41,16 +41,6 @@ async def test_pods_of_a_blocking_client_are_ordered_by_name() -> None:
     client.list_pod_for_all_namespaces.assert_called_once_with(label_selector="app=train")
 
 
-async def test_namespace_is_the_first_argument() -> None:
-    client = mock.MagicMock(spec=["list_namespaced_pod"])
-    one = pod("train-0", "10.0.0.1", uid="u-1", labels={"app": "train"})
-    client.list_namespaced_pod.return_value = SimpleNamespace(items=[one])
-    state = await resolver(client, namespace="ml").cluster_state()
-    [endpoint] = state.endpoints["worker"]
-    assert (endpoint.name, endpoint.namespace, endpoint.uid) == ("train-0", "ml", "u-1")
-    client.list_namespaced_pod.assert_called_once_with("ml", label_selector="app=train")
-
-
 async def test_field_selector_is_passed_on() -> None:
     client = lister(pod("train-0", "10.0.0.1"))
     api = ObjectAPI(client_transport(client), max_concurrency=1)
@@ -91,7 +81,7 @@ def model(**fields: Any) -> Any:
     return SimpleNamespace(attribute_map=attributes, **dict(zip(attributes, fields.values(), strict=True)))
 
 
-async def test_controller_in_a_model_is_not_read() -> None:
+async def test_namespace_is_the_first_argument_and_controllers_in_models_are_not_read() -> None:
     owner = model(apiVersion="batch/v1", kind="Job", name="train", uid="u-1", controller=True)
     created = datetime(2026, 1, 1, tzinfo=UTC)
     metadata = model(name="train-0", labels=None, ownerReferences=[owner], creationTimestamp=created)
@@ -101,6 +91,7 @@ async def test_controller_in_a_model_is_not_read() -> None:
     found = await resolver(client, namespace="ml").observe(Want(sizes=True), Progress())
     assert found.state is not None
     assert (found.state.spec.as_dict(), found.expected) == ({"worker": ["10.0.0.1:8470"]}, {})
+    client.list_namespaced_pod.assert_called_once_with("ml", label_selector="app=train")
 
 
 async def test_doctor_checks_only_the_tasks_and_does_not_say_what_exists_instead() -> None:

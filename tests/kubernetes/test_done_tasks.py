@@ -147,7 +147,8 @@ async def test_pod_that_is_done_and_was_removed_keeps_its_index(loopback: Loopba
     loopback.server.add_controllers(indexed_job(4, succeeded=2, completedIndexes="0,2"))
     loopback.server.add(job_pod(1), job_pod(3))
     resolver = resolver_of(loopback, order_by="index")
-    first = await resolver.observe(Want(sizes=True), Progress())
+    first = await resolver.observe(Want(sizes=True), progress := Progress())
+    assert (progress.missing, progress.reached["Job ml/train"]) == ({}, "status 200")
     assert first.state is not None
     assert (first.state.done, first.expected["worker"].done) == ((), 0)  # pods may be older than the Job
     loopback.server.add(job_pod(2, phase="Succeeded"))

@@ -554,7 +554,8 @@ async def test_a_table_of_members_needs_whole_pods_only_of_those_that_are_not_re
     loopback.add_trainers("train-3", ip="10.0.0.4", ready=False, waiting="CrashLoopBackOff", restarts=2)
     loopback.add_trainers("train-4", ip="10.0.0.5", ready=False)
     resolver = loopback.resolver(namespace="ml")
-    names = await resolver.observe(Want(complete=True, identities=False), Progress())
+    names = await resolver.observe(Want(complete=True, identities=False), progress := Progress())
+    assert progress.missing == {}
     listed, *named = loopback.requests
     assert "as=Table" in listed.accept
     assert len(named) == 2

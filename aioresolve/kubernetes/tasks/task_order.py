@@ -181,6 +181,7 @@ class SelectorTasks:
         return (
             self._ordering.by_name
             and not self._has_succeeded
+            and not new.has_succeeded
             and (old is None or (old.is_waiting and old.pod_set == new.pod_set))
             and (new.is_waiting or new.endpoint is not None)
             and new.pod_set in self.selected.live

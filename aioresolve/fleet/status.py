@@ -222,8 +222,7 @@ def _condition_of(expected: Any) -> WaitCondition:
 
 
 def _content(status: TargetStatus) -> tuple[object, ...]:
-    error = status.error
-    identity = None if error is None else (type(error), str(error))
+    identity = type(status.error), str(status.error)
     return status.health, status.reason, status.state, identity, status.absent, status.unready, status.wanted
 
 

@@ -415,7 +415,7 @@ class Agent:
             runs = not_running_reason(pod, pod.status.pod_ip) is None and program_end(pod) is None
             if is_first or runs:
                 return True
-        return self._objects.workload is None or any(node.has_lease for node in view.state.nodes.values())
+        return any(node.has_lease for node in view.state.nodes.values())
 
     async def _look_up(self, view: View) -> bool:
         """Look up pods that no watch reports: gone, or with other labels. Return whether one was."""

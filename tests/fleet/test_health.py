@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aioresolve import ClusterState, Endpoint, Fleet, Observation
-from aioresolve.errors import ConfigurationError, ConnectionFailedError
+from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError
 from aioresolve.fleet import Health, TargetStatus, fleet_of
 from aioresolve.spec import ControllerStatus, DoneTask, ExpectedTasks, Missing
 from tests.resolver.shown import Shown
@@ -176,6 +176,9 @@ async def test_time_of_a_health_is_that_of_its_first_status() -> None:
     third = (await fleet.resolve())["a"]
     assert third.since > first.since
     assert third.differs_from(second)
+    assert not (await fleet.resolve())["a"].differs_from(third)
+    for error in (ConnectionFailedError("no route"), APIError("connection refused")):
+        assert replace(third, error=error).differs_from(third)
     assert first.differs_from(None)
 
 

@@ -54,7 +54,7 @@ class Cluster:
         """Return an agent that runs in the pod with this index, or outside of pods, for `--nnodes=nodes`."""
         if index is None:
             self._monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-            found = Agent(name, Limits(*nodes), selector=f"{JOB}=train", address=address)
+            found = Agent(name, Limits(*nodes), selector=selector, address=address)
         else:
             self._monkeypatch.setenv("KUBERNETES_SERVICE_HOST", self.server.host)
             self._monkeypatch.setenv("POD_NAME", f"trainer-{index}")

@@ -288,11 +288,18 @@ async def test_a_node_outside_of_pods_writes_its_lease_before_its_entry_and_rene
 async def test_a_node_outside_of_pods_lives_as_long_as_its_lease(cluster: Cluster) -> None:
     cluster.server.add(trainer(0))
     first, outside = await cluster.agents(0, None, nodes=(2, 2))
+    assert first.view.life(outside.own) is Life.UNKNOWN  # which counts as alive
     assert numbers(await join([first, outside])) == [(1, 0, 2), (1, 1, 2)]
     [node] = [node for node in first.view.state.nodes.values() if node.has_lease]
     await until(lambda: first.view.life(node) is Life.ALIVE)
     await outside.end(failed=True)
     await until(lambda: first.view.life(node) is Life.DEAD)
+
+
+async def test_a_node_outside_of_pods_waits_for_others_until_the_last_call(cluster: Cluster) -> None:
+    agent = await cluster.agent(None, nodes=(1, 2))
+    with pytest.raises(IncompleteClusterError):
+        await agent.join(port=1, timeout=0.5, last_call=60)
 
 
 async def test_the_server_restarts_and_forgets_its_history_during_rounds(cluster: Cluster) -> None:

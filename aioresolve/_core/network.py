@@ -111,6 +111,15 @@ async def connect(host: str, port: int) -> SocketStream:
     return await anyio.connect_tcp(last.host, port)
 
 
+def system_message(error: Exception) -> str:
+    """Return the operating system's message; asyncio, uvloop and anyio each phrase errors differently."""
+    # anyio raises an error of its own, with the system's as the cause.
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    if isinstance(cause, OSError) and not isinstance(cause, socket.gaierror) and cause.errno:
+        return os.strerror(cause.errno)
+    return getattr(cause, "strerror", None) or str(cause)
+
+
 class _OneSidedClose(ssl.SSLObject):
     """TLS that is closed without waiting for the close message of the peer: RFC 8446 section 6.1 permits it.
 

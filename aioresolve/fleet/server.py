@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import importlib.resources
 import ipaddress
-import os
 import re
 import secrets
 from collections import deque
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 from aiohttp import web
 
+from aioresolve._core.network import system_message
 from aioresolve._core.threads import run_in_thread
 from aioresolve._core.validation import suggestion
 from aioresolve.errors import ConfigurationError, MissingDependencyError
@@ -200,9 +200,8 @@ async def serve(
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
             raise ConfigurationError(
-                f"cannot listen on port {port} of {host}: {reason}",
+                f"cannot listen on port {port} of {host}: {system_message(error)}",
                 hint="Pass another port, from 1024 for other users than root, or an address of this machine,"
                 " such as 127.0.0.1, 0.0.0.0 or ::1.",
             ) from error

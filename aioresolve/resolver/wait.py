@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import replace
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aioresolve._core.concurrency import first_error, gather
-from aioresolve._core.network import connect
+from aioresolve._core.network import connect, system_message
 from aioresolve.errors import ConfigurationError, FailedClusterError, Hint, IncompleteClusterError
 from aioresolve.spec import Missing, Observation, split_host_port
 
@@ -260,16 +258,7 @@ async def _connect_error(address: str, timeout: float) -> str | None:
         try:
             connection = await connect(*split_host_port(address))
         except (OSError, ValueError) as error:
-            return f"no TCP connection to {address}: {_system_message(error)}"
+            return f"no TCP connection to {address}: {system_message(error)}"
         await connection.aclose()
         return None
     return f"no TCP connection to {address} within {timeout:.3g} s"
-
-
-def _system_message(error: OSError | ValueError) -> str:
-    """Return the operating system's message; asyncio, uvloop and anyio each phrase errors differently."""
-    # anyio raises an error of its own, with the system's as the cause.
-    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    if isinstance(cause, OSError) and not isinstance(cause, socket.gaierror) and cause.errno:
-        return os.strerror(cause.errno)
-    return getattr(cause, "strerror", None) or str(cause)

@@ -357,7 +357,7 @@ class TestListening:
             used = int(client.url.rpartition(":")[2][:-1])
             for host, port, reason in (
                 ("127.0.0.1", used, "Address already in use"),
-                ("192.0.2.1", 8080, ""),
+                ("192.0.2.1", 8080, "Cannot assign requested address"),
             ):
                 with pytest.raises(ConfigurationError, match=f"listen on port {port} of {host}: {reason}"):
                     async with Fleet().serve(host, port):

@@ -26,6 +26,7 @@ from aioresolve import (
 )
 from aioresolve.errors import ConnectionFailedError, Hint, ResolveError
 from aioresolve.resolver.checks import Check
+from aioresolve.spec import Missing
 from tests.resolver.shown import Shown
 from tests.virtual_time import in_virtual_time
 
@@ -112,6 +113,18 @@ async def test_exception_of_a_users_resolver_is_a_result() -> None:
     found = await check(Failing(LookupError("a bug")))
     assert found["1: tasks"] == ("failed", "Failing.observe() raised LookupError: a bug")
     assert found["1: addresses"][0] == "skipped"
+
+
+async def test_error_that_names_the_missing_tasks_does_not_repeat_them() -> None:
+    class Pending(Failing):
+        async def observe(self, want: Want, progress: Progress) -> Observation:
+            if want.complete:
+                return await super().observe(want, progress)
+            return Observation(ClusterState.of({"worker": []}), (Missing("worker", "a", "new"),))
+
+    for error, more in (("a is new", ""), ("no route", "; no route")):
+        found = await check(Pending(ConnectionFailedError(error)))
+        assert found["1: tasks"] == ("failed", f"job 'worker': 0 tasks; a: new{more}")
 
 
 def test_check_as_text_has_the_remedy() -> None:

@@ -97,6 +97,13 @@ async def test_a_restarted_container_is_alive_although_no_watch_reports_its_pod(
     assert numbers(await join([first, second])) == [(1, 0, 2), (1, 1, 2)]
 
 
+async def test_a_restart_that_is_reported_late_is_that_of_the_process_itself(cluster: Cluster) -> None:
+    cluster.server.add(*map(trainer, range(2)))
+    agents = await cluster.agents(0, 1, nodes=(2, 2))
+    cluster.server.patch("trainer-1", "ml", patch=trainer(1, restarts=1))
+    assert numbers(await join(agents)) == [(1, 0, 2), (1, 1, 2)]
+
+
 async def test_a_program_that_waits_for_its_restart_is_dead(cluster: Cluster) -> None:
     cluster.server.add(*map(trainer, range(3)))
     first, second, third = await cluster.agents(0, 1, 2, nodes=(2, 3))

@@ -196,8 +196,9 @@ async def test_a_success_closes_the_rendezvous_for_pods_that_start_later(cluster
     await second.end(failed=True)  # which changes nothing
     cluster.server.add(trainer(2))
     late = await cluster.agent(2, nodes=(2, 3))
-    with pytest.raises(ClosedError, match="ended on 'trainer-0' in round 1"):
+    with pytest.raises(ClosedError, match="ended on 'trainer-0' in round 1") as caught:
         await late.join(port=1, timeout=60, last_call=60)
+    assert not caught.value.is_spare
 
 
 async def test_a_node_that_never_came_to_the_barrier_closes_the_rendezvous(cluster: Cluster) -> None:

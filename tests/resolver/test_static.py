@@ -127,7 +127,7 @@ class TestUnionClusterResolver:
         union = UnionClusterResolver(
             simple({"worker": {0: "a:1", 5: "f:6"}}), simple({"worker": ["a:1", "b:2"]})
         )
-        for resolve in (union.cluster_spec, union.cluster_state):
+        for resolve in (union.cluster_spec, union.cluster_state, union.watch().__anext__):
             with pytest.raises(TaskConflictError) as conflict:
                 await resolve()
             assert str(conflict.value).startswith(

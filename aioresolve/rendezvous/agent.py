@@ -174,8 +174,7 @@ class Agent:
         try:
             await within_deadline(REQUEST_TIMEOUT, f"the connection of rendezvous {self.name!r}", self._open)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.aclose()
+            await self.aclose()
             raise
 
     async def _open(self, progress: Progress) -> None:

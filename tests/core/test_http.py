@@ -250,6 +250,20 @@ async def test_response_that_was_not_requested_is_not_that_to_the_next_request()
     assert len(requests) == 3
 
 
+async def test_idle_connections_are_closed_unless_a_response_is_awaited() -> None:
+    async def respond_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await client.close_idle()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async with plain_server(respond_once) as url, aclosing(new_client()) as client:
+        for _ in range(2):
+            assert (await get(client, url)).status == 200
+            await client.close_idle()
+
+
 async def test_closing_the_client_ends_a_request_whose_name_is_looked_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

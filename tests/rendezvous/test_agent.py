@@ -18,10 +18,13 @@ import yaml
 from msgspec.structs import replace
 
 from aioresolve.errors import ConfigurationError, ForbiddenError, IncompleteClusterError
+from aioresolve.kubernetes.api.objects import ObjectMeta
 from aioresolve.rendezvous.agent import POLICY, Agent, ClosedError, Round
-from aioresolve.rendezvous.protocol import Closed, Life, Limits, World
+from aioresolve.rendezvous.objects import ConfigMapQuery, Lease, LeaseQuery, LeaseSpec, Objects
+from aioresolve.rendezvous.protocol import Closed, Life, Limits, Node, World
 from aioresolve.testing import Answer, Cut, Delay, RequestRecord, Reset
 from tests.testing.client import bearer, fetch
+from tests.virtual_time import in_virtual_time
 
 from .conftest import USER, Cluster, join, trainer, until
 
@@ -302,6 +305,19 @@ async def test_a_node_outside_of_pods_lives_as_long_as_its_lease(cluster: Cluste
     await until(lambda: first.view.life(node) is Life.ALIVE)
     await outside.end(failed=True)
     await until(lambda: first.view.life(node) is Life.DEAD)
+
+
+@in_virtual_time
+async def test_a_lease_counts_from_when_its_renewal_was_observed() -> None:
+    objects = Objects(ConfigMapQuery("", "ml"), None, LeaseQuery("", "ml"))
+    node = Node("p", "n1", "h", has_lease=True, key="lease")
+    for wait, renewed, life in ((0, 1, "alive"), (40, 1, "alive"), (1, 1, "dead"), (0, 2, "alive")):
+        await anyio.sleep(wait)
+        lease = Lease(metadata=ObjectMeta(name="lease"), spec=LeaseSpec(renew_time=f"0{renewed}:00"))
+        objects.leases.replace([lease], "1")
+        assert objects.life(node) is Life(life)
+    objects.leases.replace([], "2")
+    assert objects.life(node) is Life.DEAD
 
 
 async def test_a_node_outside_of_pods_waits_for_others_until_the_last_call(cluster: Cluster) -> None:

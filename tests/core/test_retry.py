@@ -87,8 +87,10 @@ async def test_deadline_error_lists_complete_and_missing_requests() -> None:
     cause = busy()
 
     async def operation(progress: Progress) -> None:
+        for scope in ("the token", "selector 'app=a'", "selector 'app=b'"):
+            progress.waiting(scope, "no response yet")
+        progress.ready("the token")
         progress.done("selector 'app=a'", "4 pods")
-        progress.waiting("selector 'app=b'", "no response yet")
         progress.failed("selector 'app=b'", cause)
         await anyio.sleep_forever()
 

@@ -145,6 +145,22 @@ def test_event_loop_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPa
 # Closing
 
 
+def test_thread_that_ends_reports_any_error_but_that_no_more_threads_can_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, reported, bug = asyncio.run, list[BaseException | None](), OSError("a bug")
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
+    for error in (RuntimeError("can't create new thread at interpreter shutdown"), bug):
+
+        def fail(serving: Coroutine[None, None, None], error: Exception = error) -> None:
+            run(serving)
+            raise error
+
+        monkeypatch.setattr(asyncio, "run", fail)
+        LoopThread().close()
+    assert reported == [bug]
+
+
 @pytest.mark.usefixtures("not_started")
 def test_exit_of_the_interpreter_ends_the_thread_and_refuses_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_thread, "_has_exited", False)

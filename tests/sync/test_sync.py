@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import pickle
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ import aioresolve
 from aioresolve import ClusterSpec, ClusterState, Observation, Progress, Want, sync
 from aioresolve.errors import (
     ConfigurationError,
+    DeadlineExceededError,
     InvalidClusterError,
     ProbeError,
 )
@@ -126,6 +128,15 @@ def test_subclass_that_implements_cluster_spec_needs_no_async_resolver() -> None
         assert (copied.cluster_spec(), copied.task_id) == (WORKERS, 1)
     without_master = type("WithoutMaster", (sync.ClusterResolver,), {"cluster_spec": lambda _: WORKERS})()
     assert without_master.master("worker", 1, "grpc") == "grpc://10.0.0.2:8470"
+
+
+def test_cluster_spec_of_a_subclass_that_does_not_return_is_named_in_the_deadline_error() -> None:
+    returned = threading.Event()
+    hanging = type("Hanging", (sync.ClusterResolver,), {"cluster_spec": lambda _: returned.wait()})()
+    with pytest.raises(DeadlineExceededError) as caught:
+        hanging.cluster_state(timeout=0.01)
+    assert caught.value.missing == {"cluster_spec()": "it has not returned"}
+    returned.set()
 
 
 def test_error_of_a_subclass_without_cluster_spec_says_what_to_implement() -> None:

@@ -52,10 +52,6 @@ class TestTargets:
             view["t3"] = Scripted()
         assert repr(fleet) == "<Fleet of 3 targets>"
 
-    def test_duplicate_name_is_rejected(self) -> None:
-        with pytest.raises(ConfigurationError, match="there is already a target 't0'"):
-            Fleet(scripted(1)).add("t0", Scripted())
-
     def test_resolvers_without_names_are_rejected(self) -> None:
         targets: Any
         for targets in ([Scripted()], (), {Scripted()}, Scripted(), "a"):
@@ -63,7 +59,9 @@ class TestTargets:
             with pytest.raises(InvalidClusterError, match=expected):
                 Fleet(targets)
 
-    def test_invalid_name_and_resolver_are_rejected(self) -> None:
+    def test_name_that_is_in_use_and_invalid_names_and_resolvers_are_rejected(self) -> None:
+        with pytest.raises(ConfigurationError, match="there is already a target 't0'"):
+            Fleet(scripted(1)).add("t0", Scripted())
         invalid: Any
         for invalid in ("", 7, None):
             with pytest.raises(ConfigurationError, match=f"^{invalid!r} is not a name for a target"):

@@ -183,13 +183,8 @@ async def test_time_of_a_health_is_that_of_its_first_status() -> None:
 
 
 def test_severity_orders_the_worst_first() -> None:
-    assert sorted(Health, key=lambda health: health.severity) == [
-        "error",
-        "stale",
-        "empty",
-        "degraded",
-        "ready",
-    ]
+    worst_first = ["error", "stale", "empty", "degraded", "ready"]
+    assert sorted(Health, key=lambda health: health.severity) == worst_first
 
 
 class TestExpected:
@@ -211,13 +206,7 @@ class TestExpected:
 
     @pytest.mark.parametrize(
         ("written", "expected"),
-        [
-            ("16", 16),
-            ("1", 1),
-            ("{worker: 14}", {"worker": 14}),
-            ("controller", "controller"),
-            ("${N}", 3),
-        ],
+        [("16", 16), ("1", 1), ("{worker: 14}", {"worker": 14}), ("controller", "controller"), ("${N}", 3)],
     )
     def test_fleet_file(self, written: str, expected: Any) -> None:
         text = f'targets: {{a: {{expected: "{written}", tf_config: {{}}}}, b: {{tf_config: {{}}}}}}'

@@ -80,11 +80,16 @@ class TestPoll:
     async def test_more_hanging_targets_than_max_concurrency_do_not_delay_the_others(
         self, method: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        async def respond_late() -> ClusterState:
+            await anyio.sleep(2 * poller.GRACE)
+            return workers(1)
+
         monkeypatch.setattr(poller, "GRACE", 0.05)
-        four = [Source() if method == "watch" else Scripted(hang) for _ in range(4)]
-        fleet = Fleet({"first": Scripted()}, timeout=600.0, max_concurrency=2)
+        stuck = {f"stuck{n}": Source() if method == "watch" else Scripted(hang) for n in range(3)}
+        first = {"a": Scripted(), "b": Scripted(respond_late), "c": Scripted(respond_late)}
+        fleet = Fleet(first, timeout=600.0, max_concurrency=2)
         async with aclosing(getattr(fleet, method)(interval=600.0)) as readings:
-            await take(readings, 1)
+            await take(readings, 3)
             await anyio.sleep(2 * poller.GRACE)  # a request that has ended needs no slot for slow ones
             three = {f"stuck{number}": stuck for number, stuck in enumerate(four[:3])}
             for name, resolver in {**three, **scripted(7)}.items():

@@ -7,8 +7,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
-
 import aioresolve
 from aioresolve import (
     ClusterSpec,
@@ -107,9 +105,3 @@ async def test_checks_and_probes() -> None:
     assert re.match(r"<Checks: \d ok, 1 failed: addresses: failed: ", repr(checks))
     probe = WorkerProbe("10.0.0.1:1", "libtpu", cores=8)
     assert displayed(probe)[-3:] == ["10.0.0.1:1", "8 TPU, 0 devices, from libtpu", "0.000 s"]
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_short_spec_is_shown_as_in_tensorflow(number: int) -> None:
-    spec = ClusterSpec({"worker": [f"10.0.0.{n}:1" for n in range(number)]})
-    assert repr(spec) == f"ClusterSpec({spec.as_dict()!r})"

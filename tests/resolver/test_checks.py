@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import pytest
@@ -113,6 +113,13 @@ async def test_exception_of_a_users_resolver_is_a_result() -> None:
     found = await check(Failing(LookupError("a bug")))
     assert found["1: tasks"] == ("failed", "Failing.observe() raised LookupError: a bug")
     assert found["1: addresses"][0] == "skipped"
+
+    class Lost(SimpleClusterResolver):
+        async def this_task(self, *_: Any, **__: Any) -> NoReturn:
+            raise LookupError("a bug")
+
+    found = await check(Lost(ClusterSpec({"worker": ["127.0.0.1:1"]})))
+    assert found["1: this task"] == ("failed", "it raised LookupError")
 
 
 async def test_error_that_names_the_missing_tasks_does_not_repeat_them() -> None:

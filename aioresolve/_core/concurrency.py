@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
@@ -94,7 +94,7 @@ class LatestValue(Generic[T]):
 
 
 async def stream_latest(work: Callable[[LatestValue[T]], Awaitable[None]]) -> AsyncGenerator[T, None]:
-    """Yield what `work` puts into a `LatestValue`.
+    """Yield what `work`, which never returns, puts into a `LatestValue`.
 
     A slow consumer skips intermediate values but always gets the latest one. `work` runs in its own task,
     which ends with this generator. No cancel scope spans a `yield`, as that of a task group would: a
@@ -110,14 +110,11 @@ async def stream_latest(work: Callable[[LatestValue[T]], Awaitable[None]]) -> As
             latest.close(error)
             if isinstance(error, asyncio.CancelledError):
                 raise
-        else:
-            latest.close()
 
     task = asyncio.create_task(run())
     try:
-        with suppress(anyio.EndOfStream):
-            while True:
-                yield await latest.get()
+        while True:
+            yield await latest.get()
     finally:
         task.cancel()
         await wait_until_done(task)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from aioresolve import ClusterResolver, Progress, TPUClusterResolver, UnionClusterResolver, Want
-from aioresolve.errors import ConnectionFailedError, ResolveError
+from aioresolve.errors import ConnectionFailedError, ProbeError, ResolveError
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 from tests.resolver.shown import Shown
 
@@ -73,6 +73,12 @@ async def test_master_is_the_given_task_or_that_of_the_resolver_or_empty() -> No
     assert (await resolver.master(), await resolver.master("ps", 0)) == ("b:1", "c:1")
     resolver.task_type = None
     assert await resolver.master() == ""
+
+
+async def test_workers_of_a_resolver_that_declares_no_accelerators_are_probed(closed_address: str) -> None:
+    workers = ClusterState.from_spec(ClusterSpec({"worker": [closed_address]}))
+    with pytest.raises(ProbeError, match=closed_address):
+        await Shown(Observation(workers)).num_accelerators()
 
 
 def test_completion_shows_no_hooks_of_writers() -> None:

@@ -61,6 +61,7 @@ def hosts(*addresses: str) -> ClusterState:
 
 
 LOCAL = frozenset({"10.0.0.1"})
+LWS = {"LWS_LEADER_ADDRESS": "vllm-1.vllm", "LWS_WORKER_INDEX": "1"}
 FIRST = TaskClaim("worker", 1, index_source="$LWS_WORKER_INDEX")
 
 
@@ -83,6 +84,8 @@ def completing(index: str, **more: Any) -> Process:
         (FOUR, Process(uid="uid-ml-0", environ={"PMI_RANK": "1"}), ANY, "/job:worker/task:0"),
         # An address may have no port, and members no uid and no name.
         (hosts("n70", "n7"), Process(uid="u", name="p", hostname="n7"), ANY, "/job:worker/task:1"),
+        # The variables of a LeaderWorkerSet may give a name that no member has.
+        (hosts("n70:1", "n7:1"), Process(hostname="n7", environ=LWS), ANY, "/job:worker/task:1"),
         # The machine may be unknown, but not another one.
         (FOUR, Process(hostname="x"), FIRST, "/job:worker/task:1"),
         (FOUR, Process(hostname="trainer-1"), FIRST, "/job:worker/task:1"),

@@ -292,9 +292,7 @@ print(*[span.name for span in exporter.get_finished_spans()])
 
 
 @pytest.mark.slow
-def test_opentelemetry_is_loaded_only_by_the_process_and_its_provider_may_be_set_late(
-    tmp_path: Path,
-) -> None:
+def test_opentelemetry_is_loaded_only_by_the_process_and_its_provider_may_be_set_late(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", SCRIPT, str(tmp_path / "kubeconfig")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     assert (done.returncode, done.stdout, done.stderr) == (0, "GET /api/v1/pods\n", "")

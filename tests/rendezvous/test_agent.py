@@ -405,11 +405,6 @@ async def test_a_pod_without_a_known_controller_or_an_address_is_an_error(cluste
             await cluster.agent(0, nodes=(2, 3))
 
 
-def test_an_invalid_name_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="'My_Job' is not a valid name"):
-        Agent("My_Job", Limits(1, 1))
-
-
 @pytest.mark.slow
 async def test_pods_come_and_go_while_the_server_fails_and_no_two_worlds_have_one_round(
     cluster: Cluster,
@@ -461,5 +456,7 @@ async def test_pods_come_and_go_while_the_server_fails_and_no_two_worlds_have_on
     assert len(worlds) >= 3
 
 
-def test_torchrun_creates_an_agent_outside_of_an_event_loop() -> None:
+def test_torchrun_creates_an_agent_with_a_valid_name_outside_of_an_event_loop() -> None:
     assert str(Agent("train", Limits(1, 1))) == "rendezvous 'train'"
+    with pytest.raises(ConfigurationError, match="'My_Job' is not a valid name"):
+        Agent("My_Job", Limits(1, 1))

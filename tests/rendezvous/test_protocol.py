@@ -153,12 +153,7 @@ class Model(RuleBasedStateMachine):
         if process.seen == 0:
             return Request(process, opened(own, OWNER), compares=0)
         step = next_step(
-            view,
-            own,
-            OWNER,
-            LIMITS,
-            is_last_call_over=is_last_call_over,
-            may_reopen=not process.has_run,
+            view, own, OWNER, LIMITS, is_last_call_over=is_last_call_over, may_reopen=not process.has_run
         )
         match step:
             case Step.ENTER:

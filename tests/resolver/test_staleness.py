@@ -46,11 +46,7 @@ BOOKMARK_INTERVAL = 60.0
 
 POD = {
     "metadata": {"name": "w-0", "namespace": "ml", "uid": "u0", "resourceVersion": "4"},
-    "status": {
-        "phase": "Running",
-        "podIP": "10.0.0.1",
-        "conditions": [{"type": "Ready", "status": "True"}],
-    },
+    "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
 }
 NODE = {
     "name": "projects/my-project/locations/us-central2-b/nodes/my-tpu",

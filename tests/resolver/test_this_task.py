@@ -246,7 +246,6 @@ class TestResolvers:
         first = SimpleClusterResolver(ClusterSpec({"worker": ["a:1", "b:1"]}), task_type="worker", task_id=1)
         union = UnionClusterResolver(first, SimpleClusterResolver(ClusterSpec({"worker": ["c:1"]})))
         assert (await union.this_task()).address == "b:1"
-
         assert (await UnionClusterResolver(first, task_id=0).this_task()).address == "a:1"
 
     async def test_default_task_id_of_a_tpu_resolver_does_not_identify_a_worker(

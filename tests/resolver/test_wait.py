@@ -403,12 +403,10 @@ async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> No
 
 @in_virtual_time
 async def test_wait_without_a_number_waits_for_the_tasks_that_the_source_expects() -> None:
-    first = replace(observe(worker=1), expected={"worker": ExpectedTasks(2, "a label")})
+    first = expecting(observe(worker=1), 2)
     source = Shown(first)
     async with anyio.create_task_group() as group:
-        group.start_soon(
-            show_each, source, replace(observe(worker=2), expected={"worker": ExpectedTasks(2, "a label")})
-        )
+        group.start_soon(show_each, source, expecting(observe(worker=2), 2))
         assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
     with pytest.raises(IncompleteClusterError) as caught:
         await Shown(first).wait(timeout=1.0)

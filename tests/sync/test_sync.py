@@ -17,12 +17,7 @@ import pytest
 
 import aioresolve
 from aioresolve import ClusterSpec, ClusterState, Observation, Progress, Want, sync
-from aioresolve.errors import (
-    ConfigurationError,
-    DeadlineExceededError,
-    InvalidClusterError,
-    ProbeError,
-)
+from aioresolve.errors import ConfigurationError, DeadlineExceededError, InvalidClusterError, ProbeError
 from aioresolve.sync import probe
 from aioresolve.sync.loop_thread import current_loop_thread, get_loop_thread
 from aioresolve.testing import KubernetesServer, ThreadedKubernetesServer, pod

@@ -273,7 +273,7 @@ async def test_page_has_a_policy_that_permits_only_its_own_script() -> None:
 
 
 async def test_metrics_of_two_fleets_do_not_collide() -> None:
-    async with served("late", "a") as one, served("a", 'b"') as two:
+    async with served("late", "a") as one, served('b"', "a") as two:
         await one.show("a", Observation(STATE))
         await one.show("a", FAILED)
         await until(lambda: one.sources["a"].num_started == 2)

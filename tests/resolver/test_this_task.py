@@ -42,12 +42,8 @@ FOUR = ClusterState.of({"ps": [pod(9)], "worker": [pod(0), pod(1), pod(2)]})
 
 def test_chief_has_rank_0_and_the_other_jobs_follow_in_the_order_of_the_spec() -> None:
     tasks = ClusterSpec({"worker": ["w0:1", "w1:1"], "chief": ["c:1"], "ps": ["p:1"]}).tasks
-    assert [(task.job, task.rank) for task in tasks] == [
-        ("chief", 0),
-        ("worker", 1),
-        ("worker", 2),
-        ("ps", 3),
-    ]
+    assert [task.job for task in tasks] == ["chief", "worker", "worker", "ps"]
+    assert [task.rank for task in tasks] == [0, 1, 2, 3]
     assert {task.num_tasks for task in tasks} == {4}
 
 

@@ -193,9 +193,11 @@ async def test_reader_that_stops_reading_is_disconnected(
             while await is_full():  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             stuck.settimeout(5.0)
+            last = b""
             with suppress(ConnectionResetError):
-                while await anyio.to_thread.run_sync(stuck.recv, 65536):
-                    pass
+                while received := await anyio.to_thread.run_sync(stuck.recv, 65536):
+                    last = received
+            assert not last.endswith(b"0\r\n\r\n")  # which would be the end of a response
     assert "Error handling request" not in caplog.text
 
 

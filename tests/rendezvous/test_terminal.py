@@ -25,7 +25,7 @@ async def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int,
 async def test_a_table_has_ranks_waiting_nodes_and_the_reason_for_each_missing_pod(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.server.add(*map(trainer, range(4)))
+    cluster.server.add(*map(trainer, range(4)), trainer(4, phase="Failed"))
     first, second, spare = await cluster.agents(0, 1, 2, nodes=(2, 2))
     await join([first, second])
     waiting = asyncio.create_task(spare.join(port=7, timeout=60, last_call=60))

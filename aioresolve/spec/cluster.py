@@ -313,6 +313,7 @@ def _from_mapping(cluster: Mapping[Any, Any]) -> Tasks:
         except TypeError:
             for index, address in indexed.items():
                 _check_str(address, f"address of task {index} in job {job!r}")
+            raise
         except UnicodeError as error:
             raise InvalidClusterError(f"job {job!r}: not valid Unicode: {error}") from error
         spec[job] = indexed

@@ -85,7 +85,7 @@ class TestPoll:
             return workers(1)
 
         monkeypatch.setattr(poller, "GRACE", 0.05)
-        stuck = {f"stuck{n}": Source() if method == "watch" else Scripted(hang) for n in range(3)}
+        four = [Source() if method == "watch" else Scripted(hang) for _ in range(4)]
         first = {"a": Scripted(), "b": Scripted(respond_late), "c": Scripted(respond_late)}
         fleet = Fleet(first, timeout=600.0, max_concurrency=2)
         async with aclosing(getattr(fleet, method)(interval=600.0)) as readings:

@@ -126,8 +126,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
     try:
         code = application.main(arguments, prog_name=NAME, standalone_mode=False)
     except click.UsageError as error:
-        command = NAME if error.ctx is None else error.ctx.command_path
-        streams.write_stderr(f"error: {_usage_message(error)}\nTry '{command} --help'.\n")
+        _report_wrong_usage(error)
         return error.exit_code
     except click.ClickException as error:
         streams.write_stderr(f"error: {error.format_message()}\n")
@@ -143,15 +142,17 @@ def run_command(arguments: Sequence[str] | None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _usage_message(error: click.UsageError) -> str:
+def _report_wrong_usage(error: click.UsageError) -> None:
+    assert error.ctx is not None  # click sets it where a command has not
+    command = error.ctx.command
     message = one_line(error.format_message())
     extra = re.search(r"unexpected extra arguments? \((.+)\)", message)
-    if error.ctx is not None and extra and any(each.name == "selectors" for each in error.ctx.command.params):
+    if extra and any(each.name == "selectors" for each in command.params):
         selector = extra[1] if "=" in extra[1] else "app=trainer"
-        return f"unexpected argument {extra[1]!r}; pass a selector with -l, such as -l {selector}"
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.command is application:
-        return f"{message} Options come after the command, such as aioresolve kubernetes -l app=trainer"
-    return message
+        message = f"unexpected argument {extra[1]!r}; pass a selector with -l, such as -l {selector}"
+    elif isinstance(error, click.NoSuchOption) and command is application:
+        message += " Options come after the command, such as aioresolve kubernetes -l app=trainer"
+    streams.write_stderr(f"error: {message}\nTry '{error.ctx.command_path} --help'.\n")
 
 
 def run_async(work: Callable[[ExitWith], Coroutine[Any, Any, T]]) -> T:
@@ -163,6 +164,7 @@ def run_async(work: Callable[[ExitWith], Coroutine[Any, Any, T]]) -> T:
     """
     import asyncio
 
+    streams.silence_grpc()
     codes: list[int] = []
 
     async def main() -> T:

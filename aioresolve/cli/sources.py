@@ -252,7 +252,8 @@ def new_request(source: str, parameters: dict[str, Any]) -> ClusterRequest:
     """Return the request for a cluster of `source` by the parameters of a command.
 
     Raises:
-        UsageError: no pods are selected, options exclude each other, or the task is not in a requested job.
+        UsageError: no pods are selected, options exclude each other or do not fit the output, or the task is
+            not in a requested job.
     """
     row = TERMINAL_SOURCES[source]
     program = {name: value for name in sorted(PROGRAM_OPTIONS) if (value := parameters.get(name)) is not None}
@@ -268,6 +269,8 @@ def new_request(source: str, parameters: dict[str, Any]) -> ClusterRequest:
     )
     if request.task and request.task.job != "evaluator":
         validate_job(request, request.task.job, "--task")
+    if "output" in parameters:
+        _validate_output(request)
     return request
 
 
@@ -285,7 +288,7 @@ def one_number_per_job(jobs: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     return dict(jobs)
 
 
-def validate_output(request: ClusterRequest) -> None:
+def _validate_output(request: ClusterRequest) -> None:
     """Raise a UsageError if the output needs a task that is missing, or does not have an option."""
     output = request.output
     needs_task = output in launch.VARIABLE_READERS

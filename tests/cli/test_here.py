@@ -69,7 +69,11 @@ def test_nothing_found_or_a_malformed_variable_exits_with_2_after_the_table(here
     nothing = here("here")
     assert nothing.code == 2
     assert {tuple(cells) for cells in columns(nothing.stdout).values()} == {("no", "no")}
-    assert "error: nothing describes the cluster of this process; " in nothing.stderr
+    assert nothing.stderr == (
+        "error: nothing describes the cluster of this process; resolve it by its source, such as"
+        " `aioresolve kubernetes -l SELECTOR`\n"
+    )
+    assert here("here", "--this-task").stderr.startswith("error: --this-task requires -o tf-config")
     document = here("here", "-o", "json")
     assert (document.code, document.stdout) == (2, "")
     assert "TF_CONFIG: $TF_CONFIG is not set; " in document.stderr

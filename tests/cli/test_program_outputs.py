@@ -75,7 +75,10 @@ def test_options_change_the_output(run: Run, env: dict[str, str]) -> None:
         (("-o", "jax"), "-o jax requires a task; pass --this-task, or --task JOB:INDEX"),
         (("-o", "jax", "--this-task", "--task", "worker:0"), "--task and --this-task exclude each other"),
         (("-o", "hostfile", "--this-task"), "--this-task requires -o tf-config"),
-        (("-o", "jax", "--this-task", "--slots", "2"), "--slots requires -o hostfile or host:slots; add it"),
+        (
+            ("-o", "jax", "--this-task", "--port", "1", "--slots", "2"),
+            "--slots requires -o hostfile or host:slots; add it",
+        ),
         (("--slices", "2"), "--slices requires -o megascale; add it, or leave out --slices"),
         (("-o", "hostfile", "--address", "pod_ipv6"), "-o hostfile cannot express IPv6 addresses"),
         (("-w", "-o", "jax", "--this-task"), "-o jax cannot show changes; pass -o table"),

@@ -46,7 +46,6 @@ def demo(folder: Path | None) -> None:
     The servers are Kubernetes API servers with TLS and a bearer token, Google Cloud, and TPU workers with
     gRPC. The code and the protocols are those for a real cluster. Nothing is left behind.
     """
-    streams.silence_grpc()
     try:
         if folder is not None:
             run_async(lambda _: _serve(folder.absolute()))

@@ -176,7 +176,6 @@ async def _check_cluster(
     check_timeout: float,
     progress: Progress,
 ) -> Sequence[Check]:
-    streams.silence_grpc()
     from aioresolve.environment.doctor import doctor as run_doctor
 
     return await run_doctor(resolver, timeout=request.timeout, check_timeout=check_timeout, progress=progress)

@@ -98,9 +98,8 @@ class ExecCommand(click.Command):
             raise click.UsageError(
                 "no command was passed; write it after --, such as: -- python train.py", ctx
             )
-        rest = super().parse_args(ctx, before)
         ctx.params["command"] = command if end < len(args) else None
-        return rest
+        return super().parse_args(ctx, before)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Return the parts of the usage line."""
@@ -184,7 +183,7 @@ def _validate(request: sources.ClusterRequest, consumer: str, hostfile: str | No
         raise click.UsageError(
             f"--hostfile {hostfile}: the folder does not exist; create it, or pass another path"
         )
-    if not is_launcher and len(request.jobs) > 1:
+    if request.jobs and not is_launcher:
         from aioresolve.spec import ClusterSpec
 
         # Whether such a program can have several jobs does not depend on their tasks.

@@ -52,7 +52,6 @@ def probe(
       table      address, source, devices by type, cores, chips and latency; or the error
       json       an object on one line for each worker; latency in seconds, memory in bytes
     """
-    streams.silence_grpc()
     from aioresolve.tpu.discovery import worker_address
 
     addresses = [worker_address(host, "HOST") for host in hosts]

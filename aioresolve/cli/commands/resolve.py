@@ -84,7 +84,6 @@ def kubernetes(context: click.Context, /, is_watched: bool, allow_empty: bool, *
                  the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
     """
     request = sources.new_request("kubernetes", parameters)
-    sources.validate_output(request)
     if is_watched:
         from .watch import run_watch
 
@@ -137,7 +136,6 @@ def tpu(
     server of a TPU VM. The outputs are those of `aioresolve kubernetes`.
     """
     request = sources.new_request("tpu", parameters)
-    sources.validate_output(request)
     if not is_probed:
         _print_cluster(context, request, sources.new_resolver(request), allow_empty=allow_empty)
     elif request.output in ("name", "tf-config", *clusters.PROGRAM_OUTPUTS):
@@ -184,7 +182,6 @@ def here(context: click.Context, /, **parameters: Any) -> None:
       All others are those of `aioresolve kubernetes`.
     """
     request = sources.new_request("here", parameters)
-    sources.validate_output(request)
     from aioresolve.environment.detection import choose, decisive
 
     ends = time.monotonic() + request.timeout
@@ -269,8 +266,6 @@ async def _resolve(
 def _print_probed(
     context: click.Context, request: sources.ClusterRequest, worker_timeout: float, *, allow_empty: bool
 ) -> None:
-    streams.silence_grpc()
-
     async def probe() -> tuple[ClusterState, list[WorkerProbe]]:
         from aioresolve.tpu.slices import libtpu_ports
 

@@ -71,7 +71,6 @@ def wait() -> None:
 def _wait_for_source(source: str, /, interval: float, **parameters: Any) -> None:
     given = pop_condition(parameters)
     request = sources.new_request(source, parameters)
-    sources.validate_output(request)
     condition = new_condition(request, **given)
     request, resolver = sources.open_source(request)
 
@@ -141,7 +140,6 @@ def new_condition(
     number_by_job = sources.one_number_per_job(jobs)
     for job in number_by_job:
         sources.validate_job(request, job, "--jobs")
-    streams.silence_grpc()  # for `--reachable probe`
     from aioresolve.resolver.completeness import validate_condition
 
     return validate_condition(

@@ -142,8 +142,8 @@ async def _follow_in_lines(
 
     identity = [each for each in clusters.WIDE_COLUMNS if each not in clusters.TASK]
     columns = ("EVENT", *clusters.TASK, "WAS", *(identity if request.output == "wide" else ()))
-    widths = (len("JOINED"), len("worker"), 0, 21, 24)
-    table = formats.TextTable(columns, widths, has_headers=request.has_headers)
+    widest = ("JOINED", "worker", "TASK", "255.255.255.255:65535", "10@255.255.255.255:65535")
+    table = formats.TextTable(columns, [*map(len, widest)], has_headers=request.has_headers)
     status = StatusReporter(quiet=request.quiet)
     older = ClusterState.of({})
 

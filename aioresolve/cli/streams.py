@@ -33,7 +33,7 @@ def write_stdout(content: str | Table, *, has_headers: bool = True) -> None:
     """
     stream = _open_stdout()
     if isinstance(content, Table):
-        if content.rows and is_terminal(stream):
+        if is_terminal(stream):
             content = content.fitted(terminal_width(stream))
         content = aligned(content, has_headers=has_headers, has_colors=has_colors(stream))
     data = content.encode(stream.encoding, "backslashreplace")
@@ -112,6 +112,7 @@ class StdoutWriter:
 @contextmanager
 def stdout_writer(exit_with: Callable[[int], None]) -> Iterator[StdoutWriter]:
     """Yield a writer for stdout; if that is a pipe, the command ends as soon as the last reader closes it."""
+    write_stdout("")  # what the calling program has printed before comes first
     stream = _open_stdout()
     writer = StdoutWriter(stream, exit_with)
     # Event loops of Windows do not watch pipes.
@@ -175,9 +176,10 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def terminal_width(stream: TextIO) -> int:
     """Return the number of columns of the terminal that `stream` is."""
+    columns = 0
     with suppress(OSError, ValueError):
-        return os.get_terminal_size(stream.fileno()).columns or 80
-    return 80
+        columns = os.get_terminal_size(stream.fileno()).columns
+    return columns or 80
 
 
 def can_draw(stream: TextIO | None) -> bool:

@@ -74,9 +74,8 @@ class Table(NamedTuple):
             if left_for_last() < least:
                 cells.pop(name, None)
         widest = max((name for name in cells if name != last), key=widest_cell, default=last)
-        if (lacking := least - left_for_last()) > 0:
-            limit = max(NAME_WIDTH, widest_cell(widest) - lacking)
-            cells[widest] = [truncated(cell, limit) for cell in cells[widest]]
+        limit = max(NAME_WIDTH, widest_cell(widest) - (least - left_for_last()))  # cuts nothing if all fits
+        cells[widest] = [truncated(cell, limit) for cell in cells[widest]]
         limit = max(left_for_last(), 1)
         rows: list[tuple[str, ...]] = []
         styles: list[str] = []
@@ -85,8 +84,7 @@ class Table(NamedTuple):
                 textwrap.wrap(row[-1], max(limit, NAME_WIDTH)) if self.wraps else [truncated(row[-1], limit)]
             )
             rows += [
-                (*(row[:-1] if not number else [" "] * (len(row) - 1)), line)
-                for number, line in enumerate(lines)
+                (*(" " if number else cell for cell in row[:-1]), line) for number, line in enumerate(lines)
             ]
             styles += [self.styles[place] if place < len(self.styles) else ""] * len(lines)
         return Table([*cells], rows, styles)
@@ -109,8 +107,8 @@ class TextTable:
         has_colors: bool = False,
     ) -> None:
         self._columns = columns
-        known = [*widths, *[0] * (len(columns) - len(widths))]
-        self._widths = [*map(max, known, map(text_width, columns))][:-1]
+        names = [*map(text_width, columns)]
+        self._widths = [*map(max, widths, names), *names[len(widths) :]][:-1]
         self._needs_header = has_headers
         self._has_colors = has_colors
 
@@ -256,12 +254,11 @@ def wait_report(
     ]
     if "" in wanted:
         rows.append(("(all)", str(sum(found.values())), str(wanted[""]), ""))
-    columns = ("JOB", "FOUND", "WANTED", "WANTED BY")[: 4 if sources else 3 if wanted else 2]
     tables = [
         Table(("MISSING", "REASON"), reasons[:max_reasons], wraps=True),
-        Table(columns, [row[: len(columns)] for row in rows]),
+        Table(("JOB", "FOUND", "WANTED", "WANTED BY"), rows).without_empty(("WANTED", "WANTED BY")),
     ]
-    first, second = (aligned(table.fitted(width) if width and table.rows else table) for table in tables)
+    first, second = (aligned(table.fitted(width) if width else table) for table in tables)
     if len(reasons) > max_reasons:
         first += f"and {len(reasons) - max_reasons} more\n"
     return "\n".join(filter(None, (first, second))) or "no response yet\n"

@@ -74,9 +74,16 @@ def test_a_narrow_table_loses_expendable_columns_and_then_shortens_its_last_colu
 
 
 def test_a_narrow_table_that_wraps_continues_its_last_column_on_the_next_line() -> None:
-    table = Table(("CHECK", "FOUND"), [("TLS", "one two three")], wraps=True)
-    lines = [line.rstrip() for line in aligned(table.fitted(20)).splitlines()]
-    assert lines == ["CHECK   FOUND", "TLS     one two", "        three"]
+    rows = [("TLS", "ok", "one two three"), ("DNS", "ok", "yes")]
+    fitted = Table(("CHECK", "RESULT", "FOUND"), rows, ["red"], wraps=True).fitted(29)
+    lines = [line.rstrip() for line in aligned(fitted).splitlines()]
+    assert lines == [
+        "CHECK   RESULT   FOUND",
+        "TLS     ok       one two",
+        "                 three",
+        "DNS     ok       yes",
+    ]
+    assert fitted.styles == ["red", "red", ""]
 
 
 def test_arguments_are_named_as_options_if_there_is_one_and_in_a_fleet_file_as_fields() -> None:
@@ -111,6 +118,8 @@ def test_progress_names_the_first_part_that_is_missing_and_how_many_are_not() ->
     assert progress_line(progress) == "waiting for a: no response"
     progress.waiting("b", "no response")
     assert progress_line(progress) == "waiting for a (0 of 2 received): no response"
+    progress.done("a", "3 pods")
+    assert progress_line(progress) == "waiting for b (1 of 2 received): no response"
 
 
 def test_status_of_a_watched_source_is_reported_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +135,7 @@ def test_status_of_a_watched_source_is_reported_when_it_changes(capsys: pytest.C
 
 
 def test_durations_have_their_two_largest_units() -> None:
-    seconds = (-1, 0.35, 0.9994, 0.9996, 1.4, 312, 3600, 86460, 90061)
+    seconds = (-1, 0.35, 0.9994, 0.9995, 1.4, 312, 3600, 86460, 90061)
     expected = ("0ms", "350ms", "999ms", "1s", "1s", "5m12s", "1h", "1d", "1d1h")
     assert tuple(map(format_span, seconds)) == expected
 
@@ -140,11 +149,11 @@ def report(**fields: Any) -> list[str]:
 
 
 def test_report_groups_missing_tasks_by_reason_and_ends_with_the_numbers() -> None:
-    missing = {f"ml/pod-{number}": "Pending" for number in range(300)} | {"ml/a": "gone\n \x1b[2Jfor good"}
+    missing = {f"ml/pod-{number}": "Pending" for number in range(4)} | {"ml/a": "gone\n \x1b[2Jfor good"}
     assert report(found={"worker": 3}, missing=missing) == [
-        "MISSING                                     REASON",
-        "ml/pod-0, ml/pod-1, ml/pod-2 and 297 more   Pending",
-        "ml/a                                        gone \\x1b[2Jfor good",
+        "MISSING                                   REASON",
+        "ml/pod-0, ml/pod-1, ml/pod-2 and 1 more   Pending",
+        "ml/a                                      gone \\x1b[2Jfor good",
         "",
         "JOB      FOUND",
         "worker   3",

@@ -96,6 +96,7 @@ def test_folder_of_the_demo_exists_while_it_runs(
 
     def play(clusters: DemoClusters) -> Iterator[tuple[str, float]]:
         seen.extend(sorted(each.name for each in folder.iterdir()))
+        assert folder.stat().st_mode & 0o777 == 0o700
         yield "something happens", 0.0
 
     monkeypatch.setattr("aioresolve.cli.demo_clusters.story", play)

@@ -151,6 +151,7 @@ def test_launcher_has_a_host_file_by_default_and_is_not_a_task(
     assert path.read_text().splitlines() == [f"10.0.0.{number}{separator}4" for number in (1, 2, 10)]
     # It replaced the link at once: what the link named is unchanged.
     assert (other.read_text(), path.is_symlink(), list(tmp_path.glob(".aioresolve-*"))) == ("mine", False, [])
+    assert path.stat().st_mode & 0o777 == 0o644  # also other users start programs with it
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

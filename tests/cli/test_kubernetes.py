@@ -89,7 +89,7 @@ def test_error_about_services_is_explained(
 
 
 def test_the_table_lists_jobs_and_tasks_in_order(aioresolve: Command) -> None:
-    assert aioresolve(*TRAIN_AND_PS) == Result(
+    assert aioresolve(*TRAIN_AND_PS, "--allow-empty") == Result(
         0,
         "JOB      TASK   NAME       ADDRESS          NODE     STATUS\n"
         "worker   0      train-1    10.0.0.1:8470    node-a   Running\n"

@@ -182,6 +182,7 @@ def test_completion_is_installed_where_the_shell_finds_it(
     assert installed.stderr.startswith(f"installed {kubeconfig.parent / path}; start a new {shell}")
     assert (installed.code, "add to ~/.zshrc: " in installed.stderr) == (0, shell == "zsh")
     assert (kubeconfig.parent / path).read_text() == run(("completion", shell), env).stdout
+    assert run(("completion", "install", shell), env) == installed
     failed = run(("completion", "install", shell), env | {"HOME": "/dev/null"})
     assert failed == Result(1, "", f"error: cannot write /dev/null/{path}: Not a directory\n")
     unknown = run(("completion", "install"), env | {"SHELL": "/bin/tcsh"})

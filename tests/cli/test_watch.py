@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 import yaml
+from rich.console import Console
 
 from aioresolve import ClusterState, DoneTask, Endpoint
 from aioresolve.cli.commands.watch import WatchView
@@ -91,6 +92,12 @@ def test_task_that_ends_with_success_is_shown_as_done(
     assert second["jobs"]["worker"] == first["jobs"]["worker"][1:]
 
 
+def drawn(view: WatchView, lines: int) -> list[str]:
+    """Return what a terminal of 80 columns and so many lines shows."""
+    shown = Console(width=80).render_lines(view.render(80, lines), pad=False)
+    return ["".join(part.text for part in line) for line in shown]
+
+
 def test_terminal_shows_a_task_that_ends_with_success_as_done() -> None:
     step = Endpoint("10.0.1.0:8470", name="step-0", namespace="ml", uid="u0")
     last = Endpoint("10.0.1.1:8470", name="step-1", namespace="ml", uid="u1", status="Running")
@@ -101,7 +108,7 @@ def test_terminal_shows_a_task_that_ends_with_success_as_done() -> None:
     with mock.patch("aioresolve.cli.commands.watch.datetime") as clock:
         clock.now.return_value = changed
         view.update(Observation(replace(one, done=(DoneTask("worker", 0, "ml/step-0", "u0"),))))
-    shown = [str(line).split() for line in getattr(view.render(80, 20), "renderables", [])]
+    shown = [line.split() for line in drawn(view, 20)]
     assert shown[1:3] == [
         ["worker", "1", "step-1", "10.0.1.1:8470", "Running"],
         ["worker", "0", "step-0", "<none>", "done"],
@@ -119,7 +126,7 @@ def test_terminal_shows_the_age_of_a_stale_state_and_the_first_eight_reasons() -
     for number in (8, 9):
         stale = Observation(state, missing[:number]).stale(error, datetime.now(UTC) - timedelta(seconds=312))
         view.update(stale)
-        *_, last, empty, status = map(str, getattr(view.render(80, 40), "renderables", []))
+        *_, last, empty, status = drawn(view, 40)
         assert (last, empty) == ("ml/pod-7: exit code 7" if number == 8 else "and 1 more", "")
         assert re.fullmatch("2 tasks as of [0-9:]{8}, 5m1.s ago; no newer state: nothing listens", status)
 
@@ -265,7 +272,7 @@ def test_tpus_are_polled(tmp_path: Path) -> None:
 def test_the_view_fits_the_terminal() -> None:
     endpoints = [Endpoint(f"{number}:1", name=f"pod-{number}") for number in range(100)]
     few, many = ClusterState.of({"worker": endpoints[:3]}), ClusterState.of({"worker": endpoints})
-    missing = tuple(Missing("worker", f"ml/pod-{number}", "Pending") for number in range(30))
+    missing = tuple(Missing("worker", f"ml/pod-{number}", f"Pending {number} " * 9) for number in range(30))
     error = ConnectionFailedError("no response " * 40)
     view = WatchView("-l worker=app=train", Observation(few), is_wide=True)
     for shown in (
@@ -277,5 +284,4 @@ def test_the_view_fits_the_terminal() -> None:
         view.update(shown)
         whole = len(getattr(view.render(80, 1000), "renderables", []))
         for lines in (24, 25, 40, 80, 110, 160):
-            drawn = view.render(80, lines)
-            assert len(getattr(drawn, "renderables", [])) == min(lines, whole)
+            assert len(drawn(view, lines)) == min(lines, whole)

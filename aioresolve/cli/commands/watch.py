@@ -248,9 +248,11 @@ class WatchView:
         wrapped = [
             part for line in _missing_lines(self._observation) for part in textwrap.wrap(line, columns)
         ]
-        missing = [single_line(line, "yellow") for line in wrapped[: 2 * MAX_MISSING]]
-        below = [*([empty, *missing] if missing else []), *([empty, *self._changes] if self._changes else [])]
-        below += [empty, self._status_line()]
+        below = [*([empty, *self._changes] if self._changes else []), empty, self._status_line()]
+        # The columns of the table, a row, and an empty line have to fit too.
+        room = max(min(lines - len(below) - 3, 2 * MAX_MISSING), 0)
+        if missing := [single_line(line, "yellow") for line in wrapped[:room]]:
+            below = [empty, *missing, *below]
         table = clusters.members_table(self._state, is_wide=self._is_wide)
         available = max(lines - len(below), 2)
         if len(table.rows) < available:

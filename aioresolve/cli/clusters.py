@@ -46,17 +46,17 @@ class TaskName(msgspec.Struct, frozen=True):
     index: int
 
 
-def members_table(state: ClusterState, *, is_wide: bool, more: Sequence[Mapping[str, str]] = ()) -> Table:
+def members_table(state: ClusterState, *, is_wide: bool, more: Table | None = None) -> Table:
     """Return one row per task, without the columns in which no task has a value.
 
-    The tasks that are done follow the members. `more` are the cells of further columns of each member.
+    The tasks that are done follow the members. `more` has further columns of each member.
     """
     columns: Sequence[str] = WIDE_COLUMNS if is_wide else COLUMNS
     rows = [member_cells(member, columns) for member in state.members]
     rows += [_done_cells(task, columns) for task in state.done]
     if more:
-        columns = [*columns, *more[0]]
-        rows = [[*row, *cells.values()] for row, cells in zip(rows, more, strict=True)]
+        columns = [*columns, *more.columns]
+        rows = [[*row, *cells] for row, cells in zip(rows, more.rows, strict=True)]
     optional = [name for name in columns if name not in TASK]
     return Table(columns, rows, expendable=EXPENDABLE).without_empty(optional)
 

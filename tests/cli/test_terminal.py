@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -136,6 +137,7 @@ def test_ctrl_c_keeps_tables_and_removes_progress(
     streams = (screen, Screen()) if row and "wait" not in arguments else (Screen(), screen)
     assert run_on(*streams, tuple(arguments.split()), env) == 130
     assert (row is None) or row in [line.split()[:3] for line in screen.lines]
+    assert ("\x1b[1m" in screen.getvalue()) == (screen is streams[0])  # the headers of tables
     assert any(until in line for line in screen.lines) == (row is not None)
     assert screen.getvalue().count(HIDE_CURSOR) == screen.getvalue().count(SHOW_CURSOR) == 1
 
@@ -206,12 +208,19 @@ def test_a_slow_reader_of_a_pipe_that_is_non_blocking_gets_everything(
     fleet.write_text(json.dumps({"targets": {"a": {"static": {"jobs": {"worker": addresses}}}}}))
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    with open(reader) as source, ThreadPoolExecutor() as pool:
-        received = pool.submit(source.read)
+    received, wait = list[bytes](), select.select
+
+    def read_and_wait(*streams: Any) -> object:
+        received.append(os.read(reader, 1 << 20))
+        return wait(*streams)
+
+    monkeypatch.setattr(select, "select", read_and_wait)
+    with open(reader, "rb") as rest:
         with open(writer, "w") as stdout:
             monkeypatch.setattr(sys, "stdout", stdout)
             assert main(("poll", str(fleet), "--once", "-o", "json", "-q")) == 0
-    assert [task["address"] for task in json.loads(received.result())["jobs"]["worker"]] == addresses
+        found = json.loads(b"".join([*received, rest.read()]))
+    assert [task["address"] for task in found["jobs"]["worker"]] == addresses
 
 
 def test_a_poll_ends_as_soon_as_the_reader_of_its_lines_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,9 +286,7 @@ def _print_probed(
         return
     content: str | formats.Table
     if request.output in ("table", "wide"):
-        more: list[dict[str, str]] = [
-            dict(zip(probes.COLUMNS, probes.probe_cells(one), strict=True)) for one in probed
-        ]
+        more = formats.Table(probes.COLUMNS, [*map(probes.probe_cells, probed)])
         content = clusters.members_table(state, is_wide=request.output == "wide", more=more)
     else:
         document = state.as_dict()

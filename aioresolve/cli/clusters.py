@@ -109,7 +109,6 @@ def format_cluster(
         task: the task that reads the output; required for the variables of programs.
         options: those of the function of `aioresolve.launch`.
     """
-    found = None if task is None else _find_task(state, task)
     # A state without a wait does not show whether indices begin after 0 or the first tasks do not exist yet.
     cluster = state if state.done else state.spec
     match output:
@@ -118,13 +117,14 @@ def format_cluster(
         case "name":
             return "".join(f"{printable(one.address)}\n" for one in state.spec.tasks)
         case "tf-config":
+            found = None if task is None else _find_tensorflow_task(state, task)
             return launch.tensorflow(cluster, found)["TF_CONFIG"] + "\n"
     if output not in PROGRAM_OUTPUTS:
         return format_document(output, state.as_dict())
     if output in launch.HOST_FILES:
         return launch.HOST_FILES[output](cluster, **options)
-    assert found is not None
-    variables = launch.environment(output, cluster, found, **options)
+    assert task is not None
+    variables = launch.environment(output, cluster, state.task(task.job, task.index), **options)
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
@@ -168,7 +168,7 @@ def _value(task: Any, path: Sequence[str]) -> str:
     return _cell(task)
 
 
-def _find_task(state: ClusterState, name: TaskName) -> Task:
+def _find_tensorflow_task(state: ClusterState, name: TaskName) -> Task:
     """Return the task of that name; an unknown one is an UnknownTaskError.
 
     TensorFlow's evaluator need not be in the cluster. It then has no address and no rank of its own.

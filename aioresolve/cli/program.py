@@ -233,8 +233,8 @@ class Supervisor:
         self._wait_for_change = wait_for_change
         self._grace = grace
         self._exit_with = exit_with
-        self._child: ChildProgram | None = None
-        self._is_stopping = False
+        self._child: ChildProgram | None
+        self._is_stopping: bool
         self._end_requested = anyio.Event()
 
     async def run(self) -> int:

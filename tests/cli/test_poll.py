@@ -238,9 +238,8 @@ async def test_the_exit_code_is_that_of_the_worst_status(found: tuple[Any, ...],
 # The size of a terminal
 
 
-async def drawn(fleet: Fleet, columns: int, lines: int) -> list[str]:
+def drawn(fleet: Fleet, columns: int, lines: int) -> list[str]:
     """Return what a terminal of that size shows, without colors."""
-    await fleet.resolve()
     content = poll.render_fleet(fleet, columns, lines)
     assert isinstance(content, Group)
     shown = []
@@ -255,33 +254,41 @@ async def drawn(fleet: Fleet, columns: int, lines: int) -> list[str]:
 async def test_a_small_terminal_folds_the_ready_targets_and_shows_each_sick_one() -> None:
     targets = {f"t-{number}": Found(Observation(STATE)) for number in range(40)}
     fleet = Fleet({**targets, "late": Found(LATE), "sick": Found(Observation(STATE, (MISSING,)))})
+    assert drawn(fleet, 80, 44)[1].startswith("42 without a response yet: t-0, t-1, ")
+    waiting = [line.split() for line in drawn(fleet, 80, 45)[1:-2]]
+    assert [(line[0], line[-2:]) for line in waiting] == [
+        (name, ["response", "yet"]) for name in fleet.targets
+    ]
+    await fleet.resolve()
     for lines in (6, 24, 44):
-        shown = await drawn(fleet, 80, lines)
+        shown = drawn(fleet, 80, lines)
         assert [line.split()[:3] for line in shown[1:3]] == [
             ["late", "Error", "<none>"],
             ["sick", "Degraded", "3/4"],
         ]
         assert shown[3].startswith("40 ready: t-0, t-1, ")
         assert shown[-1] == "40 of 42 targets ready, 123 tasks; 1 error, 1 degraded"
-    shown = await drawn(fleet, 80, 45)
+    shown = drawn(fleet, 80, 45)
     assert [line.split()[0] for line in shown[1:-2]] == ["late", "sick", *targets]
 
 
 async def test_sick_targets_without_a_row_are_listed_by_name() -> None:
     fleet = Fleet({f"sick-{number}": Found(LATE) for number in range(60)})
-    shown = await drawn(fleet, 80, 24)
-    assert shown[1].startswith("sick-0")
+    await fleet.resolve()
+    shown = drawn(fleet, 80, 26)
+    assert (len(shown), shown[1].split()[0]) == (26, "sick-0")
     assert set(re.findall("sick-[0-9]+", "\n".join(shown))) == set(fleet.targets)
-    shown = await drawn(fleet, 80, 5)
+    shown = drawn(fleet, 80, 5)
     assert (len(shown), shown[-3]) == (5, "... and more: 60 targets are not ready")
 
 
 async def test_a_terminal_of_80_columns_shows_each_status_and_a_part_of_the_reason() -> None:
     fleet = Fleet({"a" * 60: Found(Observation(STATE, (MISSING,))), "b": Found(Observation(STATE))})
-    [header, row, *_] = await drawn(fleet, 80, 24)
+    await fleet.resolve()
+    [header, row, *_] = drawn(fleet, 80, 24)
     assert header.split() == ["TARGET", "STATUS", "REASON"]
     assert re.fullmatch(r"a{20,}…   Degraded 3/4   ml/train-7: Pending \(Un…", row)
-    [header, row, *_] = await drawn(fleet, 140, 24)
+    [header, row, *_] = drawn(fleet, 140, 24)
     assert header.split() == ["TARGET", "STATUS", "TASKS", "AGE", "REASON"]
     assert row.split()[1:3] == ["Degraded", "3/4"]
     assert "ml/train-7: Pending (Unschedulable)" in row

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from aioresolve.cli.commands.probe import probe_cells, probe_document
+from aioresolve.probe import WorkerProbe
 from aioresolve.testing import Delay, tpu_worker_process
 
 from .process import Run, environment, run_on_terminal, without_colors
@@ -60,6 +62,17 @@ def test_a_failing_worker_has_a_row_with_the_reason_and_the_exit_code_is_1(
     error = json.loads(document.stdout)["error"]
     assert (error["code"], error["retryable"]) == ("refused", True)
     assert error["message"].endswith("TPU_RUNTIME_METRICS_PORTS as `libtpu_ports=` (of `aioresolve.probe`).")
+
+
+def test_cells_and_documents_have_numbers_that_can_be_read() -> None:
+    probes = [
+        WorkerProbe("10.0.0.1:8431", "libtpu", cores=2, chips=1, latency=seconds)
+        for seconds in (0.01234567, 1.0)
+    ]
+    assert [*map(probe_cells, probes)] == [
+        ("TPU:2", "2", "1", latency, "") for latency in ("12.3ms", "1.00s")
+    ]
+    assert [probe_document(one)["latency"] for one in probes] == [0.012346, 1.0]
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7:0", "http://10.0.0.7", ""])

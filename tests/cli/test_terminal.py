@@ -110,6 +110,21 @@ def test_a_terminal_of_unknown_width_has_80_columns(env: dict[str, str]) -> None
     assert "no-" * 30 in err.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "row", "text"),
+    [
+        ("probe 127.0.0.9:1", "\x1b[1m127.0.0.9:1", "refused: "),
+        ("doctor kubernetes -l app=none", "tasks", "context 'here')"),
+        ("poll sick.yaml --once", "broken", "Error"),
+    ],
+)
+def test_rows_about_failures_are_red(env: dict[str, str], arguments: str, row: str, text: str) -> None:
+    out = Screen()
+    assert run_on(out, Screen(), tuple(arguments.split()), env) == 1
+    assert f"\x1b[31m{row}" in out.getvalue()
+    assert text in " ".join(without_colors(out.getvalue()).split())
+
+
 # Drawn in place
 
 

@@ -29,18 +29,12 @@ sys.exit(main())
 """The command with clusters that do not change, however long a busy machine takes."""
 
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The output of the demo for a user without a kubeconfig."""
-    (temporary := tmp_path_factory.mktemp("home") / "tmp").mkdir()
-    done = run_process(("demo",), environment(temporary.parent / "no-kubeconfig", TMPDIR=str(temporary)))
+def test_the_demo_shows_a_tf_config_tpu_workers_a_fleet_and_an_error(tmp_path: Path) -> None:
+    (temporary := tmp_path / "tmp").mkdir()
+    done = run_process(("demo",), environment(tmp_path / "no-kubeconfig", TMPDIR=str(temporary)))
     assert (done.code, done.stderr) == (0, "")
     assert list(temporary.iterdir()) == []
-    return done.stdout
-
-
-def test_the_demo_shows_a_cluster_a_tf_config_and_an_error(shown: str) -> None:
-    line = next(line for line in shown.splitlines() if line.startswith('{"cluster"'))
+    line = next(line for line in done.stdout.splitlines() if line.startswith('{"cluster"'))
     assert json.loads(line) == {
         "cluster": {
             "worker": [f"127.0.0.{number}:8470" for number in range(11, 15)],
@@ -48,11 +42,8 @@ def test_the_demo_shows_a_cluster_a_tf_config_and_an_error(shown: str) -> None:
         },
         "task": {"type": "worker", "index": 0},
     }
-    assert "error: 1 matching pod is not running: training/trainer-3: Pending" in shown
-
-
-def test_the_demo_probes_tpu_workers_and_polls_a_fleet(shown: str) -> None:
-    rows = [line.split() for line in shown.splitlines()]
+    assert "error: 1 matching pod is not running: training/trainer-3: Pending" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()]
     assert [row[1] for row in rows if "TPU:4" in row] == ["0", "1", "2", "3"]
     assert [row[0] for row in rows if row[1:2] == ["Degraded"]] == ["east-trainer"]
 

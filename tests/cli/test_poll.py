@@ -140,16 +140,6 @@ def test_shards_partition_the_targets(run: Run, fleet: Path, env: dict[str, str]
     assert set().union(*parts) == {"east", "west", "fixed", *(f"more-{number}" for number in range(12))}
 
 
-def test_a_shard_without_an_index_is_invalid_configuration(
-    run: Run, fleet: Path, env: dict[str, str]
-) -> None:
-    done = run(("poll", str(fleet), "--shards", "4"), env)
-    assert (done.code, done.stdout) == (2, "")
-    assert "--shards: cannot determine which of 4 shards this is" in done.stderr
-    assert "$JOB_COMPLETION_INDEX is not set" in done.stderr
-    assert "Pass the index as well, or" in done.stderr
-
-
 # Invalid usage and configuration
 
 
@@ -160,7 +150,21 @@ def test_a_shard_without_an_index_is_invalid_configuration(
         (("--shards", "4/"), "'4/' is not a valid shard; write INDEX/N"),
         (("--shards", "5/1001"), "--shards: (5, 1001) is not a valid shard."),
         (("--shards", "4/4"), "'4/4' is not a valid shard; write INDEX/N with an index below N"),
+        (
+            ("--shards", "4"),
+            "which of 4 shards this is, because $JOB_COMPLETION_INDEX is not set. Pass the index as well, or",
+        ),
         (("--interval", "0"), "is zero"),
+        (("--once", "--listen", "127.0.0.1:8080"), "--once and --listen exclude each other"),
+        (
+            ("--listen", "::1:8080"),
+            "'::1:8080' is not an address and a port; write one such as 127.0.0.1:8080",
+        ),
+        (("--listen", "8080"), "'8080' is not an address and a port"),
+        (("--listen", "127.0.0.1:65536"), "is not an address and a port"),
+        (("--listen", "192.0.2.1:8080"), "cannot listen on port 8080 of 192.0.2.1: "),
+        (("--allow-host", "a"), "--allow-host and --peer need --listen HOST:PORT"),
+        (("--peer", "http://shard-1:8080"), "--allow-host and --peer need --listen HOST:PORT"),
     ],
 )
 def test_invalid_usage_exits_with_2(
@@ -318,31 +322,8 @@ def test_sigterm_ends_the_server_and_its_streams(fleet: Path, env: dict[str, str
         assert running.wait_for_exit().code == 143
 
 
-@pytest.mark.parametrize(
-    ("listen", "message"),
-    [
-        ("::1:8080", "'::1:8080' is not an address and a port; write one such as 127.0.0.1:8080, or [::1]"),
-        ("8080", "'8080' is not an address and a port"),
-        ("127.0.0.1:65536", "is not an address and a port"),
-        ("192.0.2.1:8080", "cannot listen on port 8080 of 192.0.2.1: "),
-    ],
-)
-def test_invalid_address_to_listen_on(
-    run: Run, fleet: Path, env: dict[str, str], listen: str, message: str
-) -> None:
-    done = run(("poll", str(fleet), "--listen", listen), env)
-    assert (done.code, done.stdout) == (2, "")
-    assert message in done.stderr
-
-
-def test_options_of_the_server_need_it(run: Run, fleet: Path, env: dict[str, str]) -> None:
-    done = run(("poll", str(fleet), "--peer", "http://shard-1:8080"), env)
-    assert done.code == 2
-    assert "--allow-host and --peer need --listen HOST:PORT" in done.stderr
+def test_options_of_the_server_are_passed_to_it(run: Run, fleet: Path, env: dict[str, str]) -> None:
     names, urls = ("--allow-host", "a", "--allow-host", "b"), ("--peer", "http://c", "--peer", "http://d")
     with mock.patch.object(Fleet, "serve", side_effect=BROKEN) as serve:
         assert run(("poll", str(fleet), "--listen", "[::1]:65535", *names, *urls), env).code == 1
     serve.assert_called_once_with("::1", 65535, allowed_hosts=("a", "b"), peers=("http://c", "http://d"))
-    done = run(("poll", str(fleet), "--once", "--listen", "127.0.0.1:8080"), env)
-    assert (done.code, done.stdout) == (2, "")
-    assert "--once and --listen exclude each other" in done.stderr

@@ -6,12 +6,13 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from aioresolve.testing import GoogleServer, ThreadedKubernetesServer, pod, tpu_node, tpu_worker_process
 
-from .process import Result, Run, environment, run_process
+from .process import COMMAND, Result, Run, environment, run_process
 from .test_program_outputs import uid
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus no POSIX processes")
@@ -65,16 +66,19 @@ def test_program_has_the_variables_of_its_task_and_those_of_its_parent(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restart", [(), ("--restart-on-change",)])
-def test_program_inherits_no_file_descriptors_and_no_ignored_signals(
+def test_program_inherits_no_file_descriptors_and_only_the_signals_that_were_ignored_before(
     env: dict[str, str], restart: tuple[str, ...]
 ) -> None:
+    def result(*command: str) -> tuple[int, str, str]:
+        nohup = ("sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *command)
+        done = subprocess.run(nohup, env=env, capture_output=True, text=True, check=False)
+        # posix_spawn of glibc ignores 32 and 33 in the child, the signals that it reserves for itself.
+        return done.returncode, done.stdout.replace("0000000180000001", "0000000000000001"), done.stderr
+
     script = ("sh", "-c", "grep SigIgn /proc/$$/status; ls /proc/$$/fd; exit 7")
-    plain = subprocess.run(script, env=env, capture_output=True, text=True, check=False).stdout
-    result = run_process((*EXEC, "-q", *restart, "--", *script), env)
-    assert "0000000000000000" in plain
-    # posix_spawn of glibc ignores 32 and 33 in the child, the signals that it reserves for itself.
-    assert result.stdout.replace("0000000180000000", "0000000000000000") == plain
-    assert (result.code, result.stderr) == (7, "")
+    plain = result(*script)
+    assert result(*COMMAND, *EXEC, "-q", *restart, "--", *script) == plain
+    assert (plain[0], plain[2], "0000000000000001" in plain[1]) == (7, "", True)
 
 
 def test_deadline_exits_with_3_and_the_reasons(run: Run, env: dict[str, str]) -> None:
@@ -161,6 +165,11 @@ def test_host_file_that_cannot_be_written_is_one_error(run: Run, env: dict[str, 
     result = run((*EXEC, "--for", "mpi", "--hostfile", str(full), *ECHO), env)
     assert result == Result(1, "", f"error: cannot write the host file {full}: No space left on device\n")
     assert full.is_symlink()
+    path = tmp_path / "hosts"
+    with mock.patch("os.replace", side_effect=OSError(0, "the folder is read-only")):
+        failed = run((*EXEC, "--for", "mpi", "--hostfile", str(path), *ECHO), env)
+    assert failed == Result(1, "", f"error: cannot write the host file {path}: the folder is read-only\n")
+    assert list(tmp_path.glob(".aioresolve-*")) == []
 
 
 # Errors

@@ -113,7 +113,9 @@ def test_wide_adds_columns(aioresolve: Command, server: ThreadedKubernetesServer
 
 
 def test_json_and_yaml_are_one_object(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
-    found = json.loads(aioresolve(*TRAIN, "-o", "json").stdout)
+    shown = aioresolve(*TRAIN, "-o", "json").stdout
+    found = json.loads(shown)
+    assert shown == json.dumps(found, indent=2) + "\n"
     assert found["jobs"]["worker"][2] == {
         "task": 2,
         "address": "10.0.0.10:8470",
@@ -169,7 +171,7 @@ def test_the_default_namespace_is_that_of_the_context_and_others_can_be_selected
 
     assert namespaces() == {"ml"}
     assert namespaces("-n", "default") == {"default"}
-    assert namespaces("-A") == {None}
+    assert namespaces("-n", "", "-A") == {None}
     server.write_kubeconfig(kubeconfig)
     assert namespaces() == {"default"}
 

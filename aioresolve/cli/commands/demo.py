@@ -72,8 +72,8 @@ async def _serve(folder: Path) -> None:
         async with running_clusters() as running:
             write_files(running, folder)
             lines = [f"cd {shlex.quote(str(folder))} && . ./env", *COMMANDS]
-            streams.write_stdout("The clusters run until Ctrl-C. Try in another terminal:\n\n")
-            streams.write_stdout("".join(f"  {line}\n" for line in lines) + "\n")
+            text = "".join(f"  {line}\n" for line in lines)
+            streams.write_stdout(f"The clusters run until Ctrl-C. Try in another terminal:\n\n{text}\n")
             for event, seconds in story(running):
                 streams.write_stdout(f"{time.strftime('%H:%M:%S')} {event}\n")
                 await anyio.sleep(seconds)

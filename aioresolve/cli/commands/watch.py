@@ -250,8 +250,8 @@ class WatchView:
         ]
         below = [*([empty, *self._changes] if self._changes else []), empty, self._status_line()]
         # The columns of the table, a row, and an empty line have to fit too.
-        room = max(min(lines - len(below) - 3, 2 * MAX_MISSING), 0)
-        if missing := [single_line(line, "yellow") for line in wrapped[:room]]:
+        limit = max(min(lines - len(below) - 3, 2 * MAX_MISSING), 0)
+        if missing := [single_line(line, "yellow") for line in wrapped[:limit]]:
             below = [empty, *missing, *below]
         table = clusters.members_table(self._state, is_wide=self._is_wide)
         available = max(lines - len(below), 2)

@@ -20,7 +20,8 @@ pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus
 from aioresolve.cli import program
 
 EXEC = ("exec", "kubernetes", "-l", "app=train")
-ECHO = ("--", "echo", "started")
+ECHO = ("--", "sh", "-c", "echo started; exit 1")
+"""A program that is not started: it would replace the process of the tests, and end it as failed."""
 Variables = Callable[[tuple[str, ...], dict[str, str]], dict[str, str]]
 
 

@@ -106,7 +106,7 @@ def env(
         pytest.param(
             ("kubernets",),
             2,
-            "'kubernets' is not a command of `aioresolve`; did you mean 'kubernetes'?",
+            "'kubernets' is not a command of `aioresolve`; did you mean 'kubernetes'?\nTry 'aioresolve --",
             id="command",
         ),
         pytest.param((*TRAIN, "--namespce", "ml"), 2, "--namespace", id="option"),

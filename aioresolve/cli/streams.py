@@ -204,8 +204,5 @@ def discard(stream: TextIO | None) -> None:
     """Redirect a broken stream to the null device: flushing it at exit would fail otherwise."""
     if stream is None:
         return
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, stream.fileno())
-    finally:
-        os.close(null)
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), stream.fileno())

@@ -71,6 +71,7 @@ def test_a_narrow_table_loses_expendable_columns_and_then_shortens_its_last_colu
     assert shown(83) == " ".join((*row[:3], row[4])).split()
     assert shown(60) == [row[0], row[1], "CrashLoopBackOff:", "7", "rest…"]
     assert shown(50) == [row[0], "trainer-7f9c8…", "CrashLoopBackOff:", "7", "res…"]
+    assert table.fitted(25).rows == [("worker", "trainer-7f9…", "…")]
 
 
 def test_a_narrow_table_that_wraps_continues_its_last_column_on_the_next_line() -> None:

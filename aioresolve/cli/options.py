@@ -122,7 +122,7 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first argument names; a UsageError that says what was meant."""
         name = args[0]
-        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+        if not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             similar = suggestion(name, self.list_commands(ctx))
             if "=" in name:
                 similar = f"pass a selector with -l after the command, such as kubernetes -l {name}"

@@ -171,6 +171,7 @@ def test_nothing_is_drawn_between_log_lines_or_if_only_errors_are_wanted(
     err = Screen()
     assert run_on(Screen(), err, ("kubernetes", "-l", "app=train", "--timeout", "300ms", option), env) == 3
     assert HIDE_CURSOR not in err.getvalue()
+    assert "within 0.3 s to -l app=train; " in " ".join(without_colors(err.getvalue()).split())
 
 
 # Broken streams

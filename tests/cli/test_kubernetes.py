@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Protocol
 from unittest.mock import AsyncMock
@@ -317,7 +318,8 @@ def test_verbose_logs_each_request_and_the_traceback_of_an_error(aioresolve: Com
     result = aioresolve(*TRAIN_AND_PS, "-v")
     lines = result.stderr.splitlines()
     assert len(lines) == 3  # why ps-0 is not ready, its row does not say
-    assert all("/api/v1/namespaces/ml/pods" in line and line.endswith(" s") for line in lines)
+    logged = re.compile(r"[0-9:]{8}\.[0-9]{3} .*/api/v1/namespaces/ml/pods.* s")
+    assert all(map(logged.fullmatch, lines))
     assert result.stdout.startswith("JOB")
     assert "Traceback" not in aioresolve("-l", "worker=app=stuck").stderr
     assert "Traceback" in aioresolve("-l", "worker=app=stuck", "-v").stderr

@@ -178,15 +178,15 @@ def test_an_outage_is_reported_and_no_change_is_lost(
 ) -> None:
     with server.down(), Running(TRAIN, env) as refused:
         assert refused.stderr_line().startswith("retrying: ")
-    with Running(TRAIN, env) as watch:
-        watch.lines(4)
+    with Running((*TRAIN, "-o", "json"), env) as watch:
+        watch.line()
         server.until(lambda: server.watches == 1, TIMEOUT)
         with server.down():
             message = watch.stderr_line()
             assert message.startswith("not up to date since 20")
             assert server.url in message
             server.delete("train-10", "ml")
-        assert watch.line().split()[0] == "LEFT"
+        assert [task["name"] for task in json.loads(watch.line())["left"]] == ["train-10"]
         message = watch.stderr_line()
         while message != "up to date again":
             assert message.startswith("not up to date")

@@ -307,6 +307,24 @@ async def test_suspended_program_continues_to_receive_the_sigterm_before_its_res
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_next_program_starts_when_all_processes_of_the_last_one_have_exited(tmp_path: Path) -> None:
+    child = (
+        "trap '' TERM; trap 'echo HUP >>$0' HUP; echo started >>$0; until [ -e $0.end ]; do sleep 0.02; done"
+    )
+    supervised = Supervised(tmp_path, f"({child}; echo ended >>$0) & wait", "echo next >>$0; exit 3")
+    others = psutil.Process().children()
+
+    async def script() -> None:
+        supervised.changed.set()
+        with anyio.fail_after(TIMEOUT):
+            while psutil.Process().children() != others:  # noqa: ASYNC110 - another process ends
+                await anyio.sleep(0.01)
+
+    assert await exit_code(supervised, script) == 3
+    assert supervised.lines() == ["started", "ended", "next"]
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_program_does_not_outlive_a_supervisor_that_fails(tmp_path: Path) -> None:
     supervised = Supervised(tmp_path, f"trap 'echo TERM >>$0; exit 5' TERM; echo started >>$0; {SLEEP}")
 

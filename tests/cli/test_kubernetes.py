@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.testing import Answer, Hang, ThreadedKubernetesServer, service
+from aioresolve.testing import Hang, ThreadedKubernetesServer, service
 
 from .process import TOKEN, Result, Run
 
@@ -201,21 +201,16 @@ def test_server_credentials_and_impersonation_of_the_kubeconfig_can_be_replaced(
 # Notes and errors
 
 
+@pytest.mark.parametrize("output", [("json",), ("jax", "--task", "worker:0")])
 def test_an_empty_result_is_an_error_that_says_what_was_looked_for_and_where(
-    aioresolve: Command, kubeconfig: Path
+    aioresolve: Command, kubeconfig: Path, output: tuple[str, ...]
 ) -> None:
-    assert aioresolve("-l", "app=none", "-o", "json") == Result(
+    assert aioresolve("-l", "app=none", "-o", *output) == Result(
         1,
         "",
         "error: no pod matches app=none in namespace 'ml'; values of app there: ps, stuck, train"
         f" (kubeconfig {kubeconfig}, context 'here'); pass --allow-empty if this is expected\n",
     )
-
-
-def test_a_program_has_no_task_in_an_empty_cluster_for_the_same_reason(aioresolve: Command) -> None:
-    result = aioresolve("-l", "app=none", "-o", "jax", "--task", "worker:0")
-    assert (result.code, result.stdout) == (1, "")
-    assert result.stderr.startswith("error: no pod matches app=none in namespace 'ml'; values of app there")
 
 
 def test_an_empty_result_can_be_allowed(aioresolve: Command) -> None:
@@ -255,18 +250,6 @@ def test_a_forbidden_request_prints_the_required_role(
     for_programs = aioresolve(*TRAIN, "-A", "-o", "name")
     assert for_programs.stdout == ""
     assert for_programs.stderr == f"{result.stderr}\n{result.stdout}"
-
-
-@pytest.mark.slow
-def test_a_retry_is_reported_once(
-    run: Run, env: dict[str, str], server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aioresolve.cli.live.SHOW_AFTER", 0.1)
-    server.inject(Answer(503, headers={"Retry-After": "1"}))
-    result = run(("kubernetes", *TRAIN, "-o", "name"), env)
-    assert (result.code, len(result.stdout.split())) == (0, 3)
-    assert result.stderr.startswith(f"retrying: {server.url} returned 503 for selector 'app=train'")
-    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -277,13 +277,13 @@ async def test_a_small_terminal_folds_the_ready_targets_and_shows_each_sick_one(
 
 
 async def test_sick_targets_without_a_row_are_listed_by_name() -> None:
-    fleet = Fleet({f"sick-{number}": Found(LATE) for number in range(60)})
+    sick = {f"sick-{number}": Found(LATE) for number in range(60)}
+    fleet = Fleet({**sick, "well": Found(Observation(STATE))})
     await fleet.resolve()
-    shown = drawn(fleet, 80, 26)
-    assert (len(shown), shown[1].split()[0]) == (26, "sick-0")
-    assert set(re.findall("sick-[0-9]+", "\n".join(shown))) == set(fleet.targets)
-    shown = drawn(fleet, 80, 5)
-    assert (len(shown), shown[-3]) == (5, "... and more: 60 targets are not ready")
+    shown = drawn(fleet, 80, 27)
+    assert (len(shown), shown[1].split()[0], shown[-3]) == (27, "sick-0", "1 ready: well")
+    assert set(re.findall("sick-[0-9]+", "\n".join(shown))) == set(sick)
+    assert drawn(fleet, 80, 5)[1:3] == ["... and more: 60 targets are not ready", "1 ready: well"]
 
 
 async def test_a_terminal_of_80_columns_shows_each_status_and_a_part_of_the_reason() -> None:

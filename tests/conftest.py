@@ -8,8 +8,6 @@ It leaves out what has a marker: `REAL_PATHS` and `SLOW_PATHS`, single tests wit
 `@pytest.mark.slow`, and the repetitions of `UVLOOP_PATHS` on uvloop. `pytest -m ""` runs everything.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Runs programs of tests and examples as processes of their own, as if they ran in pods."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

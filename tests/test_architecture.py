@@ -1,7 +1,5 @@
 """docs/architecture.md names files and definitions that exist."""
 
-from __future__ import annotations
-
 import re
 
 from .programs import ROOT

@@ -1,7 +1,5 @@
 """Every example in a docstring runs, and its result is the one shown."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib

@@ -1,7 +1,5 @@
 """`docs/limits.md` states the limits that a user can meet with their values."""
 
-from __future__ import annotations
-
 import ast
 import re
 from datetime import timedelta

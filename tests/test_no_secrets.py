@@ -4,8 +4,6 @@ Each test uses one marked secret as a credential. It is searched for in the erro
 and contexts, the log, the spans, the checks of `doctor` and the command line.
 """
 
-from __future__ import annotations
-
 import base64
 import importlib
 import json

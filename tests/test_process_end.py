@@ -1,7 +1,5 @@
 """A process ends with its call, whatever hangs: at the deadline, at Ctrl-C and at SIGTERM."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -10,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import psutil
 import pytest
@@ -19,8 +17,7 @@ from .cli.process import environment
 from .kubernetes.kubeconfigs import EXEC_V1, kubeconfig, write_file
 from .programs import ROOT
 
-if TYPE_CHECKING:
-    Start: TypeAlias = Callable[..., subprocess.Popen[str]]
+Start: TypeAlias = Callable[..., subprocess.Popen[str]]
 
 PATIENCE = 60.0
 """Seconds after which a process that should have ended is considered hung."""

@@ -1,7 +1,5 @@
 """Public names are documented and loaded on first use; importing the package loads no third-party library."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -1,7 +1,5 @@
 """The commands of docs/quickstart.md run in their order, in a copy of the checkout, with the output shown."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

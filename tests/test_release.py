@@ -1,7 +1,5 @@
 """The distributions, the image and the workflows of a release."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The documentation site builds without warnings, has every public name, and fits every screen."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

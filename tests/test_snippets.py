@@ -1,7 +1,5 @@
 """Every example in README.md and docs/ runs, and prints the output that the document shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

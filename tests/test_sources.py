@@ -1,7 +1,5 @@
 """A source is a module and a row: all else follows from the row and the constructor of its resolver."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """An event loop whose clock jumps to the next timer, and HTTP without sockets: an hour takes no time."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import selectors

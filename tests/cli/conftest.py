@@ -1,7 +1,5 @@
 """A loopback cluster, the environment of its user, and the command in this process."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path

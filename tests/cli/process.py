@@ -3,8 +3,6 @@
 What a test waits for arrives, or the timeout of the test ends it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import struct

@@ -1,7 +1,5 @@
 """Values of options, and the root command."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

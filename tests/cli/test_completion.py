@@ -1,7 +1,5 @@
 """What a shell completes."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from pathlib import Path

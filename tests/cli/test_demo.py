@@ -1,7 +1,5 @@
 """`aioresolve demo`: its output is correct, its clusters serve other commands, and nothing is left."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shlex

@@ -1,7 +1,5 @@
 """`aioresolve doctor`: a row for each check, remedies, exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """`aioresolve exec`: starts a program once its cluster is complete, as one of its tasks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable

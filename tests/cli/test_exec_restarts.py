@@ -1,7 +1,5 @@
 """`aioresolve exec --restart-on-change`: a program that is restarted for another cluster, and its signals."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """`aioresolve here`, and `here` as the source of other commands: output, messages and exit codes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

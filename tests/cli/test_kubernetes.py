@@ -1,7 +1,5 @@
 """`aioresolve kubernetes`: its output, messages and exit codes, with a loopback cluster."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mistakes of a first hour: each ends with a message that names what exists, or what to do."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

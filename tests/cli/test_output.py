@@ -1,7 +1,5 @@
 """What several commands write: tables, errors and reports of missing tasks, with exit codes."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

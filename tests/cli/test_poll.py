@@ -1,7 +1,5 @@
 """`aioresolve poll`: many clusters at once, with the status of each."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """`aioresolve probe`: its output, streams and exit codes, with workers in another process."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The command as a process: terminals, pipes, closed streams, full disks, signals, and imports."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

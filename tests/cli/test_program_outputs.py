@@ -1,7 +1,5 @@
 """`-o` for programs: the variables and host files of `aioresolve.launch`, with `--task` and `--this-task`."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

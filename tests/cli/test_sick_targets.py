@@ -2,8 +2,6 @@
 `Fleet.serve` and notebooks show.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """What commands in this process write to a terminal, and to a stdout that is closed, broken or full."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """`aioresolve tpu`: its output, messages and exit codes, with a loopback Google Cloud."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

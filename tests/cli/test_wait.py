@@ -1,7 +1,5 @@
 """`aioresolve wait`: exits when the cluster is complete, and reports missing tasks until then."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket

@@ -1,7 +1,5 @@
 """`aioresolve watch`: prints each change once, tolerates slow readers, and cleans up when it exits."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """A minimal client for one user of an API server, so that tests see exactly what the server sends."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import ssl

@@ -1,7 +1,5 @@
 """The API servers against which every test of this package runs."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Generator, Iterator

@@ -5,8 +5,6 @@ envtest (https://book.kubebuilder.io/reference/envtest). There is no controller,
 a pod remains exactly as the test wrote it.
 """
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

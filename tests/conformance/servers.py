@@ -1,7 +1,5 @@
 """The embedded and the real API server with one interface."""
 
-from __future__ import annotations
-
 import abc
 import base64
 import contextlib

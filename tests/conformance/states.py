@@ -5,8 +5,6 @@ The Status column is that of `kubectl get pods`, which the API server computes
 1.36.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

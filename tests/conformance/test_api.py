@@ -1,7 +1,5 @@
 """Responses of an API server to the requests of a resolver: lists, selectors and permissions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Watch events of an API server."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """EndpointSlices of both API servers, and KubernetesClusterResolver(service=...) with them."""
 
-from __future__ import annotations
-
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any

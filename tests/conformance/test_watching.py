@@ -1,7 +1,5 @@
 """Watches of KubernetesClusterResolver with both API servers, which restart and forget old versions."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The fixtures `source`, `changing` and `remote`: a test that uses one runs once for each resolver."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A cluster of two workers for each resolver, in the form in which the resolver finds it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

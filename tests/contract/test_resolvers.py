@@ -1,7 +1,5 @@
 """What every resolver promises, tested for all of them: results, deadlines, cancellation, errors, watches."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import inspect

@@ -1,7 +1,5 @@
 """Concurrent calls with a limit, the latest value of a background task, and blocking work in threads."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import os

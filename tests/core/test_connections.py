@@ -1,7 +1,5 @@
 """Connections that many calls and several resolvers share."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """What all errors have in common: their constructor, and copies of them."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

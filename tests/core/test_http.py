@@ -1,7 +1,5 @@
 """The HTTP client: errors of aiohttp without their secrets, and connections that are used again."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

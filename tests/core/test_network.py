@@ -1,7 +1,5 @@
 """TCP connections to names, whose addresses are tried one after another, and the origins of URLs."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

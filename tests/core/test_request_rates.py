@@ -3,8 +3,6 @@
 Time is virtual: an hour of a failing watch is checked in milliseconds.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Iterator

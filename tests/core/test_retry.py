@@ -1,7 +1,5 @@
 """Deadlines, backoff and Retry-After."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -1,7 +1,5 @@
 """The cache of a token: fetched once, kept while fresh, renewed on request."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What an operator sees of calls: log records, and spans of OpenTelemetry."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -10,11 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from aioresolve import sync
@@ -26,10 +25,6 @@ from tests.gcp.loopback import refreshable_credentials, request_my_tpu, tls_serv
 from tests.kubernetes.loopback import JOBS, TOKEN, Loopback, disable_retries, run_loopback
 
 from .recording import Recording, record_telemetry
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-
 
 PODS = "/api/v1/namespaces/ml/pods"
 SCOPE = "selector 'app=train' in namespace 'ml'"

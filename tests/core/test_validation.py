@@ -1,7 +1,5 @@
 """Validation of seconds and counts, and the grammar of durations, as a fleet and its file use them."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """A machine without GPUs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

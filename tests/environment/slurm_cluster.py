@@ -8,8 +8,6 @@ and `refused` if the variables do not determine the truth. Its variables follow,
 those in which a task differs. `read_recordings` adds what follows from the truth.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

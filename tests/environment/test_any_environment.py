@@ -1,7 +1,5 @@
 """Any environment gives a cluster or one typed error, and in bounded time and memory."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Which source describes the cluster of this process: each source, their order, and what cannot be used."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

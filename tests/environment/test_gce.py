@@ -1,7 +1,5 @@
 """GCEClusterResolver against a loopback Google Cloud: groups, zones, states, addresses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

@@ -1,7 +1,5 @@
 """The grammar of Slurm's host lists, and of its counts per node."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Launchers inside launchers: `mpirun`, `mpiexec` or `torchrun` inside Slurm, SageMaker, a pod, or alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -10,8 +10,6 @@ then those of each process, in the order of the ranks. Its first lines are field
 - `coordinator`: the variable that has the host of rank 0.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

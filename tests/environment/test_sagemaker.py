@@ -1,7 +1,5 @@
 """`SageMakerClusterResolver`."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -3,13 +3,11 @@
 `test_slurm_recordings.py` has the variables of real steps and jobs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -24,8 +22,7 @@ from aioresolve import (
     TaskIdentityError,
 )
 
-if TYPE_CHECKING:
-    SetVariables = Callable[..., None]
+SetVariables = Callable[..., None]
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 The recordings are of Slurm 22.05; `slurm_cluster.py` describes and makes them.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

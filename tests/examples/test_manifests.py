@@ -1,7 +1,5 @@
 """The manifests of examples/, and of the page on large fleets, are complete; their commands are valid."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

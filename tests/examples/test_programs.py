@@ -1,7 +1,5 @@
 """The programs of examples/ run on loopback, as processes in pods of an API server."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Iterator

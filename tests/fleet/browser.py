@@ -1,7 +1,5 @@
 """A real browser (Debian's chromium, driven by playwright)."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence

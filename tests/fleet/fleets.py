@@ -1,7 +1,5 @@
 """Resolvers that a test controls, for fleets."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Targets that are sick, each in one way that kubelet, controllers and cloud APIs report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Fleet files: their content, and the errors for invalid ones."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

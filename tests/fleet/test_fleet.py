@@ -1,7 +1,5 @@
 """`Fleet`: targets, statuses, and the resolvers that are entered."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections import Counter

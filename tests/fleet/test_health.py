@@ -1,7 +1,5 @@
 """The health of a target: what an observation and the expected numbers of tasks make of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

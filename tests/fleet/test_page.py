@@ -1,7 +1,5 @@
 """The page of a fleet, in a real browser."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

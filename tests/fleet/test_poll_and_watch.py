@@ -1,7 +1,5 @@
 """`Fleet.poll` and `Fleet.watch`: when targets are requested, and that a bad one delays no other."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator

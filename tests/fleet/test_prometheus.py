@@ -1,7 +1,5 @@
 """A real Prometheus scrapes a fleet, discovers its members, and accepts the metrics and the alerts."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """`Fleet.serve`: what the server of a fleet says, and to whom."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

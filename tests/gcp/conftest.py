@@ -1,7 +1,5 @@
 """A home folder without credentials."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A loopback Google Cloud, and requests to it through `TPUClusterResolver`."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import threading

@@ -1,7 +1,5 @@
 """Credentials passed by the user: refreshed when necessary, kept while valid, never shown."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import threading

@@ -1,7 +1,5 @@
 """Application default credentials, found in the same places as by Google's client libraries."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each failure of an API is one typed error with a hint, and only temporary ones are retried."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The metadata server: its values, and how soon its absence is detected."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

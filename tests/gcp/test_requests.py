@@ -1,7 +1,5 @@
 """Requests to Google's APIs: their hosts, what they carry, how they end."""
 
-from __future__ import annotations
-
 import pytest
 
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError, TLSError

@@ -1,7 +1,5 @@
 """Resource names are validated before they become part of a URL."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

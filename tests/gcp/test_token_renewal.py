@@ -1,7 +1,5 @@
 """A token is fetched once for all callers, renewed before it expires, and renewed once after a 401."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

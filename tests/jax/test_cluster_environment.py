@@ -1,7 +1,5 @@
 """Where the cluster environment of JAX is present, and what it returns there."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

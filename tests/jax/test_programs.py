@@ -1,7 +1,5 @@
 """JAX programs of two processes, which `jax.distributed.initialize()` connects without an argument."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,13 +1,11 @@
 """A cluster for tests: an API server whose pods run as processes, and the controllers of its workloads."""
 
-from __future__ import annotations
-
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import aiohttp
 import anyio
@@ -54,7 +52,7 @@ class ProcessCluster:
 
     @classmethod
     @asynccontextmanager
-    async def run(cls, folder: Path) -> AsyncIterator[ProcessCluster]:
+    async def run(cls, folder: Path) -> AsyncIterator[Self]:
         """Return a running cluster; at the end of the block, all processes are killed."""
         async with (
             KubernetesServer(tls=True, tokens={TOKEN: "trainer"}) as server,

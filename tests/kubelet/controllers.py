@@ -4,8 +4,6 @@ A failed pod of a Job is replaced at once, without a back-off. Sources:
 https://kubernetes.io/docs/concepts/workloads/controllers/job/ and `.../statefulset/`.
 """
 
-from __future__ import annotations
-
 import abc
 import secrets
 import uuid

@@ -8,8 +8,6 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 A pod has one container, which is ready while it runs, and is restarted without a back-off.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os
@@ -22,7 +20,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import anyio
 import psutil
@@ -79,7 +77,7 @@ class Container(asyncio.SubprocessProtocol):
     @classmethod
     async def start(
         cls, command: Sequence[str], environ: Mapping[str, str], on_line: Callable[[str], None]
-    ) -> Container:
+    ) -> Self:
         """Start `command`; `on_line` is called with each line of its output."""
         container = cls(on_line)
         environ = {**environ, CONTAINER_ID: container.id}

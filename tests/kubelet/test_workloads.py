@@ -1,7 +1,5 @@
 """`aioresolve exec` in the pods of Jobs and StatefulSets, which run as processes."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Fixtures for tests of a resolver over real sockets."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Kubeconfigs, exec plugins and certificates for tests."""
 
-from __future__ import annotations
-
 import base64
 import json
 import ssl

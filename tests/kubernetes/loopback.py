@@ -1,7 +1,5 @@
 """A loopback API server with TLS and a bearer token, and resolvers of its pods."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """Servers on loopback ports that are not API servers: a function handles each connection in a thread."""
 
-from __future__ import annotations
-
 import select
 import socket
 import ssl

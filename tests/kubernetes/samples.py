@@ -1,7 +1,5 @@
 """Pods and responses as a Kubernetes 1.36 API server writes them, reduced to the relevant fields."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

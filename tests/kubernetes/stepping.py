@@ -1,7 +1,5 @@
 """Cancel a call at its n-th suspension, in whichever of its tasks that occurs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar

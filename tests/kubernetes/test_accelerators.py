@@ -1,7 +1,5 @@
 """The accelerators of pods, in limits and ResourceClaims, and what `num_accelerators` derives from them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """Errors for the failure responses of an API server."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import aclosing

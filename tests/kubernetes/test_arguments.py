@@ -1,7 +1,5 @@
 """An invalid argument is an error that names it, before any request is sent."""
 
-from __future__ import annotations
-
 import enum
 from typing import Any
 

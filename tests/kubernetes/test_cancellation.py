@@ -1,7 +1,5 @@
 """A call can be cancelled at any of its awaits: it leaves nothing behind, and the next call works."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Clients of other Kubernetes libraries as `override_client=`: the same results, and typed errors."""
 
-from __future__ import annotations
-
 import gc
 import time
 import traceback

@@ -1,7 +1,5 @@
 """How many pods controllers want: from the pods, and from the object of the controller."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import aclosing
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Connections: the headers, the TLS context, and how credentials are renewed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Discovery: the sources of an API server and its credentials, and the service account of a pod."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """`aioresolve.doctor` of pods: each defect has a row with a remedy, and the other rows remain."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

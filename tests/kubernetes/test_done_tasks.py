@@ -1,7 +1,5 @@
 """Members that end while others run: they are done, or replaced, or their job fails; and waits for them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing

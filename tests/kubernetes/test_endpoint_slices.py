@@ -1,12 +1,10 @@
 """The endpoints of Services: members, addresses, ports, order, and watches over real sockets."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import pytest
@@ -33,8 +31,7 @@ from aioresolve.testing import endpoint, endpoint_slice, pod, service
 from .loopback import Loopback, addresses
 from .test_watch import QUICK, names, next_state, with_policy
 
-if TYPE_CHECKING:
-    States: TypeAlias = AsyncGenerator[ClusterState, None]
+States: TypeAlias = AsyncGenerator[ClusterState, None]
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/ml/endpointslices"
 

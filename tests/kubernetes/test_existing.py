@@ -1,7 +1,5 @@
 """A selector, Service or namespace that matches nothing is explained by what exists in its place."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each fault on each kind of request ends in time: in the right result, or in one error without a secret."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """`Fleet` with Kubernetes clusters over real sockets: shared pools, watches, outages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from aioresolve.fleet import Fleet

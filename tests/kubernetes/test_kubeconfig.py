@@ -1,7 +1,5 @@
 """Kubeconfigs: parsing, merging, and the errors for invalid ones."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """aioresolve and kubectl send the same requests with the same kubeconfig, or both refuse it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

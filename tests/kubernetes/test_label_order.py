@@ -1,7 +1,5 @@
 """The order of tasks by labels of pods, and by those of the nodes that they run on."""
 
-from __future__ import annotations
-
 from contextlib import aclosing
 from typing import Any
 

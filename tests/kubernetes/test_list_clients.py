@@ -1,7 +1,5 @@
 """Any object with the list methods of a CoreV1Api, passed as `override_client=`: a wrapper, or a mock."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any

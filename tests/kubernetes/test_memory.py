@@ -1,7 +1,5 @@
 """The memory that pods take has a limit, whatever their number."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """Decoding of pods, lists and events of a watch, from any chunks, and the order of resourceVersions."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from typing import Any

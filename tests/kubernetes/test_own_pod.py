@@ -1,7 +1,5 @@
 """The pod that this process runs in, and the workload that the pod belongs to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock

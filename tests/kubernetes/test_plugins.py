@@ -1,7 +1,5 @@
 """Exec plugins: their input, their output, how long it is used, and no processes left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What a cache of pods shows after lists and events: in any order, late, twice, or after a restore."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Pods and rows: the order of names, reasons for the person on call, and the error for pods not running."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

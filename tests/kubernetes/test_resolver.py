@@ -1,7 +1,5 @@
 """KubernetesClusterResolver over real sockets: requests, members, addresses, connections and deadlines."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

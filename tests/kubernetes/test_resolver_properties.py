@@ -1,7 +1,5 @@
 """Rows, pods and watches give the same members, which agree with an independent oracle."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence

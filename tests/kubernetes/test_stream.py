@@ -1,7 +1,5 @@
 """Streamed responses of our own transport: their request, failures, and how their connections are closed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

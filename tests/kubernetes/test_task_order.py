@@ -1,7 +1,5 @@
 """How the pods of selectors become tasks: by name, by the index of their controller, and numbering."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """TLS contexts: which servers they trust, which certificate they present, and that no file remains."""
 
-from __future__ import annotations
-
 import os
 import ssl
 import tempfile

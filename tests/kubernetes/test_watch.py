@@ -1,7 +1,5 @@
 """Watching pods over real sockets: each change is reported once, despite failures."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

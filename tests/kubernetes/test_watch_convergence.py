@@ -1,7 +1,5 @@
 """Generated schedules of changes and faults: at each quiet point the watch shows what a new one shows."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """Watches of servers that send invalid events, lose data or cannot be reached: no change is missed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """What follows after a watch ends or fails: resume it, list again, or give up."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from datetime import UTC, datetime

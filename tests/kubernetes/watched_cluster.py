@@ -1,7 +1,5 @@
 """Caches of pods, filled by lists and changed by events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A cluster and a task as environment variables and host files."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

@@ -3,8 +3,6 @@
 Each process is a pod because of its `$POD_UID`. Their libraries are in the extras `test` and `programs`.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

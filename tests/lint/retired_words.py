@@ -10,8 +10,6 @@ prints `file:line: found -> replacement`, and exits with 1 if anything was found
 A match is whole words only, and `_` separates words, so that names are checked as well as sentences.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

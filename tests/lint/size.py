@@ -5,8 +5,6 @@
 What exceeds a budget has to be paid for by removing something else.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

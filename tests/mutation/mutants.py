@@ -12,8 +12,6 @@ that makes no difference. Types, docstrings, log records and assertions are not 
 The same seed, number and modules draw the same mutants from the same source.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy

@@ -1,7 +1,5 @@
 """The sampling of mutants: valid source, one change each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from .mutants import ROOT, TEST_FOLDERS, WHOLE_PACKAGE_TESTS, modules, mutants_of

@@ -1,7 +1,5 @@
 """Recorded responses of real workers, and functions that create others."""
 
-from __future__ import annotations
-
 from aioresolve.probe.libtpu_pb2 import MetricResponse, RuntimeStatus
 from aioresolve.probe.worker_pb2 import GetStatusResponse
 

@@ -1,7 +1,5 @@
 """The number of accelerators per worker of a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import SimpleNamespace
 

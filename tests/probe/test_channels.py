@@ -1,7 +1,5 @@
 """Channels: kept connections, TLS, metadata and limits."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import nullcontext
 from typing import Any

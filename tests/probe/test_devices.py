@@ -1,7 +1,5 @@
 """Parsing of the responses of workers, and rejection of implausible ones. No I/O."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Recorded errors of gRPC, and the probe errors that they are translated to."""
 
-from __future__ import annotations
-
 import pytest
 
 from aioresolve.probe.channels import deadline_error, status_error

@@ -1,7 +1,5 @@
 """Several event loops in one process: grpc.aio polls one of them."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """libtpu as the source of devices if no TensorFlow server listens."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Probes of many workers: results, deadlines, concurrency, streams, and misbehaving workers."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

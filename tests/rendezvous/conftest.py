@@ -1,7 +1,5 @@
 """Agents of a rendezvous in the pods of a loopback cluster, all in this process."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path

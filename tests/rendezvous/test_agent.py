@@ -5,8 +5,6 @@ minimum and the maximum of a round. A round begins when the maximum waits, or th
 is expected.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from random import Random

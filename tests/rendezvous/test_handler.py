@@ -13,8 +13,6 @@ These are the cases of torch's own tests of rendezvous back ends (`api_test`, `d
 # PyTorch may be missing where types are checked.
 # pyright: reportMissingImports=false
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A model of the API server and of the nodes runs the real rules. Whatever the ord
 world, no node runs in an old round when the next one begins, and the nodes that live end up in one round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +48,7 @@ class Server:
     def version(self) -> int:
         return len(self.history) - 1
 
-    def write(self, request: Request) -> bool:
+    def write(self, request: "Request") -> bool:
         if request.compares is not None and request.compares != self.version:
             return False
         data = {**self.history[-1], **request.data}
@@ -63,7 +61,7 @@ class Server:
 
 @dataclass
 class Request:
-    sender: Process
+    sender: "Process"
     data: Mapping[str, str | None]
     compares: int | None = None
 

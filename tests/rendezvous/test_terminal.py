@@ -1,7 +1,5 @@
 """`aioresolve rendezvous` and `aioresolve doctor torchrun`: what an operator learns about a rendezvous."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """torchrun in the pods of Jobs and StatefulSets, which run as processes."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 from pathlib import Path

@@ -4,8 +4,6 @@ Each step is an all-reduce over all workers and a step of DistributedDataParalle
 size of the world when it begins, and after each step.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """A resolver whose watch yields what a test shows."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 
 import anyio

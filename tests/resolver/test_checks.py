@@ -1,7 +1,5 @@
 """`doctor`: checks run concurrently, each after those that it needs and within its deadline."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterator

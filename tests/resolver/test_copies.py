@@ -1,7 +1,5 @@
 """A resolver is its arguments: copies of subclasses and fleets; `tests/contract` copies each class."""
 
-from __future__ import annotations
-
 import copy
 import multiprocessing
 import os

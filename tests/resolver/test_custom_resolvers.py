@@ -1,7 +1,5 @@
 """Resolvers that users write: their exceptions become errors that name the class and the method."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 
 import pytest

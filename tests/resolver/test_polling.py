@@ -1,7 +1,5 @@
 """Polling of a source: how often, and the observations while it fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import aclosing
 

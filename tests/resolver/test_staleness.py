@@ -3,8 +3,6 @@
 Time is virtual.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

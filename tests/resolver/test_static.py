@@ -1,7 +1,5 @@
 """`SimpleClusterResolver` and `UnionClusterResolver`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing

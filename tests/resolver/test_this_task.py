@@ -1,7 +1,5 @@
 """`this_task()`: which task of the cluster the calling process is."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Waiting for a cluster: when it is complete, what it lacks otherwise, and whether it is reachable."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket

@@ -1,7 +1,5 @@
 """The values ClusterSpec, Endpoint, ClusterState and ClusterDiff."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """How values display in notebooks, and in one line."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html.parser import HTMLParser

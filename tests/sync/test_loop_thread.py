@@ -1,7 +1,5 @@
 """The event loop thread of the blocking facade."""
 
-from __future__ import annotations
-
 import _thread
 import asyncio
 import signal

@@ -3,8 +3,6 @@
 Every process runs in Python's development mode with warnings as errors, and must write nothing to stderr.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A resolver of the facade is entered once, for the blocking calls of many threads, until it is closed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator

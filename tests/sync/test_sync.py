@@ -1,7 +1,5 @@
 """The blocking facade: signatures, attributes, shared connections, errors and unions."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import inspect

@@ -1,7 +1,5 @@
 """`watch()` of the blocking facade: an iterator that runs in the event loop thread."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import signal

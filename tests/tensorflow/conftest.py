@@ -1,7 +1,5 @@
 """The installed TensorFlow, imported once."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from types import SimpleNamespace

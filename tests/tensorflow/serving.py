@@ -4,8 +4,6 @@
 serves, and ends when its stdin is closed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

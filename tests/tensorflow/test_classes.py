@@ -1,7 +1,5 @@
 """The classes of `aioresolve.tensorflow`, compared with TensorFlow's own classes of the same names."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

@@ -4,8 +4,6 @@ The page is a contract for implementors. The same subclasses are written for Ten
 one that `aioresolve.tensorflow` has, and for the blocking base class of `aioresolve.sync`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

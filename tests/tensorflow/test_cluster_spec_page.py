@@ -3,8 +3,6 @@
 `test_spec_against_tensorflow.py` compares generated input.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

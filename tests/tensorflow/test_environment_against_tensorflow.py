@@ -4,8 +4,6 @@ The cases are those of `{tfconfig,slurm,sagemaker}_cluster_resolver_test.py` of 
 and results both classes must agree on. Each test of a difference shows TensorFlow's result too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -3,8 +3,6 @@
 Each program runs on TensorFlow's class and on aioresolve's. `test_programs.py` trains with the example.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Probes and TensorFlow's `list_devices` of the same servers: running, killed and restarted."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 

@@ -1,7 +1,5 @@
 """TensorFlow programs that run on the resolvers of `aioresolve.tensorflow`, in processes of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`ClusterSpec` and `tf.train.ClusterSpec`, compared on the same input."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """`SimpleClusterResolver` and `UnionClusterResolver`, compared with TensorFlow's on the same input."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -4,8 +4,6 @@ Each program runs on TensorFlow's class and on aioresolve's, off Google Cloud, o
 Cloud. TensorFlow looks names up through `service=`, because googleapiclient is not installed.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

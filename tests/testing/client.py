@@ -1,7 +1,5 @@
 """A minimal HTTP client for the loopback API server."""
 
-from __future__ import annotations
-
 import json
 import ssl
 from collections.abc import AsyncIterator, Mapping

@@ -1,7 +1,5 @@
 """The EndpointSlices that the loopback API server derives from Services and pods."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

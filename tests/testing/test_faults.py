@@ -1,7 +1,5 @@
 """What a client sees of each fault that is injected into a request, or applied to a connected watch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

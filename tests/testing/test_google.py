@@ -1,7 +1,5 @@
 """The loopback Google Cloud over HTTP, as plain clients and google-auth see it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

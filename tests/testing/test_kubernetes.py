@@ -3,8 +3,6 @@
 `test_recorded.py` compares whole responses with those of a real server, and `tests/conformance` more of them.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Start, stop, restart, TLS, credentials and threads of the loopback servers, without leaks."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -4,8 +4,6 @@
 are compared by their order; dates, and the ids of audits and of flow control, are not compared.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

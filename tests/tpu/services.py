@@ -1,10 +1,8 @@
 """The part that we use of what `googleapiclient.discovery.build("tpu", ...)` returns."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from aioresolve.testing import tpu_node
 
@@ -29,16 +27,16 @@ class FakeService:
         self._running = 0
         self._respond = respond or (lambda: tpu_node(self.requested[-1], ips=ips))
 
-    def projects(self) -> FakeService:
+    def projects(self) -> Self:
         return self
 
-    def locations(self) -> FakeService:
+    def locations(self) -> Self:
         return self
 
-    def nodes(self) -> FakeService:
+    def nodes(self) -> Self:
         return self
 
-    def get(self, *, name: str) -> FakeService:
+    def get(self, *, name: str) -> Self:
         self.requested.append(name)
         return self
 

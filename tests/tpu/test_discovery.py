@@ -1,7 +1,5 @@
 """Which source names the workers (the argument, then the environment, then the VM), and invalid arguments."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`aioresolve.doctor` of TPUs: each defect has a row with a remedy, and the other rows remain."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The devices of a TPU's workers, probed over gRPC on loopback."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from contextlib import AsyncExitStack

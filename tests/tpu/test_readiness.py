@@ -1,7 +1,5 @@
 """Which TPUs are usable, which may become ready, and what an error says about them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 The values are those that GKE, KubeRay's TPU webhook, LeaderWorkerSet and the metadata server of TPU VMs set.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

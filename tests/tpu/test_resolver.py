@@ -1,7 +1,5 @@
 """TPUClusterResolver against a loopback Google Cloud: names, states, slices, places."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import aclosing
 from pathlib import Path

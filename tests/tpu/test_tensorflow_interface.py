@@ -3,8 +3,6 @@
 `tests/tensorflow/test_tpu_page.py` compares the two classes.
 """
 
-from __future__ import annotations
-
 import sys
 from unittest.mock import Mock, call
 

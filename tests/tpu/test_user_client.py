@@ -1,7 +1,5 @@
 """A user's own client: called in worker threads, with its errors translated."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The metadata attributes of a TPU VM are parsed."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

@@ -1,7 +1,5 @@
 """Waiting for TPUs: until they are ready, until the deadline, or not at all after one is lost."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Watching TPUs: ready slices, changes, outages, this VM's own metadata."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any

@@ -2,8 +2,6 @@
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Iterator
 from typing import assert_type
 

@@ -183,11 +183,14 @@ class Supervised:
         self._log.with_suffix(".end").touch()
 
 
+# Until a file exists; at most about two minutes, so that tests which are killed leave no process behind.
+UNTIL_FINISHED = "until [ -e $0.end ] || [ $((waits += 1)) -gt 5000 ]; do sleep 0.02; done"
+
 # Records the signals that it receives, and ends when it is finished.
-LASTING = """
+LASTING = f"""
 for name in HUP INT QUIT TERM USR1; do trap "echo $name >>$0" $name; done
 echo started >>$0
-until [ -e $0.end ]; do sleep 0.02; done
+{UNTIL_FINISHED}
 exit 5
 """
 
@@ -306,9 +309,7 @@ async def test_suspended_program_continues_to_receive_the_sigterm_before_its_res
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_next_program_starts_when_all_processes_of_the_last_one_have_exited(tmp_path: Path) -> None:
-    child = (
-        "trap '' TERM; trap 'echo HUP >>$0' HUP; echo started >>$0; until [ -e $0.end ]; do sleep 0.02; done"
-    )
+    child = f"trap '' TERM; trap 'echo HUP >>$0' HUP; echo started >>$0; {UNTIL_FINISHED}"
     supervised = Supervised(tmp_path, f"({child}; echo ended >>$0) & wait", "echo next >>$0; exit 3")
     others = psutil.Process().children()
 

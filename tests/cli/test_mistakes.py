@@ -8,6 +8,7 @@ import pytest
 
 from aioresolve import __version__
 from aioresolve.testing import GoogleServer, ThreadedKubernetesServer, tpu_node
+from tests.kubernetes.loopback import disable_retries
 
 from .process import Result, Run, environment
 
@@ -75,13 +76,13 @@ def env(
             (*TRAIN, "--kubeconfig", "confg"), 2, "confg cannot be read: No such file", id="kubeconfig"
         ),
         pytest.param(
-            (*TRAIN, "--server", "https://127.0.0.1:1", "--timeout", "1s"),
+            (*TRAIN, "--server", "https://127.0.0.1:1"),
             1,
             "Check that the address is correct, that the server runs,",
             id="server",
         ),
         pytest.param(
-            (*TRAIN, "--server", "https://api.invalid", "--timeout", "1s"),
+            (*TRAIN, "--server", "https://api.invalid"),
             1,
             "Correct the server in the kubeconfig, or check the DNS.",
             id="no-network",
@@ -127,8 +128,14 @@ def env(
     ],
 )
 def test_message_names_what_exists_or_what_to_do(
-    run: Run, env: dict[str, str], arguments: tuple[str, ...], code: int, text: str
+    run: Run,
+    env: dict[str, str],
+    arguments: tuple[str, ...],
+    code: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    disable_retries(monkeypatch)
     result = run(arguments, env)
     assert (result.code, text in result.stderr) == (code, True), result.stderr
 

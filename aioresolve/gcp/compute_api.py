@@ -78,7 +78,8 @@ class Instance(_Struct, frozen=True):
         """The number of its accelerators by type, such as `{"nvidia-h100-80gb": 8}`."""
         counts = Counter[str]()
         for one in self.attached_accelerators:
-            counts[one.accelerator_type.rpartition("/")[2]] += one.accelerator_count
+            if kind := one.accelerator_type.rpartition("/")[2]:
+                counts[kind] += one.accelerator_count
         return dict(+counts)  # without those whose number is 0
 
     @property

@@ -347,7 +347,9 @@ class ThreadRequest:
         self._task = asyncio.current_task()
         host, scope = origin(str(url)), f"{method} {url.path}"
         if self._is_stopped:
-            raise ConnectionFailedError(f"no request is sent to {host}: the call was cancelled")
+            raise ConnectionFailedError(
+                f"no request is sent to {host}: the call was cancelled", retryable=False
+            )
         # Secrets are sent by POST only; metadata servers of clouds, which have no TLS, get other requests.
         if method == "POST" and url.scheme != "https" and not is_loopback(url.host or ""):
             raise CredentialsError(

@@ -8,7 +8,6 @@ import pytest
 from aioresolve import (
     ConfigurationError,
     EnvironmentVariableError,
-    ProbeError,
     Task,
     TFConfigClusterResolver,
     UnknownTaskError,
@@ -30,12 +29,6 @@ def set_config(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def task(job: Any, index: Any) -> dict[str, Any]:
     return {"type": job, "index": index}
-
-
-async def test_only_a_worker_that_runs_reports_its_accelerators(set_config: Any, closed_address: str) -> None:
-    set_config(cluster={"worker": [closed_address]})
-    with pytest.raises(ProbeError, match=f"worker/task:0: nothing listens at {closed_address}"):
-        await TFConfigClusterResolver().num_accelerators()
 
 
 async def test_sparse_job_has_its_indices_as_keys(set_config: Any) -> None:

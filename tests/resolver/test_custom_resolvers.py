@@ -75,7 +75,7 @@ async def test_master_is_the_given_task_or_that_of_the_resolver_or_empty() -> No
 
 async def test_workers_of_a_resolver_that_declares_no_accelerators_are_probed(closed_address: str) -> None:
     workers = ClusterState.from_spec(ClusterSpec({"worker": [closed_address]}))
-    with pytest.raises(ProbeError, match=closed_address):
+    with pytest.raises(ProbeError, match=f"worker/task:0: nothing listens at {closed_address}"):
         await Shown(Observation(workers)).num_accelerators()
 
 

@@ -285,12 +285,3 @@ class TestWatchingUnionClusterResolver:
         assert conflict.state == before.state == after.state
         assert conflict.stale_since is not None
         assert (after.error, after.stale_since) == (None, None)
-
-    async def test_first_conflict_is_an_error(self) -> None:
-        one, other = Shown(), Shown()
-        one.show(observe(worker={5: "a:1"}))
-        other.show(observe(worker={5: "b:2"}))
-        async with aclosing(UnionClusterResolver(one, other).observations()) as observations:
-            with pytest.raises(TaskConflictError):
-                async for _ in observations:
-                    pass
